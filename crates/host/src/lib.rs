@@ -1,0 +1,1 @@
+//! isochrome on Linux.

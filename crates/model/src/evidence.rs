@@ -1,0 +1,149 @@
+//! Evidence: what was run, on what machine, under which conditions, and what came out. One versioned JSON file; raw
+//! samples lie beside it and are named in it with their hashes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::machine::Machine;
+use crate::stats::HighWaterMark;
+use crate::units::{Bytes, Color, Cycles, Ns};
+
+/// Version of the evidence file.
+pub const SCHEMA: &str = "isochrome-evidence/1";
+
+/// Everything a report is made from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Version of isochrome that wrote it.
+    pub isochrome: String,
+    /// When it was taken, seconds since 1970-01-01 UTC.
+    pub taken_unix_s: u64,
+    /// The command line that made it.
+    pub command: Vec<String>,
+    /// The machine, with what was measured of it.
+    pub machine: Machine,
+    /// [`Machine::fingerprint`] of the machine at that time.
+    pub fingerprint: String,
+    /// The colors found; absent when the machine has none or they could not be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub palette: Option<PaletteEvidence>,
+    /// The experiments, in the order run.
+    pub experiments: Vec<Experiment>,
+    /// What the reader must know to judge the numbers (no counters, noisy host...), most important first.
+    pub warnings: Vec<String>,
+    /// Files of raw samples, relative to the evidence file.
+    pub raw: Vec<RawFile>,
+}
+
+/// A file of raw samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RawFile {
+    /// Path relative to the evidence file.
+    pub path: String,
+    /// SHA-256 of its contents, in hexadecimal.
+    pub sha256: String,
+}
+
+/// How a palette was found and how sure it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PaletteEvidence {
+    /// Cache level colored.
+    pub level: u8,
+    /// Colors found.
+    pub colors: u32,
+    /// Colors the geometry leads one to expect.
+    pub colors_expected: u32,
+    /// How it was measured: `bits`, `timing` or `counters`.
+    pub method: String,
+    /// Pages classified.
+    pub pages: u64,
+    /// Pages left without a color after confirmation.
+    pub ambiguous: u64,
+    /// Time the whole measurement took, in seconds.
+    pub seconds: f64,
+    /// Time to classify one page, in microseconds.
+    pub us_per_page: f64,
+    /// Pages of each color.
+    pub per_color: Vec<u64>,
+    /// Row i, column j: share (0 to 1) of a page of color i that traversing the eviction set of color j evicts.
+    pub eviction: Vec<Vec<f64>>,
+    /// The rule found for frame numbers, in words, or why there is none.
+    pub rule: String,
+}
+
+/// What else happens between the jobs of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// Nothing: the co-runner only spins. Gives c_min.
+    Alone,
+    /// The task in ordinary memory; the co-runner makes every line of the cache dirty.
+    Unpartitioned,
+    /// The task in its own colors; the co-runner makes every line of the other colors dirty.
+    Partitioned,
+    /// The task in its own colors; the co-runner dirties the other colors and reads, but never writes, other pages of the task's
+    /// colors. [Liedtke1997, §5.3]
+    SingleWriter,
+}
+
+/// One kernel at one problem size under all conditions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// `filter`, `dct`, `fft`, `matmul` or `combined`.
+    pub bench: String,
+    /// The problem size, by the name of its option: `taps`, `points`, `slice_us`, `rate_hz`; written beside `bench`.
+    #[serde(flatten)]
+    pub parameter: BTreeMap<String, u64>,
+    /// Element type: `f64` or `i32`.
+    pub element: String,
+    /// Memory a job touches.
+    pub working_set: Bytes,
+    /// Outcome per condition.
+    pub conditions: BTreeMap<Condition, Outcome>,
+}
+
+/// What jobs of one kind took, over the quiet blocks only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// Jobs.
+    pub n: u64,
+    /// Shortest job.
+    pub cycles_min: Cycles,
+    /// Median job.
+    pub cycles_median: Cycles,
+    /// 99 % of the jobs took at most this.
+    pub cycles_p99: Cycles,
+    /// 99.9 % of the jobs took at most this.
+    pub cycles_p999: Cycles,
+    /// Longest job. An observation, not a bound.
+    pub cycles_max: Cycles,
+    /// Median level-2 demand misses per job; `None` where there are no counters.
+    pub l2_misses_median: Option<f64>,
+    /// Median level-1 data misses per job; `None` where there are no counters.
+    pub l1_misses_median: Option<f64>,
+}
+
+/// One condition of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Jobs that followed the co-runner's work.
+    #[serde(flatten)]
+    pub jobs: JobSummary,
+    /// The paired control: jobs of the same blocks that followed mere spinning for the same time.
+    pub control: JobSummary,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Blocks whose control was quiet; only these count.
+    pub blocks_quiet: u64,
+    /// Colors of the task's memory; empty for ordinary memory.
+    pub colors: Vec<Color>,
+    /// The longest job, its sample count and when it last rose.
+    pub high_water_mark: HighWaterMark,
+    /// Share of jobs (0 to 1) that took longer than each number of cycles, ascending; thinned for drawing.
+    pub ccdf: Vec<(Cycles, f64)>,
+    /// Time the host withheld the CPU during the blocks that count.
+    pub steal_ns: Ns,
+}

@@ -1,0 +1,13 @@
+//! What isochrome means, apart from any operating system.
+//!
+//! Collecting samples is the business of `isochrome-host`; this crate draws conclusions from them. It reads no files, no
+//! clock and no environment, so every conclusion can be replayed from saved samples on any machine.
+#![forbid(unsafe_code)]
+
+pub mod evidence;
+pub mod geometry;
+pub mod gf2;
+pub mod machine;
+pub mod palette;
+pub mod stats;
+pub mod units;

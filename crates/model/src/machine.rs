@@ -1,0 +1,195 @@
+//! What is known of a machine, each fact with its source.
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::geometry::Geometry;
+use crate::units::{Bytes, CpuId, Ns};
+
+/// Version of the machine file.
+pub const SCHEMA: &str = "isochrome-machine/1";
+
+/// Where a fact comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Read from /sys or /proc.
+    Sysfs,
+    /// Read with the processor's own identification instruction.
+    Cpuid,
+    /// Measured by isochrome on this machine.
+    Measured,
+    /// Stated by the user or by a data sheet.
+    Declared,
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fact<T> {
+    /// The value.
+    pub value: T,
+    /// Its source.
+    pub source: Source,
+}
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Holds {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// Time to bring one color of a level back in, per color: Δ of [Kim2013, §3].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Refill {
+    /// Refill when the lines to be replaced are clean.
+    pub clean_ns: Ns,
+    /// Refill when every line to be replaced is dirty and must be written back.
+    pub dirty_ns: Ns,
+    /// Lines of one color, the number both times are for.
+    pub lines: u64,
+}
+
+/// How a CPU waits while retention is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Waiting {
+    /// In a loop that touches no memory.
+    Busy,
+    /// In a system call, the CPU free for others.
+    Asleep,
+}
+
+/// Share of a primed cache that is gone after a wait in which this CPU touched nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Retention {
+    /// CPU measured.
+    pub cpu: CpuId,
+    /// How it waited.
+    pub waiting: Waiting,
+    /// For how long.
+    pub wait_ns: Ns,
+    /// Median share of the lines lost, 0 to 1.
+    pub lost_median: f64,
+    /// Lowest share seen in any look.
+    pub lost_min: f64,
+    /// Highest share seen in any look.
+    pub lost_max: f64,
+    /// Looks taken.
+    pub looks: u32,
+}
+
+/// One cache level of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CacheLevel {
+    /// 1, 2, 3...
+    pub level: u8,
+    /// What it holds.
+    pub holds: Holds,
+    /// Size and shape.
+    pub geometry: Fact<Geometry>,
+    /// CPUs in groups that share one instance, as declared by the source.
+    pub shared_by: Fact<Vec<Vec<CpuId>>>,
+    /// Whether two CPUs were seen to evict each other at this level; `None` when it was not tested.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sharing_seen: Option<Fact<bool>>,
+    /// Time of one dependent load that hits this level, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_ns: Option<Fact<f64>>,
+    /// Refill time per color.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refill: Option<Fact<Refill>>,
+    /// How well the level keeps its contents.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retention: Vec<Retention>,
+}
+
+impl CacheLevel {
+    /// Whether the source says that `cpu` shares this level with no other CPU.
+    pub fn is_private_to(&self, cpu: CpuId) -> bool {
+        self.shared_by.value.iter().any(|group| group.as_slice() == [cpu])
+    }
+}
+
+/// What is known of a machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Processor architecture, as `uname -m` gives it.
+    pub architecture: String,
+    /// Processor model.
+    pub cpu_model: String,
+    /// The hypervisor when this is a virtual machine and it says so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hypervisor: Option<String>,
+    /// Online CPUs.
+    pub cpus: Vec<CpuId>,
+    /// Bytes per page.
+    pub page_bytes: Bytes,
+    /// Rate of the constant-rate counter in ticks per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter_hz: Option<Fact<u64>>,
+    /// Smallest step of that counter, in ticks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter_quantum: Option<Fact<f64>>,
+    /// Time of one dependent load from main memory, in ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_load_ns: Option<Fact<f64>>,
+    /// Cache levels, innermost first.
+    pub levels: Vec<CacheLevel>,
+}
+
+impl Machine {
+    /// The cache of `level` that holds data.
+    pub fn data_level(&self, level: u8) -> Option<&CacheLevel> {
+        self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction)
+    }
+
+    /// The level to color by default for `cpu`: the outermost one that is private to it and has more than one color, else
+    /// the innermost with more than one color. `None` when no level can be colored.
+    pub fn colorable_level(&self, cpu: CpuId) -> Option<&CacheLevel> {
+        let colorable = || {
+            self.levels
+                .iter()
+                .filter(|l| l.holds != Holds::Instruction && l.geometry.value.color_count(self.page_bytes) > 1)
+        };
+        colorable()
+            .filter(|l| l.is_private_to(cpu))
+            .max_by_key(|l| l.level)
+            .or_else(|| colorable().min_by_key(|l| l.level))
+    }
+
+    /// SHA-256, in hexadecimal, over what does not change while the machine stays the same: architecture, processor model,
+    /// hypervisor, CPUs, page size, and the declared geometry and sharing of every level. Measured values do not enter.
+    pub fn fingerprint(&self) -> String {
+        #[derive(Serialize)]
+        struct Identity<'a> {
+            architecture: &'a str,
+            cpu_model: &'a str,
+            hypervisor: &'a Option<String>,
+            cpus: &'a [CpuId],
+            page_bytes: Bytes,
+            levels: Vec<(u8, Holds, Geometry, &'a [Vec<CpuId>])>,
+        }
+        let identity = Identity {
+            architecture: &self.architecture,
+            cpu_model: &self.cpu_model,
+            hypervisor: &self.hypervisor,
+            cpus: &self.cpus,
+            page_bytes: self.page_bytes,
+            levels: self
+                .levels
+                .iter()
+                .map(|l| (l.level, l.holds, l.geometry.value, l.shared_by.value.as_slice()))
+                .collect(),
+        };
+        let bytes = serde_json::to_vec(&identity).expect("a machine's identity is plain data");
+        Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
