@@ -1,1 +1,6 @@
-//! isochrome on Linux.
+//! isochrome on Linux: collecting samples, colored memory, running jobs.
+
+pub mod error;
+pub mod pagemap;
+pub mod palette;
+pub mod sys;

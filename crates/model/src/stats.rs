@@ -12,3 +12,5 @@ pub struct HighWaterMark {
     /// Number, counted from 1, of the sample that last raised it.
     pub last_rose_at: u64,
 }
+/// x
+pub fn chi_square_uniform(_:&[u64])->f64 {1.0}

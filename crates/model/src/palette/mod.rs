@@ -1,1 +1,68 @@
-//! Page colors.
+//! Page colors: which pages compete for the same sets of a cache.
+//!
+//! Color is a property of a page *frame*. On bare metal it is a few bits of the frame number, on processors that hash the
+//! set index a linear function of them, and inside a virtual machine, where the frame numbers one sees are not those the
+//! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer`]
+//! concludes.
+
+pub mod infer;
+pub mod samples;
+
+use serde::{Deserialize, Serialize};
+
+use crate::gf2;
+use crate::units::{Color, FrameNumber};
+
+pub use infer::{Doubt, Inference, agreement, infer};
+pub use samples::{Group, Method, PageSample, Samples};
+
+/// Version of the palette file.
+pub const SCHEMA: &str = "isochrome-palette/1";
+
+/// How a frame number leads to a color.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "snake_case")]
+pub enum Rule {
+    /// The set-index bits above the page offset: the frame number modulo the number of colors.
+    Bits,
+    /// Bit i of the color is the parity of the frame number under `masks[i]`.
+    Linear {
+        /// One mask per color bit.
+        masks: Vec<u64>,
+    },
+    /// No function of the frame number: the frames measured, for this boot only.
+    Table {
+        /// Frames, ascending.
+        frames: Vec<FrameNumber>,
+        /// The color of each.
+        colors: Vec<Color>,
+    },
+    /// Frame numbers are hidden here: colors are known only of the pages measured, inside the process that measured them.
+    Hidden,
+}
+
+/// The colors of one cache level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Palette {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Cache level.
+    pub level: u8,
+    /// Number of colors.
+    pub colors: u32,
+    /// How a frame leads to its color.
+    #[serde(flatten)]
+    pub rule: Rule,
+}
+
+impl Palette {
+    /// Color of `frame`; `None` when the palette does not know it.
+    pub fn color_of(&self, frame: FrameNumber) -> Option<Color> {
+        match &self.rule {
+            Rule::Bits => Some(Color((frame.0 % u64::from(self.colors.max(1))) as u16)),
+            Rule::Linear { masks } => Some(Color(gf2::color_under(masks, frame.0))),
+            Rule::Table { frames, colors } => frames.binary_search(&frame).ok().and_then(|i| colors.get(i).copied()),
+            Rule::Hidden => None,
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Finding eviction sets: groups of pages of one color, from nothing but looks.
+//!
+//! A page is taken as the target, and a random crowd that evicts it is reduced, group by group, to about as many pages as
+//! the cache has ways. What remains shares the target's color; every page of the crowd that the remainder evicts joins it.
+//! Noise only adds misses, so whether a set evicts a page is decided by the *lowest* of several looks.
+
+use super::look::Look;
+
+/// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// Ways of the cache.
+    pub ways: usize,
+    /// Colors the geometry leads one to expect: sets the size of the crowd.
+    pub colors_expected: usize,
+}
+
+impl Search {
+    fn crowd(&self) -> usize {
+        self.ways * self.colors_expected * 5 / 2
+    }
+
+    /// Pages an eviction set holds: more than the ways, since replacement is not exactly least-recently-used.
+    pub fn set_len(&self) -> usize {
+        self.ways * 7 / 4
+    }
+}
+
+/// Pages of one color that together evict any other page of that color.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The eviction set.
+    pub set: Vec<u32>,
+    /// All pages known to be of the color, those of the set among them.
+    pub members: Vec<u32>,
+}
+
+/// Looks of which the lowest counts.
+const REPEATS: u32 = 5;
+
+/// Finds the groups among `pages`; gives them and the pages that belong to none of them.
+pub fn groups(look: &mut impl Look, search: Search, pages: &[u32], rng: &mut fastrand::Rng) -> (Vec<Group>, Vec<u32>) {
+    let mut fresh = pages.to_vec();
+    rng.shuffle(&mut fresh);
+    let mut crowd: Vec<u32> = fresh.split_off(fresh.len().saturating_sub(search.crowd()));
+    let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
+    let mut failures = 0;
+    while let Some(target) = crowd.pop() {
+        match group_of(look, search, target, &crowd, rng) {
+            Some(mut group) => {
+                failures = 0;
+                // A second set of a known color would be found by the first evicting it.
+                crowd.retain(|p| !group.members.contains(p));
+                if let Some(known) = groups.iter_mut().find(|g| {
+                    let evicted = group.set[..3].iter().filter(|p| look.evicts(&g.set, **p, 4, REPEATS));
+                    evicted.count() >= 2
+                }) {
+                    known.members.append(&mut group.members);
+                    continue;
+                }
+                groups.push(group);
+            }
+            None => {
+                failures += 1;
+                lost.push(target);
+            }
+        }
+        // Pages of known colors only dilute the crowd.
+        let newest = groups.len().saturating_sub(1);
+        if let Some(group) = groups.get_mut(newest) {
+            let mine: Vec<u32> =
+                crowd.iter().copied().filter(|p| look.evicts(&group.set, *p, 3, REPEATS)).collect();
+            crowd.retain(|p| !mine.contains(p));
+            group.members.extend(mine);
+        }
+        if failures >= 4 {
+            // The crowd may hold too few pages of the colors still missing: add fresh pages of no known color.
+            let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 4));
+            if more.is_empty() {
+                break;
+            }
+            for page in more.into_iter().chain(lost.drain(..)) {
+                match groups.iter_mut().find(|g| look.evicts(&g.set, page, 3, REPEATS)) {
+                    Some(group) => group.members.push(page),
+                    None => crowd.push(page),
+                }
+            }
+            failures = 0;
+        }
+    }
+    lost.append(&mut crowd);
+    for group in &mut groups {
+        refine(look, search, group, rng);
+    }
+    (groups, lost)
+}
+
+/// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
+fn refine(look: &mut impl Look, search: Search, group: &mut Group, rng: &mut fastrand::Rng) {
+    const ROUNDS: usize = 4;
+    let mut candidates: Vec<(f32, u32)> = group.members.iter().take(2 * search.set_len()).map(|p| (0.0, *p)).collect();
+    let (mut others, mut shares) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        rng.shuffle(&mut candidates);
+        for i in 0..candidates.len() {
+            others.clear();
+            others.extend(candidates.iter().map(|(_, page)| *page).filter(|p| *p != candidates[i].1).take(search.set_len()));
+            look.look(&others, &[candidates[i].1], 3, &mut shares);
+            candidates[i].0 += shares[0];
+        }
+    }
+    candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
+    group.set = candidates.iter().map(|(_, page)| *page).take(search.set_len()).collect();
+}
+
+/// The group of `target` among `crowd`, or `None` when the crowd does not evict it or cannot be reduced.
+fn group_of(
+    look: &mut impl Look,
+    search: Search,
+    target: u32,
+    crowd: &[u32],
+    rng: &mut fastrand::Rng,
+) -> Option<Group> {
+    let mut rest = crowd.to_vec();
+    if !look.evicts(&rest, target, 2, REPEATS) {
+        return None;
+    }
+    let mut stuck = 0;
+    while rest.len() > search.ways && stuck < 3 {
+        rng.shuffle(&mut rest);
+        let step = rest.len().div_ceil(search.ways + 1);
+        let mut dropped = false;
+        let mut begin = 0;
+        while begin < rest.len() && rest.len() > search.ways {
+            let end = (begin + step).min(rest.len());
+            let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
+            if look.evicts(&without, target, 4, REPEATS) {
+                rest = without;
+                dropped = true;
+            } else {
+                begin = end;
+            }
+        }
+        stuck = if dropped { 0 } else { stuck + 1 };
+        // One page at a time and none can go: this is the core.
+        if !dropped && step == 1 {
+            break;
+        }
+    }
+    if rest.len() > search.ways * 7 / 4 {
+        return None;
+    }
+    rest.push(target);
+    let mut members: Vec<u32> = rest.clone();
+    for page in crowd {
+        if members.len() >= search.set_len() * 3 / 2 {
+            break;
+        }
+        if !rest.contains(page) && look.evicts(&rest, *page, 4, REPEATS) {
+            members.push(*page);
+        }
+    }
+    // Every member must be evicted by the others.
+    for _ in 0..3 {
+        for page in members.clone() {
+            let others: Vec<u32> = members.iter().copied().filter(|p| *p != page).take(search.set_len()).collect();
+            if !look.evicts(&others, page, 4, REPEATS) {
+                members.retain(|p| *p != page);
+            }
+        }
+    }
+    if members.len() < search.ways + search.ways / 2 {
+        return None;
+    }
+    Some(Group { set: members.iter().copied().take(search.set_len()).collect(), members })
+}

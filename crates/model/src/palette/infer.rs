@@ -1,0 +1,298 @@
+//! From samples to colors.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::samples::{PageSample, Samples};
+use super::{Palette, Rule, SCHEMA};
+use crate::gf2;
+use crate::stats::chi_square_uniform;
+use crate::units::{Color, FrameNumber};
+
+/// Percent of a page's lines from which a set counts as evicting it.
+const EVICTED_PERCENT: u8 = 50;
+/// Share of both directions of eviction from which two groups are one color. Below half, since replacement luck keeps part of
+/// a page; far above what a set of another color evicts in the best of several looks, which is next to nothing.
+const SAME_COLOR_SHARE: f32 = 0.3;
+/// Share of pages without a color above which a palette is in doubt.
+const AMBIGUOUS_SHARE: f64 = 0.02;
+/// Chance of a distribution this uneven under equal colors, below which a palette is in doubt.
+const UNEVEN_P: f64 = 1e-6;
+
+/// A reason not to trust a palette.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "doubt", rename_all = "snake_case")]
+pub enum Doubt {
+    /// The geometry leads one to expect another number of colors.
+    Count {
+        /// Colors found.
+        found: u32,
+        /// Colors expected.
+        expected: u32,
+    },
+    /// Some colors have far more pages than others.
+    Uneven {
+        /// Chance of this or worse if all colors were equally likely.
+        p: f64,
+    },
+    /// Many pages have no clear color.
+    Ambiguous {
+        /// Pages without a color.
+        pages: u64,
+        /// Pages looked at.
+        of: u64,
+    },
+    /// A group's own set evicts too little of it, or another group's too much.
+    Blurred {
+        /// The group looked at.
+        group: u32,
+        /// The group whose set was traversed.
+        by: u32,
+        /// Share evicted, 0 to 1.
+        share: f32,
+    },
+}
+
+impl fmt::Display for Doubt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Doubt::Count { found, expected } => write!(f, "{found} colors found where the geometry has {expected}"),
+            Doubt::Uneven { p } => write!(f, "pages are spread unevenly over the colors (p = {p:.1e})"),
+            Doubt::Ambiguous { pages, of } => write!(f, "{pages} of {of} pages have no clear color"),
+            Doubt::Blurred { group, by, share } => {
+                write!(f, "the eviction set of color {by} evicts {:.0} % of a page of color {group}", share * 100.0)
+            }
+        }
+    }
+}
+
+/// What samples say about the colors of their pages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inference {
+    /// The palette.
+    pub palette: Palette,
+    /// Colors the geometry leads one to expect.
+    pub colors_expected: u32,
+    /// Color of each group.
+    pub group_colors: Vec<Color>,
+    /// Color of each page; `None` where the looks do not agree on one.
+    pub page_colors: Vec<Option<Color>>,
+    /// Pages per color.
+    pub per_color: Vec<u64>,
+    /// Pages (by number) without a color.
+    pub ambiguous: Vec<u32>,
+    /// Row i, column j: mean share of a page of color i that an eviction set of color j evicts.
+    pub eviction: Vec<Vec<f64>>,
+    /// What speaks against the palette; empty when nothing does.
+    pub doubts: Vec<Doubt>,
+    /// How frame numbers lead to colors, in words.
+    pub rule_in_words: String,
+}
+
+/// Concludes from `samples`: merges groups that evict each other, gives every page the color its looks agree on, looks
+/// for a linear rule over the frame numbers, and lists what speaks against the result.
+pub fn infer(samples: &Samples) -> Inference {
+    let mut group_colors = merge_groups(&samples.cross);
+    let colors = color_count(&group_colors);
+    let mut page_colors: Vec<Option<Color>> =
+        samples.pages.iter().map(|page| color_of_looks(page, &group_colors)).collect();
+    let (rule, rule_in_words) = rule_of(samples, &page_colors, colors);
+    if let Rule::Linear { masks } = &rule {
+        renumber(masks, samples, &mut group_colors, &mut page_colors);
+    }
+    let mut per_color = vec![0u64; colors as usize];
+    for color in page_colors.iter().flatten() {
+        per_color[usize::from(color.0)] += 1;
+    }
+    let ambiguous: Vec<u32> = (0u32..).zip(&page_colors).filter(|(_, c)| c.is_none()).map(|(i, _)| i).collect();
+    let colors_expected = samples.geometry.color_count(samples.page_bytes);
+    Inference {
+        doubts: doubts(samples, &group_colors, colors, colors_expected, &per_color, ambiguous.len()),
+        palette: Palette { schema: SCHEMA.to_owned(), level: samples.level, colors, rule },
+        colors_expected,
+        eviction: eviction_matrix(&samples.cross, &group_colors, colors as usize),
+        group_colors,
+        page_colors,
+        per_color,
+        ambiguous,
+        rule_in_words,
+    }
+}
+
+fn color_count(group_colors: &[Color]) -> u32 {
+    group_colors.iter().map(|c| u32::from(c.0) + 1).max().unwrap_or(0)
+}
+
+/// Gives the measured colors the numbers that the linear rule gives them.
+fn renumber(masks: &[u64], samples: &Samples, group_colors: &mut [Color], page_colors: &mut [Option<Color>]) {
+    let mut common = BTreeMap::<(Color, Color), usize>::new();
+    for (page, color) in samples.pages.iter().zip(page_colors.iter()) {
+        if let (Some(frame), Some(color)) = (page.frame, color) {
+            *common.entry((*color, Color(gf2::color_under(masks, frame.0)))).or_default() += 1;
+        }
+    }
+    let numbers = matched(common);
+    for color in group_colors.iter_mut().chain(page_colors.iter_mut().flatten()) {
+        *color = numbers.get(color).copied().unwrap_or(*color);
+    }
+}
+
+/// Pairs of colors of two numberings, each used once, those with the most pages in common first.
+fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
+    let mut pairs: Vec<_> = common.into_iter().collect();
+    pairs.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    let mut numbers = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for ((from, to), _) in pairs {
+        if !numbers.contains_key(&from) && taken.insert(to) {
+            numbers.insert(from, to);
+        }
+    }
+    numbers
+}
+
+/// Color of each group: groups that evict each other, in both directions, get one color.
+///
+/// A single direction is not enough: noise adds misses to one look, hardly to both.
+pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
+    let mut colors: Vec<Color> = Vec::with_capacity(cross.len());
+    let mut next = 0;
+    for (i, row) in cross.iter().enumerate() {
+        let same = (0..i).find(|j| row[*j] >= SAME_COLOR_SHARE && cross[*j][i] >= SAME_COLOR_SHARE);
+        colors.push(same.map_or_else(
+            || {
+                next += 1;
+                Color(next - 1)
+            },
+            |j| colors[j],
+        ));
+    }
+    colors
+}
+
+/// The color that the looks at a page agree on.
+///
+/// Noise only adds evictions, so the lowest share per color over all looks decides first. Now and then a page survives its
+/// own color's set in one look, by luck of replacement; then the looks that are decisive by themselves vote.
+///
+/// `group_colors`: the color of each group, from [`merge_groups`]. `None` when the looks do not agree.
+pub fn color_of_looks(page: &PageSample, group_colors: &[Color]) -> Option<Color> {
+    let colors = color_count(group_colors) as usize;
+    let by_color = |look: &Vec<u8>| {
+        let mut shares = vec![0u8; colors];
+        for (share, color) in look.iter().zip(group_colors) {
+            let share_of_color = &mut shares[usize::from(color.0)];
+            *share_of_color = (*share_of_color).max(*share);
+        }
+        shares
+    };
+    let looks: Vec<Vec<u8>> = page.looks.iter().map(by_color).collect();
+    let lowest = looks.iter().cloned().reduce(|a, b| a.iter().zip(&b).map(|(a, b)| *a.min(b)).collect())?;
+    decisive(&lowest).or_else(|| {
+        let mut votes = BTreeMap::<Color, usize>::new();
+        for color in looks.iter().filter_map(|look| decisive(look)) {
+            *votes.entry(color).or_default() += 1;
+        }
+        let total: usize = votes.values().sum();
+        votes.into_iter().find(|(_, n)| 2 * n > total).map(|(color, _)| color)
+    })
+}
+
+/// The one color whose set evicts the page: at least half of it, and twice as much as any other.
+fn decisive(shares: &[u8]) -> Option<Color> {
+    let (best, share) = shares.iter().enumerate().max_by_key(|(_, share)| **share)?;
+    let second = shares.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, s)| *s).max().unwrap_or(0);
+    (*share >= EVICTED_PERCENT && u16::from(*share) >= 2 * u16::from(second)).then_some(Color(best as u16))
+}
+
+fn eviction_matrix(cross: &[Vec<f32>], group_colors: &[Color], colors: usize) -> Vec<Vec<f64>> {
+    let mut sums = vec![vec![(0.0, 0u32); colors]; colors];
+    for (row, i) in cross.iter().zip(group_colors) {
+        for (share, j) in row.iter().zip(group_colors) {
+            let (sum, n) = &mut sums[usize::from(i.0)][usize::from(j.0)];
+            *sum += f64::from(*share);
+            *n += 1;
+        }
+    }
+    sums.into_iter().map(|row| row.into_iter().map(|(sum, n)| sum / f64::from(n.max(1))).collect()).collect()
+}
+
+fn doubts(
+    samples: &Samples,
+    group_colors: &[Color],
+    colors: u32,
+    colors_expected: u32,
+    per_color: &[u64],
+    ambiguous: usize,
+) -> Vec<Doubt> {
+    let mut doubts = Vec::new();
+    if colors != colors_expected {
+        doubts.push(Doubt::Count { found: colors, expected: colors_expected });
+    }
+    let p = if per_color.len() > 1 { chi_square_uniform(per_color) } else { 1.0 };
+    if p < UNEVEN_P {
+        doubts.push(Doubt::Uneven { p });
+    }
+    if ambiguous as f64 > AMBIGUOUS_SHARE * samples.pages.len() as f64 {
+        doubts.push(Doubt::Ambiguous { pages: ambiguous as u64, of: samples.pages.len() as u64 });
+    }
+    for (i, row) in samples.cross.iter().enumerate() {
+        for (j, share) in row.iter().enumerate() {
+            if (group_colors[i] == group_colors[j]) != (*share >= SAME_COLOR_SHARE) {
+                doubts.push(Doubt::Blurred { group: i as u32, by: j as u32, share: *share });
+            }
+        }
+    }
+    doubts
+}
+
+/// The rule over frame numbers, and the same in words.
+fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Rule, String) {
+    let mut known: Vec<(FrameNumber, Color)> =
+        samples.pages.iter().zip(page_colors).filter_map(|(page, color)| Some((page.frame?, (*color)?))).collect();
+    if known.is_empty() {
+        return (
+            Rule::Hidden,
+            "frame numbers are hidden: the colors hold for the pages measured, in this process".to_owned(),
+        );
+    }
+    known.sort_unstable();
+    known.dedup_by_key(|(frame, _)| *frame);
+    let labelled: Vec<(u64, u16)> = known.iter().map(|(frame, color)| (frame.0, color.0)).collect();
+    match gf2::solve(&labelled, colors) {
+        gf2::Solution::Linear { masks, agreement, .. } => {
+            let words = format!(
+                "linear: {} color bits are parities of frame-number bits, {:.1} % of the frames agree",
+                masks.len(),
+                agreement * 100.0
+            );
+            (Rule::Linear { masks }, words)
+        }
+        _ => {
+            let (frames, colors) = known.into_iter().unzip();
+            (
+                Rule::Table { frames, colors },
+                "no linear function of the frame number gives the color (a virtual machine, most likely): a table of the \
+                 frames measured, for this boot"
+                    .to_owned(),
+            )
+        }
+    }
+}
+
+/// Share (0 to 1) of the pages colored by both that two colorings agree on, whatever numbers they give the colors.
+///
+/// Colors are matched greedily by the number of pages they have in common. `None` when no page is colored by both.
+pub fn agreement(a: &[Option<Color>], b: &[Option<Color>]) -> Option<f64> {
+    let mut common = BTreeMap::<(Color, Color), usize>::new();
+    let mut both = 0;
+    for pair in a.iter().zip(b).filter_map(|(a, b)| Some(((*a)?, (*b)?))) {
+        *common.entry(pair).or_default() += 1;
+        both += 1;
+    }
+    let numbers = matched(common.clone());
+    let agreed: usize = numbers.iter().filter_map(|(from, to)| common.get(&(*from, *to))).sum();
+    (both > 0).then(|| agreed as f64 / f64::from(both))
+}

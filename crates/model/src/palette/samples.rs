@@ -1,0 +1,71 @@
+//! What the host collects about pages and evictions.
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::Geometry;
+use crate::units::{Bytes, FrameNumber};
+
+/// Version of the samples file.
+pub const SCHEMA: &str = "isochrome-palette-samples/1";
+
+/// How evictions, or colors, were seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Method {
+    /// Frame-number bits, verified by eviction tests.
+    Bits,
+    /// The time of a walk over the page, in the measuring process alone.
+    Timing,
+    /// Demand misses in hardware counters.
+    Counters,
+}
+
+impl Method {
+    /// The name used on the command line and in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Bits => "bits",
+            Method::Timing => "timing",
+            Method::Counters => "counters",
+        }
+    }
+}
+
+/// Pages that were found to evict each other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// Pages (by their number in [`Samples::pages`]) of the eviction set.
+    pub set: Vec<u32>,
+}
+
+/// What was seen of one page.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PageSample {
+    /// Its frame, when the kernel shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame: Option<FrameNumber>,
+    /// Looks, each the share in percent of the page's lines that every group's eviction set evicted, in the order of the
+    /// groups.
+    pub looks: Vec<Vec<u8>>,
+}
+
+/// Everything a palette is inferred from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Samples {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Cache level.
+    pub level: u8,
+    /// Its declared shape.
+    pub geometry: Geometry,
+    /// Bytes per page.
+    pub page_bytes: Bytes,
+    /// How evictions were seen.
+    pub method: Method,
+    /// Groups found.
+    pub groups: Vec<Group>,
+    /// Row i, column j: share (0 to 1) of a page of group i that the eviction set of group j evicts.
+    pub cross: Vec<Vec<f32>>,
+    /// Pages classified.
+    pub pages: Vec<PageSample>,
+}
