@@ -3,4 +3,5 @@
 pub mod error;
 pub mod pagemap;
 pub mod palette;
+pub mod pool;
 pub mod sys;

@@ -60,6 +60,19 @@ impl Arena {
         self.base.as_ptr() as usize
     }
 
+    /// All of it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is readable and writable, lives as long as the arena, holds initialized bytes (zeros where
+        // nothing was written), and the exclusive borrow keeps every other access away.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
+    }
+
+    /// Gives the frame of `page` back to the system; the page reads as zeros afterwards.
+    pub fn release(&self, page: u32) {
+        // SAFETY: the page belongs to this arena, and the chain or zeros it held are used by nobody.
+        unsafe { libc::madvise(self.page_ptr(page).cast(), self.page_bytes, libc::MADV_DONTNEED) };
+    }
+
     /// First byte of page `page`.
     pub(super) fn page_ptr(&self, page: u32) -> *mut u8 {
         let offset = page as usize * self.page_bytes;

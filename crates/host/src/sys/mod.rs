@@ -5,3 +5,4 @@
 pub mod access;
 pub mod clock;
 pub mod memory;
+pub mod moving;

@@ -1,0 +1,208 @@
+//! Memory of chosen colors.
+//!
+//! A [`FramePool`] holds pages of known colors; a [`ColoredRegion`] is contiguous memory made of some of them, colors in
+//! turn, so that how a task uses its colors is the same in every run. [Kim2013, §4.2 and Fig. 7] Pages given back are the
+//! first to be used again.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use isochrome_model::units::{Bytes, Color, format_list};
+
+use crate::error::HostError;
+use crate::sys::memory::{Arena, page_bytes};
+use crate::sys::moving::Mover;
+
+/// Pages of known colors, to be taken and given back.
+pub struct FramePool(Arc<Mutex<Stock>>);
+
+struct Stock {
+    arena: Arena,
+    mover: Mover,
+    /// Free pages of each color; the last is taken first.
+    free: Vec<Vec<u32>>,
+}
+
+impl FramePool {
+    /// A pool of the pages of `arena` whose color is known; the frames of the others go back to the system.
+    ///
+    /// `page_colors`: color of page i of the arena. `colors`: how many colors there are.
+    pub fn new(arena: Arena, page_colors: &[Option<Color>], colors: u32) -> FramePool {
+        let mut free = vec![Vec::new(); colors as usize];
+        for page in (0..arena.page_count() as u32).rev() {
+            match page_colors.get(page as usize).copied().flatten() {
+                Some(color) => free[usize::from(color.0)].push(page),
+                None => arena.release(page),
+            }
+        }
+        FramePool(Arc::new(Mutex::new(Stock { arena, mover: Mover::open(), free })))
+    }
+
+    fn stock(&self) -> MutexGuard<'_, Stock> {
+        // A panic while the pool was locked may have lost pages, never handed one out twice.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of colors.
+    pub fn colors(&self) -> u32 {
+        self.stock().free.len() as u32
+    }
+
+    /// Free pages of each color.
+    pub fn available(&self) -> Vec<usize> {
+        self.stock().free.iter().map(Vec::len).collect()
+    }
+
+    /// Contiguous memory of `pages` pages: page i has color `colors[i % colors.len()]`.
+    ///
+    /// Fails, and takes nothing, when a color is out of range or has too few free pages.
+    pub fn take(&self, colors: &[Color], pages: usize) -> Result<ColoredRegion, HostError> {
+        if colors.is_empty() || pages == 0 {
+            return Err(HostError::NothingAsked);
+        }
+        let mut stock = self.stock();
+        let count = stock.free.len();
+        for (i, color) in colors.iter().enumerate() {
+            let free = stock.free.get(usize::from(color.0)).ok_or(HostError::NoSuchColor { color: color.0, count })?.len();
+            // Of a color named more than once, every mention needs its pages.
+            let mentions = colors.iter().filter(|c| *c == color).count();
+            let wanted = pages / colors.len() * mentions + usize::from(i < pages % colors.len());
+            if free < wanted {
+                return Err(HostError::ColorExhausted { color: color.0, wanted, free });
+            }
+        }
+        let memory = Arena::map(pages)?;
+        let places: Vec<u32> = (0..pages as u32).collect();
+        let taken: Vec<u32> = colors
+            .iter()
+            .cycle()
+            .take(pages)
+            .map(|color| stock.free[usize::from(color.0)].pop().expect("the stock of every color was checked"))
+            .collect();
+        let region = ColoredRegion { memory, colors: colors.to_vec(), pages: taken, stock: Arc::clone(&self.0) };
+        let moved = stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &places);
+        drop(stock);
+        match moved {
+            Ok(()) => Ok(region),
+            Err(source) => Err(HostError::MoveFailed { pages, source }),
+        }
+    }
+}
+
+/// Contiguous memory whose pages have chosen colors in turn. Its pages return to the pool on drop.
+pub struct ColoredRegion {
+    memory: Arena,
+    colors: Vec<Color>,
+    /// The pool's number of each page.
+    pages: Vec<u32>,
+    stock: Arc<Mutex<Stock>>,
+}
+
+impl ColoredRegion {
+    /// The memory. It holds what earlier users left in it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.memory.bytes_mut()
+    }
+
+    /// The mapping, for access by page.
+    pub fn arena(&self) -> &Arena {
+        &self.memory
+    }
+
+    /// Size.
+    pub fn size(&self) -> Bytes {
+        Bytes((self.pages.len() * page_bytes()) as u64)
+    }
+
+    /// Color of each page.
+    pub fn page_colors(&self) -> impl Iterator<Item = Color> + '_ {
+        self.colors.iter().copied().cycle().take(self.pages.len())
+    }
+}
+
+impl std::fmt::Debug for ColoredRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let colors: Vec<u32> = self.colors.iter().map(|c| u32::from(c.0)).collect();
+        write!(f, "ColoredRegion({}, colors {})", self.size(), format_list(&colors))
+    }
+}
+
+impl Drop for ColoredRegion {
+    fn drop(&mut self) {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        let places: Vec<u32> = (0..self.pages.len() as u32).collect();
+        // Pages that cannot be moved back are freed with the mapping: the pool shrinks, nothing else is harmed.
+        if stock.mover.move_pages(&self.memory, &places, &stock.arena, &self.pages).is_ok() {
+            for (i, page) in self.pages.iter().enumerate().rev() {
+                let color = self.colors[i % self.colors.len()];
+                stock.free[usize::from(color.0)].push(*page);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pool of 64 pages in 4 colors, page i of color i % 4; no cache takes part.
+    fn pool() -> FramePool {
+        let mut arena = Arena::map(64).unwrap();
+        for (i, page) in arena.bytes_mut().chunks_mut(page_bytes()).enumerate() {
+            page[0] = i as u8;
+        }
+        let colors: Vec<Option<Color>> = (0..64).map(|i| Some(Color(i % 4))).collect();
+        FramePool::new(arena, &colors, 4)
+    }
+
+    /// The pool's own number of each page of a region, which [`pool`] wrote into its first byte.
+    fn origins(region: &mut ColoredRegion) -> Vec<u8> {
+        region.bytes_mut().chunks(page_bytes()).map(|page| page[0]).collect()
+    }
+
+    #[test]
+    fn pool_hands_out_only_the_colors_asked_for_in_turn() {
+        let pool = pool();
+        let mut region = pool.take(&[Color(1), Color(3)], 5).unwrap();
+        assert_eq!(origins(&mut region).iter().map(|page| page % 4).collect::<Vec<_>>(), [1, 3, 1, 3, 1]);
+        assert_eq!(region.page_colors().collect::<Vec<_>>(), [1, 3, 1, 3, 1].map(Color));
+        assert_eq!(pool.available(), [16, 13, 16, 14]);
+    }
+
+    #[test]
+    fn returned_pages_are_reused_first() {
+        let pool = pool();
+        let mut first = pool.take(&[Color(0), Color(2)], 6).unwrap();
+        let origin = origins(&mut first);
+        drop(first);
+        assert_eq!(pool.available(), [16; 4]);
+        let mut second = pool.take(&[Color(0), Color(2)], 6).unwrap();
+        assert_eq!(origins(&mut second), origin);
+    }
+
+    #[test]
+    fn a_region_keeps_what_is_written_while_others_come_and_go() {
+        let pool = pool();
+        let mut kept = pool.take(&[Color(0)], 8).unwrap();
+        kept.bytes_mut().fill(0xa5);
+        for _ in 0..10 {
+            let mut other = pool.take(&[Color(0), Color(1)], 16).unwrap();
+            other.bytes_mut().fill(0);
+        }
+        assert!(kept.bytes_mut().iter().all(|byte| *byte == 0xa5));
+    }
+
+    #[test]
+    fn what_cannot_be_supplied_is_refused_and_nothing_is_taken() {
+        let pool = pool();
+        assert!(matches!(pool.take(&[Color(4)], 1), Err(HostError::NoSuchColor { color: 4, count: 4 })));
+        assert!(matches!(pool.take(&[Color(2)], 17), Err(HostError::ColorExhausted { color: 2, wanted: 17, free: 16 })));
+        // Color 0 is named twice: 32 pages over (0, 0, 1) need 22 of it.
+        assert!(matches!(
+            pool.take(&[Color(0), Color(0), Color(1)], 32),
+            Err(HostError::ColorExhausted { color: 0, .. })
+        ));
+        assert!(matches!(pool.take(&[], 1), Err(HostError::NothingAsked)));
+        assert!(matches!(pool.take(&[Color(0)], 0), Err(HostError::NothingAsked)));
+        assert_eq!(pool.available(), [16; 4]);
+    }
+}
