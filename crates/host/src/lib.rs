@@ -1,1 +1,4 @@
 //! isochrome on Linux.
+
+pub mod error;
+pub mod sysfs;
