@@ -1,7 +1,10 @@
 //! isochrome on Linux: collecting samples, colored memory, running jobs.
 
+pub mod counters;
 pub mod error;
+pub mod events;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;
 pub mod sys;
+pub mod sysfs;

@@ -70,7 +70,7 @@ impl FramePool {
                 return Err(HostError::ColorExhausted { color: color.0, wanted, free });
             }
         }
-        let memory = Arena::map(pages)?;
+        let memory = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
         let places: Vec<u32> = (0..pages as u32).collect();
         let taken: Vec<u32> = colors
             .iter()

@@ -16,7 +16,8 @@ pub struct Search {
 }
 
 impl Search {
-    fn crowd(&self) -> usize {
+    /// Pages among which eviction sets are sought at first: enough that every color has more than its ways.
+    pub fn crowd(&self) -> usize {
         self.ways * self.colors_expected * 5 / 2
     }
 
@@ -39,7 +40,7 @@ pub struct Group {
 const REPEATS: u32 = 5;
 
 /// Finds the groups among `pages`; gives them and the pages that belong to none of them.
-pub fn groups(look: &mut impl Look, search: Search, pages: &[u32], rng: &mut fastrand::Rng) -> (Vec<Group>, Vec<u32>) {
+pub fn groups(look: &mut dyn Look, search: Search, pages: &[u32], rng: &mut fastrand::Rng) -> (Vec<Group>, Vec<u32>) {
     let mut fresh = pages.to_vec();
     rng.shuffle(&mut fresh);
     let mut crowd: Vec<u32> = fresh.split_off(fresh.len().saturating_sub(search.crowd()));
@@ -96,7 +97,7 @@ pub fn groups(look: &mut impl Look, search: Search, pages: &[u32], rng: &mut fas
 }
 
 /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
-fn refine(look: &mut impl Look, search: Search, group: &mut Group, rng: &mut fastrand::Rng) {
+fn refine(look: &mut dyn Look, search: Search, group: &mut Group, rng: &mut fastrand::Rng) {
     const ROUNDS: usize = 4;
     let mut candidates: Vec<(f32, u32)> = group.members.iter().take(2 * search.set_len()).map(|p| (0.0, *p)).collect();
     let (mut others, mut shares) = (Vec::new(), Vec::new());
@@ -115,7 +116,7 @@ fn refine(look: &mut impl Look, search: Search, group: &mut Group, rng: &mut fas
 
 /// The group of `target` among `crowd`, or `None` when the crowd does not evict it or cannot be reduced.
 fn group_of(
-    look: &mut impl Look,
+    look: &mut dyn Look,
     search: Search,
     target: u32,
     crowd: &[u32],

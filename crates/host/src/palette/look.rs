@@ -2,7 +2,9 @@
 
 use isochrome_model::units::Bytes;
 
+use crate::counters::Counters;
 use crate::error::HostError;
+use crate::events::Event;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
@@ -12,6 +14,15 @@ pub trait Look {
     /// Touches `targets`, traverses `set` `passes` times, and writes for each target the share of its lines that are gone
     /// since.
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
+
+    /// Makes `pages` resident and fit for looks.
+    fn make_ready(&mut self, pages: std::ops::Range<u32>);
+
+    /// The memory looked at.
+    fn arena(&self) -> &Arena;
+
+    /// Gives the memory back.
+    fn into_arena(self: Box<Self>) -> Arena;
 
     /// Lowest share of `target` in up to `repeats` looks; stops at the first look that does not evict it.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32) -> f32 {
@@ -35,7 +46,7 @@ pub trait Look {
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Lines of a page that one look times: enough to stand out of the clock's quantum, few enough that the prefetchers of
+/// Lines of a page that one timed look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
 /// today's cores, which bring in the rest of a page after some misses, have not begun.
 const STEPS: u32 = 16;
 
@@ -66,52 +77,31 @@ impl LevelSizes {
 
     /// Pages an arena must have for calibration.
     pub fn pages_needed(&self) -> usize {
-        self.inner_pages() + self.outer_pages() + 1
+        self.inner_pages() + self.outer_pages() + 4
     }
 }
 
-/// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
-pub struct TimedLook<'a> {
-    arena: &'a Arena,
+/// Memory whose pages are walked, each along a chain of its own.
+struct Walker {
+    arena: Arena,
     line_bytes: usize,
     rng: fastrand::Rng,
-    /// Ticks of a walk whose lines are all in the level.
-    hit_ticks: f64,
-    /// Ticks of a walk whose lines are all further out.
-    miss_ticks: f64,
+    order: Vec<u16>,
 }
 
-impl<'a> TimedLook<'a> {
-    /// Writes a chain into every page of `arena` and measures how long walks take whose lines are in the level and
-    /// further out.
-    ///
-    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
-    pub fn calibrate(arena: &'a Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
-        let mut rng = fastrand::Rng::with_seed(seed);
-        write_chains(arena, sizes.line_bytes, &mut rng);
-        let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
-        let pages: Vec<u32> = (0..arena.page_count() as u32).collect();
-        assert!(pages.len() >= sizes.pages_needed(), "an arena of {} pages is too small to calibrate", pages.len());
-        let mut look = TimedLook { arena, line_bytes: sizes.line_bytes, rng, hit_ticks: 0.0, miss_ticks: 0.0 };
-        let (mut hits, mut misses) = (Vec::new(), Vec::new());
-        for _ in 0..CALIBRATION_WALKS {
-            let first = look.rng.usize(0..=pages.len() - sizes.pages_needed());
-            let (target, others) = (pages[first], &pages[first + 1..]);
-            look.prepare(&others[..inner], &[target, target], 2);
-            hits.push(look.walk(target));
-            look.prepare(&others[inner..inner + outer], &[target, target], 1);
-            misses.push(look.walk(target));
+impl Walker {
+    fn new(arena: Arena, line_bytes: usize, seed: u64) -> Walker {
+        let order = (0..(page_bytes() / line_bytes) as u16).collect();
+        Walker { arena, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
+    }
+
+    /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
+    /// first would fetch them ahead if all pages were alike.
+    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        for page in pages {
+            self.rng.shuffle(&mut self.order);
+            self.arena.write_chain(page, &self.order, self.line_bytes);
         }
-        hits.sort_unstable();
-        misses.sort_unstable();
-        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
-        let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
-        if hit_p75 * 5 > miss_p25 * 4 {
-            return Err(HostError::TimingBlurred { hit_ticks: hit_p75, miss_ticks: miss_p25, lines: STEPS });
-        }
-        look.hit_ticks = hits[hits.len() / 2] as f64;
-        look.miss_ticks = miss_p25 as f64;
-        Ok(look)
     }
 
     fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
@@ -121,30 +111,116 @@ impl<'a> TimedLook<'a> {
         }
     }
 
-    fn walk(&mut self, target: u32) -> u64 {
-        let lines = page_bytes() / self.line_bytes;
-        self.arena.walk(target, (self.rng.usize(0..lines) * self.line_bytes) as u64, STEPS).0
+    /// Ticks of a dependent walk over `steps` lines of `target`, beginning anywhere.
+    fn walk(&mut self, target: u32, steps: u32) -> u64 {
+        let from = self.rng.usize(0..self.order.len()) * self.line_bytes;
+        self.arena.walk(target, from as u64, steps).0
     }
 }
 
-impl Look for TimedLook<'_> {
+/// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
+pub struct TimedLook {
+    walker: Walker,
+    /// Ticks of a walk whose lines are all in the level.
+    hit_ticks: f64,
+    /// Ticks of a walk whose lines are all further out.
+    miss_ticks: f64,
+}
+
+impl TimedLook {
+    /// Measures, on the first pages of `arena`, how long walks take whose lines are in the level and further out.
+    ///
+    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
+        let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
+        let pages: Vec<u32> = (0..sizes.pages_needed() as u32).collect();
+        let mut walker = Walker::new(arena, sizes.line_bytes, seed);
+        walker.make_ready(0..pages.len() as u32);
+        let (mut hits, mut misses) = (Vec::new(), Vec::new());
+        for walk in 0..CALIBRATION_WALKS {
+            let others = &pages[1 + walk % 4..];
+            let target = pages[walk % 4];
+            walker.prepare(&others[..inner], &[target, target], 2);
+            hits.push(walker.walk(target, STEPS));
+            walker.prepare(&others[inner..inner + outer - 4], &[target, target], 1);
+            misses.push(walker.walk(target, STEPS));
+        }
+        hits.sort_unstable();
+        misses.sort_unstable();
+        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
+        let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
+        if hit_p75 * 5 > miss_p25 * 4 {
+            return Err(HostError::TimingBlurred { hit_ticks: hit_p75, miss_ticks: miss_p25, lines: STEPS });
+        }
+        Ok(TimedLook { walker, hit_ticks: hits[hits.len() / 2] as f64, miss_ticks: miss_p25 as f64 })
+    }
+}
+
+impl Look for TimedLook {
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
-        self.prepare(set, targets, passes);
+        self.walker.prepare(set, targets, passes);
         shares.clear();
         for target in targets {
-            let ticks = self.walk(*target) as f64;
+            let ticks = self.walker.walk(*target, STEPS) as f64;
             let share = (ticks - self.hit_ticks) / (self.miss_ticks - self.hit_ticks);
             shares.push((share as f32).clamp(0.0, 1.0));
         }
     }
+
+    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        self.walker.make_ready(pages);
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.walker.arena
+    }
+
+    fn into_arena(self: Box<Self>) -> Arena {
+        self.walker.arena
+    }
 }
 
-/// Gives every page a chain of its own, in random order: a core that learns which lines of a page follow the first would
-/// fetch them ahead if all pages were alike.
-fn write_chains(arena: &Arena, line_bytes: usize, rng: &mut fastrand::Rng) {
-    let mut order: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
-    for page in 0..arena.page_count() as u32 {
-        rng.shuffle(&mut order);
-        arena.write_chain(page, &order, line_bytes);
+/// Looks by hardware counters: demand misses of a walk over the whole page.
+pub struct CountedLook {
+    walker: Walker,
+    counters: Counters,
+}
+
+impl CountedLook {
+    /// Looks at pages of `arena` with `event`, which counts demand misses of the level.
+    pub fn open(arena: Arena, line_bytes: usize, event: Event, seed: u64) -> Result<Self, HostError> {
+        Ok(CountedLook { counters: Counters::open(&[event])?, walker: Walker::new(arena, line_bytes, seed) })
+    }
+}
+
+impl Look for CountedLook {
+    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+        let lines = self.walker.order.len() as u32;
+        self.walker.prepare(set, targets, passes);
+        shares.clear();
+        let mut before = self.counters.read();
+        for target in targets {
+            self.walker.walk(*target, lines);
+            let after = self.counters.read();
+            // A look during which the counters were taken away says nothing: it counts as noise, which only adds misses.
+            let misses = match (&before, &after) {
+                (Ok(before), Ok(after)) => self.counters.between(before, after).map_or(u64::MAX, |c| c.values()[0]),
+                _ => u64::MAX,
+            };
+            shares.push((misses.min(u64::from(lines)) as f32 / lines as f32).clamp(0.0, 1.0));
+            before = after;
+        }
+    }
+
+    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        self.walker.make_ready(pages);
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.walker.arena
+    }
+
+    fn into_arena(self: Box<Self>) -> Arena {
+        self.walker.arena
     }
 }

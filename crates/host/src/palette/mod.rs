@@ -11,33 +11,81 @@ pub mod look;
 use std::time::{Duration, Instant};
 
 use isochrome_model::geometry::Geometry;
+use isochrome_model::machine::Machine;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::units::{Bytes, Color, CpuId};
 
 use crate::error::HostError;
+use crate::events::{self, Event, Quantity};
 use crate::pagemap;
 use crate::sys::memory::{Arena, page_bytes};
-use look::{LevelSizes, Look, TimedLook};
+use crate::sysfs::Processor;
+use look::{CountedLook, LevelSizes, Look, TimedLook};
 
-/// What to measure.
+/// The cache level to color.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
-    /// Cache level to color.
+pub struct Target {
+    /// Level number.
     pub level: u8,
     /// Its shape.
     pub geometry: Geometry,
     /// Size of the next data level inside it.
     pub inner: Bytes,
-    /// Pages to classify.
-    pub pages: usize,
-    /// Seed of every random choice.
-    pub seed: u64,
+}
+
+impl Target {
+    /// Level `level` of `machine`, or the one to color by default for `cpu`.
+    ///
+    /// Fails with [`HostError::OneColor`] when the level has one color only or is not known.
+    pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, HostError> {
+        let chosen = match level {
+            Some(level) => machine.data_level(level).ok_or(HostError::NoSuchLevel { level })?,
+            None => machine.colorable_level(cpu).ok_or(HostError::OneColor { level: None })?,
+        };
+        let geometry = chosen.geometry.value;
+        if geometry.color_count(machine.page_bytes) < 2 {
+            return Err(HostError::OneColor { level });
+        }
+        let inner = machine.data_level(chosen.level - 1).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        Ok(Target { level: chosen.level, geometry, inner })
+    }
+
+    fn sizes(&self) -> LevelSizes {
+        LevelSizes {
+            line_bytes: self.geometry.line_bytes.0 as usize,
+            inner: self.inner,
+            level: self.geometry.cache_bytes(),
+        }
+    }
+
+    fn search(&self) -> discover::Search {
+        discover::Search {
+            ways: self.geometry.ways as usize,
+            colors_expected: self.geometry.color_count(Bytes(page_bytes() as u64)) as usize,
+        }
+    }
+}
+
+/// A survey under way: eviction sets are known, pages are being classified.
+pub struct Survey {
+    target: Target,
+    method: Method,
+    look: Box<dyn Look>,
+    rng: fastrand::Rng,
+    groups: Vec<Vec<u32>>,
+    cross: Vec<Vec<f32>>,
+    group_colors: Vec<Color>,
+    pages: Vec<PageSample>,
+    /// Pages fit for looks: those from here on have not been touched.
+    ready: u32,
+    begin: Instant,
+    classifying: Duration,
 }
 
 /// Classified memory and how it was classified.
 pub struct Collection {
-    /// The pages. Those up to [`Inference::page_colors`]`.len()` are classified.
+    /// The pages; the first [`Samples::pages`]`.len()` are classified.
     pub arena: Arena,
     /// What was seen.
     pub samples: Samples,
@@ -59,84 +107,320 @@ const CONFIRMING_ROUNDS: usize = 8;
 /// Traversals of an eviction set per look when classifying.
 const PASSES: u32 = 3;
 
-/// Measures the colors of fresh memory by time alone: no privilege, no counters.
-pub fn collect_by_timing(request: &Request) -> Result<Collection, HostError> {
-    let begin = Instant::now();
-    let sizes = LevelSizes {
-        line_bytes: request.geometry.line_bytes.0 as usize,
-        inner: request.inner,
-        level: request.geometry.cache_bytes(),
-    };
-    let arena = Arena::map(request.pages.max(sizes.pages_needed()))?;
-    let mut look = TimedLook::calibrate(&arena, sizes, request.seed)?;
-    let (samples, classifying) = collect(&mut look, request, Method::Timing, &arena)?;
-    Ok(Collection { inference: infer(&samples), samples, elapsed: begin.elapsed(), classifying, arena })
-}
+/// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a look is
+/// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
+const BITS_CONTRADICTED: f64 = 0.1;
 
-/// Finds groups and classifies pages with any kind of look.
-fn collect(
-    look: &mut impl Look,
-    request: &Request,
-    method: Method,
-    arena: &Arena,
-) -> Result<(Samples, Duration), HostError> {
-    let mut rng = fastrand::Rng::with_seed(request.seed);
-    let search = discover::Search {
-        ways: request.geometry.ways as usize,
-        colors_expected: request.geometry.color_count(Bytes(page_bytes() as u64)) as usize,
-    };
-    let all: Vec<u32> = (0..arena.page_count() as u32).collect();
-    let (groups, _) = discover::groups(look, search, &all, &mut rng);
-    if groups.is_empty() {
-        return Err(HostError::NoEviction { level: request.level });
+impl Survey {
+    /// Begins a survey with the first method that works here: frame bits where an eviction test confirms them, hardware
+    /// counters, time.
+    ///
+    /// `memory`: limit of the memory that may be touched; only what is classified is.
+    pub fn start(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+        Self::by_bits(target, memory, processor, seed)
+            .or_else(|_| Self::by_counters(target, memory, processor, seed))
+            .or_else(|_| Self::by_timing(target, memory, seed))
     }
-    let sets: Vec<Vec<u32>> = groups.iter().map(|g| g.set.clone()).collect();
-    let cross = cross_evictions(look, &groups);
-    let group_colors = merge_groups(&cross);
 
-    let begin = Instant::now();
-    let mut pages = vec![PageSample::default(); request.pages];
-    // A page of an eviction set is traversed by that very set: it is looked at alone, with the set's other pages.
-    for page in groups.iter().flat_map(|g| &g.set).copied().filter(|p| (*p as usize) < request.pages) {
-        let others: Vec<Vec<u32>> = sets.iter().map(|set| set.iter().copied().filter(|p| *p != page).collect()).collect();
-        for _ in 0..=CONFIRMING_ROUNDS {
-            classify(look, &others, &[page], 1, &mut pages);
-            if color_of_looks(&pages[page as usize], &group_colors).is_some() {
-                break;
+    /// Begins a survey with `method`.
+    pub fn start_by(
+        method: Method,
+        target: Target,
+        memory: Bytes,
+        processor: &Processor,
+        seed: u64,
+    ) -> Result<Survey, HostError> {
+        match method {
+            Method::Bits => Self::by_bits(target, memory, processor, seed),
+            Method::Timing => Self::by_timing(target, memory, seed),
+            Method::Counters => Self::by_counters(target, memory, processor, seed),
+        }
+    }
+
+    fn by_timing(target: Target, memory: Bytes, seed: u64) -> Result<Survey, HostError> {
+        let begin = Instant::now();
+        let arena = arena_of(target, memory)?;
+        let look = TimedLook::calibrate(arena, target.sizes(), seed)?;
+        Self::discover(target, Method::Timing, Box::new(look), seed, begin)
+    }
+
+    fn by_counters(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+        let begin = Instant::now();
+        let event = miss_event(processor, target.level)
+            .ok_or_else(|| HostError::NoMissEvent { level: target.level, processor: processor.name.clone() })?;
+        let line_bytes = target.geometry.line_bytes.0 as usize;
+        let look = CountedLook::open(arena_of(target, memory)?, line_bytes, event, seed)?;
+        Self::discover(target, Method::Counters, Box::new(look), seed, begin)
+    }
+
+    /// Colors by frame-number bits, put to an eviction test with counters or, without them, by time.
+    fn by_bits(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+        let begin = Instant::now();
+        let arena = arena_of(target, memory)?;
+        let sizes = target.sizes();
+        let look: Box<dyn Look> = match miss_event(processor, target.level)
+            .and_then(|event| CountedLook::open(arena_of(target, memory).ok()?, sizes.line_bytes, event, seed).ok())
+        {
+            Some(look) => Box::new(look),
+            None => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
+        };
+        let mut survey = Self::new(target, Method::Bits, look, seed, begin);
+        survey.make_ready(survey.crowd());
+        let frames = pagemap::frames(survey.look.arena());
+        let search = target.search();
+        let mut groups = vec![Vec::new(); search.colors_expected];
+        for (page, frame) in (0u32..).zip(&frames[..survey.ready as usize]) {
+            let frame = frame.ok_or(HostError::FramesHidden)?;
+            groups[usize::from(target.geometry.color_of(frame, Bytes(page_bytes() as u64)).0)].push(page);
+        }
+        for group in &mut groups {
+            group.truncate(search.set_len());
+        }
+        if groups.iter().any(|g| g.len() < search.set_len()) {
+            return Err(HostError::TooLittleMemory { limit: memory, needed: Bytes(memory.0 * 2) });
+        }
+        survey.know(groups);
+        let (wrong, tested) = contradictions(&survey.cross);
+        if wrong as f64 > BITS_CONTRADICTED * tested as f64 {
+            return Err(HostError::BitsContradicted { wrong, tested });
+        }
+        Ok(survey)
+    }
+
+    fn new(target: Target, method: Method, look: Box<dyn Look>, seed: u64, begin: Instant) -> Survey {
+        Survey {
+            target,
+            method,
+            look,
+            rng: fastrand::Rng::with_seed(seed),
+            groups: Vec::new(),
+            cross: Vec::new(),
+            group_colors: Vec::new(),
+            pages: Vec::new(),
+            ready: 0,
+            begin,
+            classifying: Duration::ZERO,
+        }
+    }
+
+    /// Pages among which eviction sets are sought: twice the crowd, so that missing colors can be filled up.
+    fn crowd(&self) -> usize {
+        (2 * self.target.search().crowd()).max(self.target.sizes().pages_needed())
+    }
+
+    fn discover(
+        target: Target,
+        method: Method,
+        look: Box<dyn Look>,
+        seed: u64,
+        begin: Instant,
+    ) -> Result<Survey, HostError> {
+        let mut survey = Self::new(target, method, look, seed, begin);
+        survey.make_ready(survey.crowd());
+        let pages: Vec<u32> = (0..survey.ready).collect();
+        let (groups, _) = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng);
+        if groups.is_empty() {
+            return Err(HostError::NoEviction { level: target.level });
+        }
+        survey.know(groups.into_iter().map(|group| group.set).collect());
+        Ok(survey)
+    }
+
+    /// Takes in the eviction sets and measures how they act on each other.
+    fn know(&mut self, groups: Vec<Vec<u32>>) {
+        self.cross = cross_evictions(&mut *self.look, &groups);
+        self.group_colors = merge_groups(&self.cross);
+        self.groups = groups;
+    }
+
+    fn make_ready(&mut self, pages: usize) {
+        let end = pages.min(self.look.arena().page_count()) as u32;
+        if end > self.ready {
+            self.look.make_ready(self.ready..end);
+            self.ready = end;
+        }
+    }
+
+    /// Pages that the memory limit allows to classify.
+    pub fn pages_at_most(&self) -> usize {
+        self.look.arena().page_count()
+    }
+
+    /// Pages classified so far.
+    pub fn pages(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Colors found.
+    pub fn colors(&self) -> u32 {
+        self.group_colors.iter().map(|c| u32::from(c.0) + 1).max().unwrap_or(0)
+    }
+
+    /// Classifies `more` further pages, as far as the memory limit allows.
+    pub fn classify(&mut self, more: usize) {
+        let first = self.pages.len();
+        let end = (first + more).min(self.pages_at_most());
+        self.make_ready(end);
+        let begin = Instant::now();
+        self.pages.resize_with(end, PageSample::default);
+        if self.method != Method::Bits {
+            self.look_at(first as u32..end as u32);
+        }
+        for (page, frame) in self.pages.iter_mut().zip(pagemap::frames(self.look.arena())).skip(first) {
+            page.frame = frame;
+        }
+        self.classifying += begin.elapsed();
+    }
+
+    fn look_at(&mut self, range: std::ops::Range<u32>) {
+        let Survey { look, groups, group_colors, pages, rng, .. } = self;
+        let undecided =
+            |pages: &[PageSample], page: u32| color_of_looks(&pages[page as usize], group_colors).is_none();
+        // A page of an eviction set is traversed by that very set: it is looked at alone, with the set's other pages.
+        for page in groups.iter().flatten().copied().filter(|page| range.contains(page)) {
+            let others: Vec<Vec<u32>> = groups.iter().map(|g| g.iter().copied().filter(|p| *p != page).collect()).collect();
+            for _ in 0..=CONFIRMING_ROUNDS {
+                classify(&mut **look, &others, &[page], 1, pages);
+                if !undecided(pages, page) {
+                    break;
+                }
             }
         }
-    }
-    let mut open: Vec<u32> = (0..request.pages as u32).filter(|p| pages[*p as usize].looks.is_empty()).collect();
-    for round in 0..=CONFIRMING_ROUNDS {
-        let batch = if round == 0 { BATCH } else { CONFIRMING_BATCH };
-        classify(look, &sets, &open, batch, &mut pages);
-        open.retain(|page| color_of_looks(&pages[*page as usize], &group_colors).is_none());
-        // Another mixture of pages in the next round: two that evicted each other are apart then.
-        rng.shuffle(&mut open);
-        if open.is_empty() {
-            break;
+        let mut open: Vec<u32> = range.filter(|page| pages[*page as usize].looks.is_empty()).collect();
+        for round in 0..=CONFIRMING_ROUNDS {
+            let batch = if round == 0 { BATCH } else { CONFIRMING_BATCH };
+            classify(&mut **look, groups, &open, batch, pages);
+            open.retain(|page| undecided(pages, *page));
+            if open.is_empty() {
+                break;
+            }
+            // Another mixture of pages in the next round: two that evicted each other are apart then.
+            rng.shuffle(&mut open);
         }
     }
-    let classifying = begin.elapsed();
 
-    for (page, frame) in pages.iter_mut().zip(pagemap::frames(arena)) {
-        page.frame = frame;
+    /// Puts the colors to a test that does not use the eviction sets: do as many pages of one color as the cache has ways fit,
+    /// do half as many more thrash, and do as many pages of all colors together fit?
+    pub fn verify(&mut self) -> Verification {
+        let colors: Vec<Option<Color>> = infer(&self.samples()).page_colors;
+        let members = |color: u16| -> Vec<u32> {
+            (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
+        };
+        let by_color: Vec<Vec<u32>> = (0..self.colors() as u16).map(members).collect();
+        let ways = self.target.geometry.ways as usize;
+        let mut verification = Verification { fits: vec![], thrashes: vec![], spread: vec![], control: vec![] };
+        for members in by_color.iter().filter(|m| m.len() >= ways + ways / 2) {
+            let chosen = rng_sample(&mut self.rng, members, ways + ways / 2);
+            verification.control.push(self.lost(&chosen[..1]));
+            verification.fits.push(self.lost(&chosen[..ways]));
+            verification.thrashes.push(self.lost(&chosen));
+            let mut spread: Vec<u32> = vec![chosen[0]];
+            for members in &by_color {
+                spread.extend(rng_sample(&mut self.rng, members, (ways / 2).min(members.len())));
+            }
+            spread.dedup();
+            spread.truncate(by_color.len() * ways / 2);
+            verification.spread.push(self.lost(&spread));
+        }
+        verification
     }
-    let samples = Samples {
-        schema: samples::SCHEMA.to_owned(),
-        level: request.level,
-        geometry: request.geometry,
-        page_bytes: Bytes(page_bytes() as u64),
-        method,
-        groups: groups.into_iter().map(|g| Group { set: g.set }).collect(),
-        cross,
-        pages,
+
+    /// Share of the first of `pages` that is lost while the others are traversed, the lowest of several looks.
+    fn lost(&mut self, pages: &[u32]) -> f32 {
+        let mut shares = Vec::with_capacity(1);
+        let looks = (0..8).map(|_| {
+            self.look.look(&pages[1..], &pages[..1], 4, &mut shares);
+            shares[0]
+        });
+        looks.fold(1.0, f32::min)
+    }
+
+    fn samples(&self) -> Samples {
+        Samples {
+            schema: samples::SCHEMA.to_owned(),
+            level: self.target.level,
+            geometry: self.target.geometry,
+            page_bytes: Bytes(page_bytes() as u64),
+            method: self.method,
+            groups: self.groups.iter().map(|set| Group { set: set.clone() }).collect(),
+            cross: self.cross.clone(),
+            pages: self.pages.clone(),
+        }
+    }
+
+    /// Ends the survey: what was seen, what it means, and the memory.
+    pub fn finish(self) -> Collection {
+        let samples = self.samples();
+        let inference = infer(&samples);
+        let (elapsed, classifying) = (self.begin.elapsed(), self.classifying);
+        Collection { inference, samples, elapsed, classifying, arena: self.look.into_arena() }
+    }
+}
+
+/// Shares of a page lost in the test of [`Survey::verify`], one per color.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Verification {
+    /// With as many pages of one color as ways.
+    pub fits: Vec<f32>,
+    /// With half as many more.
+    pub thrashes: Vec<f32>,
+    /// With half as many pages as ways of every color.
+    pub spread: Vec<f32>,
+    /// With no other page.
+    pub control: Vec<f32>,
+}
+
+impl Verification {
+    /// Mean shares: (fits, thrashes, spread, control).
+    pub fn means(&self) -> [f32; 4] {
+        [&self.fits, &self.thrashes, &self.spread, &self.control]
+            .map(|shares| shares.iter().sum::<f32>() / shares.len().max(1) as f32)
+    }
+
+    /// Whether the colors act as colors: below 5 % lost over the control where pages fit, half or more where they thrash.
+    pub fn holds(&self) -> bool {
+        let [fits, thrashes, spread, control] = self.means();
+        !self.fits.is_empty() && fits - control < 0.05 && spread - control < 0.05 && thrashes >= 0.5
+    }
+}
+
+/// `count` different members, in random order.
+fn rng_sample(rng: &mut fastrand::Rng, members: &[u32], count: usize) -> Vec<u32> {
+    rng.choose_multiple(members.iter().copied(), count)
+}
+
+fn arena_of(target: Target, memory: Bytes) -> Result<Arena, HostError> {
+    let needed = target.sizes().pages_needed();
+    let pages = memory.0 as usize / page_bytes();
+    if pages < needed {
+        let needed = Bytes((needed * page_bytes()) as u64);
+        return Err(HostError::TooLittleMemory { limit: memory, needed });
+    }
+    Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
+}
+
+/// The event that counts demand misses of data at `level`.
+pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
+    let quantities: &[Quantity] = match level {
+        2 => &[Quantity::L2DataMisses, Quantity::L2Misses, Quantity::L2LoadMisses, Quantity::L2Refills],
+        3 => &[Quantity::LastLevelLoadMisses],
+        _ => &[],
     };
-    Ok((samples, classifying))
+    quantities.iter().find_map(|quantity| events::event(processor, *quantity))
+}
+
+/// How many entries of `cross` speak against the groups being one color each, and how many there are.
+fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
+    let pairs = cross.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, s)| (i == j, *s)));
+    // The few pairs of a group with itself must not drown among those of different groups.
+    let (own, others): (Vec<_>, Vec<_>) = pairs.partition(|(own, _)| *own);
+    let lost = own.iter().filter(|(_, share)| *share < look::EVICTED / 2.0).count();
+    let hit = others.iter().filter(|(_, share)| *share >= look::EVICTED).count();
+    (lost.max(hit), own.len())
 }
 
 /// Adds to each of `open` one look per group.
-fn classify(look: &mut impl Look, sets: &[Vec<u32>], open: &[u32], batch: usize, pages: &mut [PageSample]) {
+fn classify(look: &mut dyn Look, sets: &[Vec<u32>], open: &[u32], batch: usize, pages: &mut [PageSample]) {
     let mut shares = Vec::with_capacity(batch);
     for batch in open.chunks(batch) {
         for page in batch {
@@ -153,18 +437,17 @@ fn classify(look: &mut impl Look, sets: &[Vec<u32>], open: &[u32], batch: usize,
 }
 
 /// Share of a page of group i that the set of group j evicts: the lowest of several looks, over several pages the median.
-fn cross_evictions(look: &mut impl Look, groups: &[discover::Group]) -> Vec<Vec<f32>> {
+fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
     const PAGES: usize = 3;
     const REPEATS: usize = 4;
     let mut shares = Vec::new();
-    let mut pair = |target_group: &discover::Group, by: &discover::Group| {
+    let mut pair = |target_group: &[u32], by: &[u32]| {
         let mut lows: Vec<f32> = target_group
-            .set
             .iter()
             .take(PAGES)
             .map(|target| {
                 // Within its own group the target cannot be part of what is to evict it.
-                let set: Vec<u32> = by.set.iter().copied().filter(|p| p != target).collect();
+                let set: Vec<u32> = by.iter().copied().filter(|p| p != target).collect();
                 (0..REPEATS)
                     .map(|_| {
                         look.look(&set, &[*target], PASSES, &mut shares);
@@ -178,6 +461,3 @@ fn cross_evictions(look: &mut impl Look, groups: &[discover::Group]) -> Vec<Vec<
     };
     groups.iter().map(|target| groups.iter().map(|by| pair(target, by)).collect()).collect()
 }
-
-/// Colors of pages, by page number.
-pub type PageColors = Vec<Option<Color>>;

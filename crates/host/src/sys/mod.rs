@@ -1,8 +1,9 @@
-//! The only unsafe code: mappings, timed access, the clock, system calls that no well-kept crate offers.
+//! The only unsafe code of the crate: what Rust cannot check about system calls and memory is argued here, block by block.
 //!
-//! Raw pointers stay inside. Outside, a page is an index into the [`memory::Arena`] that owns it.
+//! No raw pointer leaves this module. Outside, a page is an index into the [`memory::Arena`] that owns it.
 
 pub mod access;
 pub mod clock;
 pub mod memory;
 pub mod moving;
+pub mod perf;

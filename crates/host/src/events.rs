@@ -1,0 +1,231 @@
+//! Performance events by processor: which raw code counts what, and where that is written.
+//!
+//! One small table, so that every number can be checked against its source. What is not in the table is not counted: an event
+//! code that means something else on another processor is worse than none. On machines with two types of core the rows are
+//! those of the larger one, to which the kernel sends raw events.
+
+use serde::Serialize;
+
+use crate::sysfs::Processor;
+
+/// What an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    /// Instructions retired.
+    Instructions,
+    /// Lines brought into the first-level data cache.
+    L1DataRefills,
+    /// Accesses to the second level.
+    L2Accesses,
+    /// Data requests of the core that miss the second level; no prefetches.
+    L2DataMisses,
+    /// Requests of the core, for data or code, that miss the second level.
+    L2Misses,
+    /// Retired loads that miss the second level.
+    L2LoadMisses,
+    /// Lines brought into the second level.
+    L2Refills,
+    /// Retired loads, or reads, that miss the last level.
+    LastLevelLoadMisses,
+    /// Demanded lines brought into the first level from the second.
+    FillsFromL2,
+    /// Demanded lines brought into the first level from the third, or from a neighbor below it.
+    FillsFromL3,
+    /// Demanded lines brought into the first level from main memory.
+    FillsFromMemory,
+}
+
+impl Quantity {
+    /// Whether every miss of a dependent walk in random order through memory much larger than the second level must be counted.
+    ///
+    /// Where it must, a counter that stays near zero on such a walk does not work.
+    pub fn counts_every_random_miss(self) -> bool {
+        matches!(
+            self,
+            Quantity::L1DataRefills
+                | Quantity::L2Accesses
+                | Quantity::L2DataMisses
+                | Quantity::L2Misses
+                | Quantity::L2Refills
+        )
+    }
+}
+
+/// How the kernel is asked for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The kernel's own `instructions`.
+    Instructions,
+    /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
+    Raw(u64),
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Event {
+    /// What it counts.
+    pub quantity: Quantity,
+    /// Its name in the manual.
+    pub name: &'static str,
+    /// How to ask for it.
+    pub code: Code,
+    /// Where name and code are from.
+    pub source: &'static str,
+}
+
+/// Instructions retired, on any processor.
+pub const INSTRUCTIONS: Event = Event {
+    quantity: Quantity::Instructions,
+    name: "instructions",
+    code: Code::Instructions,
+    source: "Linux, perf_event_open(2), PERF_COUNT_HW_INSTRUCTIONS",
+};
+
+const fn raw(quantity: Quantity, name: &'static str, code: u64, source: &'static str) -> Event {
+    Event { quantity, name, code: Code::Raw(code), source }
+}
+
+const AMD_L2: &str = "AMD PPR, families 17h, 19h and 1Ah, PMCx064; Linux, tools/perf/pmu-events/arch/x86/amdzen*";
+const AMD_FILLS: &str =
+    "AMD PPR, families 17h (model 30h on), 19h and 1Ah, PMCx043; Linux, tools/perf/pmu-events/arch/x86/amdzen[2-5]";
+const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-events/arch/x86/";
+const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
+
+/// Zen of any generation. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
+const ZEN: &[Event] = &[
+    raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
+    raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
+];
+
+/// Zen 2 and later: the first generation does not document the sources of fills.
+const ZEN_2: &[Event] = &[
+    raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
+    raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
+    raw(Quantity::FillsFromL2, "ls_dmnd_fills_from_sys.local_l2", 0x0143, AMD_FILLS),
+    raw(Quantity::FillsFromL3, "ls_dmnd_fills_from_sys.local_ccx", 0x0243, AMD_FILLS),
+    raw(Quantity::FillsFromMemory, "ls_dmnd_fills_from_sys.dram_io", 0x4843, AMD_FILLS),
+];
+
+/// Sandy Bridge and Ivy Bridge number their second-level events differently.
+const INTEL_BEFORE_HASWELL: &[Event] = &[raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL)];
+
+/// Haswell and later.
+const INTEL_CORE: &[Event] = &[
+    raw(Quantity::L2Misses, "L2_RQSTS.MISS", 0x3f24, INTEL),
+    raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
+    raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
+    raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
+];
+
+/// Ice Lake: Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
+const INTEL_ICE_LAKE: &[Event] = &[
+    raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
+    raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
+    raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
+];
+
+/// Armv8.0: LL_CACHE_MISS_RD came with Armv8.1.
+const ARM_V8_0: &[Event] = &[
+    raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
+    raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
+    raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
+];
+
+const ARM_V8_1: &[Event] = &[
+    raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
+    raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
+    raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
+    raw(Quantity::LastLevelLoadMisses, "LL_CACHE_MISS_RD", 0x37, ARM),
+];
+
+/// Events of `processor`; empty when it is not in the table.
+///
+/// Models of family 6 as in [Linux, arch/x86/include/asm/intel-family.h].
+pub fn events_of(processor: &Processor) -> &'static [Event] {
+    match (processor.vendor.as_str(), processor.family, processor.model) {
+        ("AuthenticAMD", 0x17, ..0x30) => ZEN,
+        ("AuthenticAMD", 0x17 | 0x19 | 0x1a, _) => ZEN_2,
+        // Sandy Bridge, Ivy Bridge.
+        ("GenuineIntel", 6, 0x2a | 0x2d | 0x3a | 0x3e) => INTEL_BEFORE_HASWELL,
+        // Haswell, Broadwell.
+        ("GenuineIntel", 6, 0x3c | 0x3f | 0x45 | 0x46 | 0x3d | 0x47 | 0x4f | 0x56) => INTEL_CORE,
+        // Skylake, Kaby Lake, Comet Lake.
+        ("GenuineIntel", 6, 0x4e | 0x5e | 0x55 | 0x8e | 0x9e | 0xa5 | 0xa6) => INTEL_CORE,
+        // Ice Lake.
+        ("GenuineIntel", 6, 0x7d | 0x7e | 0x6a | 0x6c) => INTEL_ICE_LAKE,
+        // Tiger Lake, Rocket Lake, Alder Lake, Raptor Lake, Sapphire Rapids, Emerald Rapids.
+        ("GenuineIntel", 6, 0x8c | 0x8d | 0xa7 | 0x97 | 0x9a | 0xb7 | 0xba | 0xbf | 0x8f | 0xcf) => INTEL_CORE,
+        // Cortex-A53, A57, A72, A73 are Armv8.0.
+        _ if processor.is_arm() && matches!((processor.implementer, processor.part), (0x41, 0xd03 | 0xd07..=0xd09)) => {
+            ARM_V8_0
+        }
+        _ if processor.is_arm() => ARM_V8_1,
+        _ => &[],
+    }
+}
+
+/// The event of `processor` that counts `quantity`.
+pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
+    if quantity == Quantity::Instructions {
+        return Some(INSTRUCTIONS);
+    }
+    events_of(processor).iter().find(|event| event.quantity == quantity).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn x86(vendor: &str, family: u32, model: u32) -> Processor {
+        Processor::from_cpuinfo(&format!(
+            "processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: {family}\nmodel\t\t: {model}\n"
+        ))
+    }
+
+    fn arm(part: &str) -> Processor {
+        Processor::from_cpuinfo(&format!("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n"))
+    }
+
+    fn code(processor: &Processor, quantity: Quantity) -> Option<Code> {
+        event(processor, quantity).map(|event| event.code)
+    }
+
+    #[test]
+    fn every_zen_counts_second_level_data_misses_alike() {
+        // Zen, Zen 2, Zen 3, Zen 4, Zen 5.
+        for (family, model) in [(0x17, 0x01), (0x17, 0x71), (0x19, 0x01), (0x19, 0x61), (0x1a, 0x44)] {
+            assert_eq!(code(&x86("AuthenticAMD", family, model), Quantity::L2DataMisses), Some(Code::Raw(0x0864)));
+        }
+        assert_eq!(code(&x86("AuthenticAMD", 0x17, 0x01), Quantity::FillsFromL2), None);
+        assert_eq!(code(&x86("AuthenticAMD", 0x19, 0x01), Quantity::FillsFromMemory), Some(Code::Raw(0x4843)));
+        // Bulldozer means something else by 0x64.
+        assert!(events_of(&x86("AuthenticAMD", 0x15, 0x02)).is_empty());
+    }
+
+    #[test]
+    fn intel_codes_are_used_only_where_they_mean_the_same() {
+        assert_eq!(code(&x86("GenuineIntel", 6, 0x55), Quantity::L2Misses), Some(Code::Raw(0x3f24)));
+        assert_eq!(code(&x86("GenuineIntel", 6, 0x6a), Quantity::L2Misses), None);
+        assert_eq!(code(&x86("GenuineIntel", 6, 0x6a), Quantity::L2LoadMisses), Some(Code::Raw(0x10d1)));
+        // i7-2600.
+        assert_eq!(code(&x86("GenuineIntel", 6, 42), Quantity::L2Misses), None);
+        assert_eq!(code(&x86("GenuineIntel", 6, 42), Quantity::L1DataRefills), Some(Code::Raw(0x0151)));
+        // An Atom.
+        assert!(events_of(&x86("GenuineIntel", 6, 0x5c)).is_empty());
+    }
+
+    #[test]
+    fn arm_cores_have_the_common_events_of_their_version() {
+        assert_eq!(code(&arm("0xd08"), Quantity::L2Refills), Some(Code::Raw(0x17)));
+        assert_eq!(code(&arm("0xd08"), Quantity::LastLevelLoadMisses), None);
+        assert_eq!(code(&arm("0xd0c"), Quantity::LastLevelLoadMisses), Some(Code::Raw(0x37)));
+    }
+
+    #[test]
+    fn an_unknown_processor_has_instructions_only() {
+        assert!(events_of(&Processor::default()).is_empty());
+        assert_eq!(event(&Processor::default(), Quantity::Instructions), Some(INSTRUCTIONS));
+    }
+}
