@@ -1,4 +1,7 @@
-//! Summaries of measured samples.
+//! Summaries of measured samples: quantiles, high-water marks, tails, and what may be claimed from them.
+//!
+//! Nothing here assumes a distribution. A high-water mark is an observation; [`exceedance_at`] says how often it may
+//! still be exceeded, and [`compare_high_water_marks`] refuses to compare two of unequal sample counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,5 +15,621 @@ pub struct HighWaterMark {
     /// Number, counted from 1, of the sample that last raised it.
     pub last_rose_at: u64,
 }
-/// x
-pub fn chi_square_uniform(_:&[u64])->f64 {1.0}
+
+impl HighWaterMark {
+    /// The mark over `samples` in the order they were taken; `None` for no samples.
+    pub fn of(samples: &[u64]) -> Option<Self> {
+        let (&first, rest) = samples.split_first()?;
+        let mut mark = Self { value: first, n: 1, last_rose_at: 1 };
+        mark.extend(rest.iter().copied());
+        Some(mark)
+    }
+
+    /// Takes one more sample into account. An equal sample does not raise the mark.
+    pub fn push(&mut self, sample: u64) {
+        self.n += 1;
+        if sample > self.value {
+            self.value = sample;
+            self.last_rose_at = self.n;
+        }
+    }
+}
+
+impl Extend<u64> for HighWaterMark {
+    fn extend<T: IntoIterator<Item = u64>>(&mut self, samples: T) {
+        samples.into_iter().for_each(|sample| self.push(sample));
+    }
+}
+
+/// Two high-water marks that may not be compared: a maximum grows with its number of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "high-water marks of {a_n} and {b_n} samples cannot be compared: a maximum grows with its number of samples\n  \
+     hint: compare the first {fewer} samples of both, or a quantile",
+    fewer = a_n.min(b_n)
+)]
+pub struct UnequalSamples {
+    /// Samples behind the first mark.
+    pub a_n: u64,
+    /// Samples behind the second mark.
+    pub b_n: u64,
+}
+
+/// `a / b`, allowed only over equally many samples.
+///
+/// Two marks of 0 are equal (1); any other mark is infinitely larger than one of 0.
+pub fn compare_high_water_marks(a: HighWaterMark, b: HighWaterMark) -> Result<f64, UnequalSamples> {
+    match (a.n == b.n, a.value == b.value) {
+        (false, _) => Err(UnequalSamples { a_n: a.n, b_n: b.n }),
+        (true, true) => Ok(1.0),
+        (true, false) => Ok(a.value as f64 / b.value as f64),
+    }
+}
+
+/// The probability `p`, at most, that one more job exceeds the largest of `n` jobs; true with `confidence` (0 to 1).
+///
+/// `p = 1 - (1 - confidence)^(1/n)`, the distribution-free tolerance limit of Wilks (Annals of Mathematical Statistics
+/// 12, 1941). Holds for independent jobs under the same conditions, whatever their distribution; says nothing of other
+/// conditions. No samples give no claim: 1.
+pub fn exceedance_at(n: u64, confidence: f64) -> f64 {
+    assert!((0.0..1.0).contains(&confidence), "confidence {confidence} is not in 0..1");
+    if n == 0 {
+        return 1.0;
+    }
+    // ln_1p and exp_m1 keep their digits where p is tiny; 1 - powf would lose them.
+    -((-confidence).ln_1p() / n as f64).exp_m1()
+}
+
+/// The fewest jobs after which [`exceedance_at`] claims `p` or less: `ceil(ln(1 - confidence) / ln(1 - p))`.
+pub fn samples_needed(p: f64, confidence: f64) -> u64 {
+    assert!(p > 0.0 && p < 1.0, "exceedance probability {p} is not between 0 and 1");
+    assert!((0.0..1.0).contains(&confidence), "confidence {confidence} is not in 0..1");
+    ((-confidence).ln_1p() / (-p).ln_1p()).ceil() as u64
+}
+
+/// Samples in ascending order, at least one: sorted once, asked often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sorted(Vec<u64>);
+
+impl Sorted {
+    /// `samples` in ascending order; `None` for no samples.
+    pub fn of(samples: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let mut samples: Vec<u64> = samples.into_iter().collect();
+        samples.sort_unstable();
+        (!samples.is_empty()).then_some(Self(samples))
+    }
+
+    /// Number of samples.
+    pub fn n(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// Smallest sample.
+    pub fn min(&self) -> u64 {
+        self.0[0]
+    }
+
+    /// Largest sample. An observation, not a bound.
+    pub fn max(&self) -> u64 {
+        self.0[self.0.len() - 1]
+    }
+
+    /// [`quantile`](Self::quantile) at 0.5; of an even number of samples the lower of the middle two.
+    pub fn median(&self) -> u64 {
+        self.quantile(0.5)
+    }
+
+    /// The smallest sample that at least a share `q` (0 to 1) of all samples do not exceed: by nearest rank, the
+    /// `ceil(q * n)`-th smallest. Always a sample that was taken, never interpolated. `q = 0` is the minimum.
+    pub fn quantile(&self, q: f64) -> u64 {
+        self.0[nearest_rank(q, self.0.len())]
+    }
+
+    /// Complementary distribution: pairs `(value, share of samples above it)`, values ascending, shares falling to 0 at
+    /// the maximum. Starts at the minimum.
+    ///
+    /// Of more than `points_max` distinct values (at least 2) some are left out, evenly on a logarithmic scale of the
+    /// share: each point kept has at most `1/ratio` of the share of the one before, for the smallest ratio that gives
+    /// few enough points. So the tail, where counts are small, stays complete, and each point kept is exact.
+    pub fn ccdf(&self, points_max: usize) -> Vec<(u64, f64)> {
+        assert!(points_max >= 2, "a distribution needs its first and last point");
+        let mut n_above = self.0.len();
+        let points: Vec<(u64, usize)> = self
+            .0
+            .chunk_by(|a, b| a == b)
+            .map(|equal| {
+                n_above -= equal.len();
+                (equal[0], n_above)
+            })
+            .collect();
+        let thin = |ratio: f64| {
+            let mut bar = f64::INFINITY;
+            let kept = points.iter().filter(|&&(_, n_above)| {
+                let keep = n_above as f64 <= bar;
+                if keep {
+                    bar = n_above as f64 / ratio;
+                }
+                keep
+            });
+            kept.copied().collect::<Vec<_>>()
+        };
+        // The number kept never rises with the ratio, and a ratio above the number of samples keeps the ends alone.
+        let (mut few_log, mut many_log) = ((self.0.len() as f64 + 1.0).ln(), 0.0);
+        let mut kept = thin(1.0);
+        if kept.len() > points_max {
+            kept = thin(few_log.exp());
+            // 40 halvings fix the ratio to better than any count can tell apart.
+            for _ in 0..40 {
+                let middle_log = (few_log + many_log) / 2.0;
+                let candidate = thin(f64::exp(middle_log));
+                if candidate.len() <= points_max {
+                    (few_log, kept) = (middle_log, candidate);
+                } else {
+                    many_log = middle_log;
+                }
+            }
+        }
+        kept.into_iter().map(|(value, n_above)| (value, n_above as f64 / self.0.len() as f64)).collect()
+    }
+}
+
+/// Index into `n` ascending samples of the `ceil(q * n)`-th smallest.
+fn nearest_rank(q: f64, n: usize) -> usize {
+    assert!((0.0..=1.0).contains(&q), "quantile {q} is not in 0..=1");
+    // 0.07 * 100 is a little more than 7 in binary; without the allowance the rank would be 8.
+    let rank = (q * n as f64 * (1.0 - 1e-12)).ceil() as usize;
+    rank.clamp(1, n) - 1
+}
+
+/// Median by the definition of [`Sorted::median`]; `None` for no values. Values must not be NaN.
+pub fn median(values: &[f64]) -> Option<f64> {
+    assert!(values.iter().all(|value| !value.is_nan()), "a measured value is NaN");
+    let mut values = values.to_vec();
+    values.sort_unstable_by(f64::total_cmp);
+    (!values.is_empty()).then(|| values[nearest_rank(0.5, values.len())])
+}
+
+/// How probable counts at least this uneven are if each count has the same expectation: the p-value of Pearson's
+/// chi-square test against the uniform distribution, 0 to 1. Small means: not even.
+///
+/// `x = Σ (count - mean)² / mean` with one degree of freedom less than there are counts. Good from a mean of about 5
+/// on. Fewer than two counts, or none above 0, cannot be uneven: 1.
+pub fn chi_square_uniform(counts: &[u64]) -> f64 {
+    let total: u64 = counts.iter().sum();
+    if counts.len() < 2 || total == 0 {
+        return 1.0;
+    }
+    let mean = total as f64 / counts.len() as f64;
+    let x = counts.iter().map(|&count| (count as f64 - mean).powi(2) / mean).sum();
+    chi_square_survival(x, counts.len() - 1)
+}
+
+/// Probability that a chi-square variable with `degrees` degrees of freedom exceeds `x`.
+///
+/// The regularized upper incomplete gamma function `Q(degrees/2, y)`, `y = x/2`, in its finite form for whole and half
+/// numbers [Abramowitz and Stegun, 26.4.4 and 26.4.5]: `Q(1, y) = e^-y`, `Q(1/2, y) = erfc(√y)` and `Q(a + 1, y) = Q(a,
+/// y) + y^a e^-y / Γ(a + 1)`. All terms are positive, so nothing cancels.
+fn chi_square_survival(x: f64, degrees: usize) -> f64 {
+    let y = x / 2.0;
+    if y <= 0.0 {
+        return 1.0;
+    }
+    let (a_first, q_first) = if degrees.is_multiple_of(2) { (1.0, (-y).exp()) } else { (0.5, libm::erfc(y.sqrt())) };
+    // In logarithms, because y^a and Γ(a + 1) overflow long before their quotient does.
+    let term = |step: usize| {
+        let a = a_first + step as f64;
+        (a * y.ln() - y - libm::lgamma(a + 1.0)).exp()
+    };
+    let steps = (degrees - 1) / 2;
+    (q_first + (0..steps).map(term).sum::<f64>()).min(1.0)
+}
+
+/// Observations split into a low and a high mode.
+///
+/// By Otsu's criterion (IEEE Transactions on Systems, Man, and Cybernetics 9, 1979): of all splits of the sorted
+/// observations, the one with the largest variance between the modes, `w0 w1 (μ1 - μ0)²`, where `w` are the shares and
+/// `μ` the means of the two sides. Any data can be split so; ask [`is_bimodal`](Self::is_bimodal) before believing it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Bimodal {
+    /// Middle between the highest low and the lowest high observation.
+    pub threshold: f64,
+    /// Median of the observations below the threshold.
+    pub low_median: f64,
+    /// Median of the observations above the threshold.
+    pub high_median: f64,
+    /// Observations below the threshold.
+    pub low_n: usize,
+    /// Observations above the threshold.
+    pub high_n: usize,
+    /// Variance between the modes as a share (0 to 1) of all variance. Two sharp modes give almost 1; splitting a
+    /// normal distribution gives 2/π = 0.64, a uniform one 0.75.
+    pub between_share: f64,
+    /// Width of the empty interval around the threshold, as a share (0 to 1) of the distance between the two medians.
+    pub gap_share: f64,
+}
+
+impl Bimodal {
+    /// The best split of `observations` (finite, in any order); `None` if they do not have two different values.
+    pub fn of(observations: &[f64]) -> Option<Self> {
+        assert!(observations.iter().all(|value| value.is_finite()), "an observation is not a finite number");
+        let mut sorted = observations.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let n = sorted.len() as f64;
+        let mean = sorted.iter().sum::<f64>() / n;
+        let variance = sorted.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
+
+        // With the overall mean taken off, the high side sums to minus the sum S of the low side, and the variance
+        // between i low and n - i high observations is S² / (i (n - i)).
+        let mut low_sum = 0.0;
+        let mut best: Option<(usize, f64)> = None;
+        for (i, pair) in sorted.windows(2).enumerate() {
+            low_sum += pair[0] - mean;
+            let low_n = i + 1;
+            let between = low_sum.powi(2) / (low_n as f64 * (n - low_n as f64));
+            if pair[0] < pair[1] && best.is_none_or(|(_, best)| between > best) {
+                best = Some((low_n, between));
+            }
+        }
+        let (low_n, between) = best?;
+        let (low, high) = sorted.split_at(low_n);
+        let (low_median, high_median) = (median(low)?, median(high)?);
+        let (low_edge, high_edge) = (low[low_n - 1], high[0]);
+        Some(Self {
+            threshold: low_edge + (high_edge - low_edge) / 2.0,
+            low_median,
+            high_median,
+            low_n,
+            high_n: high.len(),
+            between_share: (between / variance).min(1.0),
+            gap_share: (high_edge - low_edge) / (high_median - low_median),
+        })
+    }
+
+    /// Whether there are two modes at all: the split explains more than 0.8 of the variance, which neither a normal
+    /// (0.64) nor a uniform (0.75) distribution reaches, and the smaller mode holds at least `share_min` of the
+    /// observations.
+    ///
+    /// `share_min`: what the caller knows about the smaller mode. One color of 16 holds 1/16 of the pages, so 0.03 is a
+    /// good demand there. Without it a single outlier would make a mode.
+    pub fn is_bimodal(&self, share_min: f64) -> bool {
+        let smaller_share = self.low_n.min(self.high_n) as f64 / (self.low_n + self.high_n) as f64;
+        self.between_share > 0.8 && smaller_share >= share_min
+    }
+}
+
+/// Which blocks of each condition count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuietBlocks {
+    /// Per condition, the blocks that count, ascending: equally many of each condition that has any. Empty exactly
+    /// where a condition has no blocks.
+    pub kept: Vec<Vec<usize>>,
+    /// Per condition, how many blocks were quiet before the numbers were made equal.
+    pub quiet_n: Vec<usize>,
+}
+
+impl QuietBlocks {
+    /// Blocks kept of each condition that has any; 0 if none has.
+    pub fn per_condition(&self) -> usize {
+        self.kept.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// The conditions without a quiet block: nothing can be said about these.
+    pub fn without(&self) -> impl Iterator<Item = usize> {
+        self.kept.iter().enumerate().filter_map(|(condition, kept)| kept.is_empty().then_some(condition))
+    }
+}
+
+/// The quiet blocks of an experiment that ran all its conditions in blocks, each with a paired control.
+///
+/// A block is quiet if its control's median is at most `1 + tolerance` times the lowest control median *of the same
+/// condition*: a task in few colors has a higher floor than one in ordinary memory. So that all conditions have equally
+/// many samples, each keeps only its `k` quietest, where `k` is the smallest number of quiet blocks of any condition
+/// that has any. Between equals the earlier block is kept.
+///
+/// `control_medians`: per condition, the control median of each of its blocks.
+pub fn quiet_blocks(control_medians: &[impl AsRef<[u64]>], tolerance: f64) -> QuietBlocks {
+    assert!(tolerance >= 0.0, "tolerance {tolerance} is negative");
+    let mut kept: Vec<Vec<usize>> = control_medians
+        .iter()
+        .map(|medians| {
+            let medians = medians.as_ref();
+            let floor = medians.iter().min().map_or(0.0, |&lowest| lowest as f64 * (1.0 + tolerance));
+            let mut quiet: Vec<usize> = (0..medians.len()).filter(|&block| medians[block] as f64 <= floor).collect();
+            quiet.sort_by_key(|&block| medians[block]);
+            quiet
+        })
+        .collect();
+    let quiet_n: Vec<usize> = kept.iter().map(Vec::len).collect();
+    let k = quiet_n.iter().copied().filter(|&n| n > 0).min().unwrap_or(0);
+    for blocks in &mut kept {
+        blocks.truncate(k);
+        blocks.sort_unstable();
+    }
+    QuietBlocks { kept, quiet_n }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sorted(samples: &[u64]) -> Sorted {
+        Sorted::of(samples.iter().copied()).expect("samples")
+    }
+
+    #[test]
+    fn quantiles_follow_the_nearest_rank_definition() {
+        // The textbook's five: ceil(0.05*5)=1st, ceil(0.3*5)=2nd, ceil(0.4*5)=2nd, ceil(0.5*5)=3rd, 5th.
+        let five = sorted(&[50, 15, 40, 20, 35]);
+        assert_eq!([0.05, 0.3, 0.4, 0.5, 1.0].map(|q| five.quantile(q)), [15, 20, 20, 35, 50]);
+        assert_eq!((five.min(), five.median(), five.max(), five.n()), (15, 35, 50, 5));
+        assert_eq!(five.quantile(0.0), 15);
+        assert_eq!(sorted(&[4, 1, 3, 2]).median(), 2);
+        assert_eq!(Sorted::of([]), None);
+    }
+
+    #[test]
+    fn whole_percentiles_of_1_to_100_are_themselves() {
+        let hundred = sorted(&(1..=100).collect::<Vec<_>>());
+        for percent in 1..=100 {
+            assert_eq!(hundred.quantile(percent as f64 / 100.0), percent);
+        }
+    }
+
+    #[test]
+    fn medians_of_floats_are_medians_of_their_order() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[2.5]), Some(2.5));
+        assert_eq!(median(&[9.0, -1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[9.0, -1.0, 2.0, 3.0]), Some(2.0));
+    }
+
+    #[test]
+    fn high_water_mark_knows_when_it_last_rose() {
+        assert_eq!(HighWaterMark::of(&[]), None);
+        let mut mark = HighWaterMark::of(&[3, 7, 5, 7]).expect("samples");
+        // The second 7 does not raise it.
+        assert_eq!(mark, HighWaterMark { value: 7, n: 4, last_rose_at: 2 });
+        mark.push(6);
+        mark.push(8);
+        assert_eq!(mark, HighWaterMark { value: 8, n: 6, last_rose_at: 6 });
+    }
+
+    #[test]
+    fn samples_for_a_claim_at_95_percent_are_the_known_numbers() {
+        // ln(0.05) = -2.995732274; divided by ln(1 - 1e-5) = -1.0000050000333e-5 it is 299571.73, and so on.
+        assert_eq!([1e-2, 1e-3, 1e-4, 1e-5].map(|p| samples_needed(p, 0.95)), [299, 2_995, 29_956, 299_572]);
+        // Three heads in a row: 1 - 0.5^3 = 0.875.
+        assert_eq!(samples_needed(0.5, 0.87), 3);
+        assert!((exceedance_at(3, 0.875) - 0.5).abs() < 1e-15);
+        assert_eq!(exceedance_at(0, 0.95), 1.0);
+    }
+
+    #[test]
+    fn maxima_of_unequal_sample_counts_are_not_compared() {
+        let a = HighWaterMark { value: 30, n: 100, last_rose_at: 1 };
+        let b = HighWaterMark { value: 20, n: 100, last_rose_at: 9 };
+        assert_eq!(compare_high_water_marks(a, b), Ok(1.5));
+        let b = HighWaterMark { n: 101, ..b };
+        let refusal = compare_high_water_marks(a, b).expect_err("unequal");
+        assert_eq!(refusal, UnequalSamples { a_n: 100, b_n: 101 });
+        assert!(refusal.to_string().contains("hint: compare the first 100 samples"), "{refusal}");
+        let zero = HighWaterMark { value: 0, ..a };
+        assert_eq!(compare_high_water_marks(zero, zero), Ok(1.0));
+        assert_eq!(compare_high_water_marks(a, zero), Ok(f64::INFINITY));
+    }
+
+    #[test]
+    fn ccdf_of_few_values_is_complete() {
+        assert_eq!(sorted(&[5, 1, 1, 9]).ccdf(3), [(1, 0.5), (5, 0.25), (9, 0.0)]);
+        assert_eq!(sorted(&[5]).ccdf(2), [(5, 0.0)]);
+    }
+
+    #[test]
+    fn thinned_ccdf_keeps_every_value_of_the_tail() {
+        let points = sorted(&(1..=100_000).collect::<Vec<_>>()).ccdf(200);
+        assert!((150..=200).contains(&points.len()), "{}", points.len());
+        assert_eq!((points[0], points[points.len() - 1]), ((1, 0.99999), (100_000, 0.0)));
+        let last_ten: Vec<u64> = points[points.len() - 10..].iter().map(|point| point.0).collect();
+        assert_eq!(last_ten, (99_991..=100_000).collect::<Vec<_>>());
+        // Evenly spaced in the logarithm of the share: no step wider than a tenth of a decade or one sample.
+        for pair in points.windows(2) {
+            let (wide, narrow) = (pair[0].1 * 1e5, pair[1].1 * 1e5);
+            assert!(wide - narrow < 1.5 || wide / narrow < 1.26, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn chi_square_survival_gives_the_printed_table() {
+        // Critical values of the chi-square distribution as printed in any table: (degrees, x, p).
+        for (degrees, x, p) in [
+            (1, 3.841, 0.05),
+            (1, 6.635, 0.01),
+            (2, 5.991, 0.05),
+            (3, 7.815, 0.05),
+            (5, 1.145, 0.95),
+            (10, 23.209, 0.01),
+            (15, 24.996, 0.05),
+            (15, 37.697, 0.001),
+            (100, 124.342, 0.05),
+        ] {
+            let survival = chi_square_survival(x, degrees);
+            assert!((survival / p - 1.0).abs() < 1e-3, "{degrees} degrees, {x}: {survival}");
+        }
+        // Far beyond where e^-y alone underflows: the median is about degrees - 2/3.
+        assert!((chi_square_survival(9_999.0 - 2.0 / 3.0, 9_999) - 0.5).abs() < 1e-3);
+    }
+
+    #[test]
+    fn even_counts_look_even_and_uneven_ones_do_not() {
+        assert_eq!(chi_square_uniform(&[10, 10, 10]), 1.0);
+        // x = (16 + 4 + 4) / 2 = 12 with 2 degrees: e^-6.
+        assert!((chi_square_uniform(&[6, 0, 0]) - (-6.0f64).exp()).abs() < 1e-15);
+        // x = (4 + 4) / 10 = 0.8 with 1 degree: erfc(√0.4) = 0.37109.
+        assert!((chi_square_uniform(&[12, 8]) - 0.37109).abs() < 1e-5);
+        assert!(chi_square_uniform(&[125, 130, 121, 124]) > 0.5);
+        assert!(chi_square_uniform(&[125, 130, 60, 124]) < 1e-4);
+        assert_eq!((chi_square_uniform(&[]), chi_square_uniform(&[7]), chi_square_uniform(&[0, 0])), (1.0, 1.0, 1.0));
+    }
+
+    #[test]
+    fn two_clean_modes_are_split_in_the_middle_of_the_gap() {
+        // Pages of another color lose 0 to 8 of 64 lines, of the same color 45 to 64.
+        let observations = [0.0, 64.0, 3.0, 1.0, 45.0, 8.0, 60.0, 2.0];
+        let split = Bimodal::of(&observations).expect("two values");
+        assert_eq!((split.low_n, split.high_n), (5, 3));
+        assert_eq!((split.threshold, split.low_median, split.high_median), (26.5, 2.0, 60.0));
+        assert!((split.gap_share - 37.0 / 58.0).abs() < 1e-12);
+        assert!(split.is_bimodal(1.0 / 16.0));
+        let two = Bimodal::of(&[1.0, 1.0, 5.0]).expect("two values");
+        assert_eq!((two.threshold, two.between_share, two.gap_share), (3.0, 1.0, 1.0));
+        assert_eq!(Bimodal::of(&[4.0, 4.0]), None);
+        assert_eq!(Bimodal::of(&[]), None);
+    }
+
+    /// Twelve uniform draws less six: normal enough, mean 0, deviation 1.
+    fn normal(random: &mut fastrand::Rng) -> f64 {
+        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
+    }
+
+    #[test]
+    fn a_mode_of_one_sixteenth_is_found_in_noise() {
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut observations: Vec<f64> = (0..1600).map(|i| if i % 16 == 0 { 50.0 } else { 5.0 }).collect();
+        for observation in &mut observations {
+            *observation += 4.0 * normal(&mut random);
+        }
+        let split = Bimodal::of(&observations).expect("two values");
+        assert_eq!((split.low_n, split.high_n), (1500, 100));
+        assert!((split.low_median - 5.0).abs() < 1.0 && (split.high_median - 50.0).abs() < 2.0, "{split:?}");
+        assert!(split.is_bimodal(0.03));
+    }
+
+    #[test]
+    fn one_mode_is_not_taken_for_two() {
+        let mut random = fastrand::Rng::with_seed(2);
+        let normals: Vec<f64> = (0..2000).map(|_| normal(&mut random)).collect();
+        let split = Bimodal::of(&normals).expect("two values");
+        assert!((split.between_share - std::f64::consts::FRAC_2_PI).abs() < 0.03, "{split:?}");
+        assert!(!split.is_bimodal(0.03));
+        let uniform = Bimodal::of(&(0..2000).map(f64::from).collect::<Vec<_>>()).expect("two values");
+        assert!((uniform.between_share - 0.75).abs() < 1e-5, "{uniform:?}");
+        assert!(!uniform.is_bimodal(0.03));
+        // One outlier explains nearly all variance and is still no mode.
+        let mut outlier = normals;
+        outlier.push(1e6);
+        assert!(!Bimodal::of(&outlier).expect("two values").is_bimodal(0.03));
+    }
+
+    #[test]
+    fn quiet_is_judged_within_a_condition_and_numbers_are_made_equal() {
+        // Floors 100 and 1000. Quiet within 10 %: blocks 0, 2, 3 of the first, 1 and 3 of the second; so two of each,
+        // and of the first its two quietest, 2 and 3.
+        let quiet = quiet_blocks(&[vec![110, 500, 100, 101], vec![2000, 1000, 1101, 1100]], 0.1);
+        assert_eq!(quiet, QuietBlocks { kept: vec![vec![2, 3], vec![1, 3]], quiet_n: vec![3, 2] });
+        assert_eq!((quiet.per_condition(), quiet.without().count()), (2, 0));
+    }
+
+    #[test]
+    fn a_condition_without_blocks_is_named_and_does_not_empty_the_others() {
+        let quiet = quiet_blocks(&[vec![], vec![7, 7, 9]], 0.0);
+        assert_eq!(quiet.kept, [vec![], vec![0, 1]]);
+        assert_eq!(quiet.without().collect::<Vec<_>>(), [0]);
+        assert_eq!(quiet_blocks(&[[0u64; 0]; 0], 0.0).per_condition(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn quantile_is_the_least_sample_covering_the_share(
+            samples in prop::collection::vec(0u64..50, 1..60), percent in 1u64..=100
+        ) {
+            let quantile = sorted(&samples).quantile(percent as f64 / 100.0);
+            // In whole numbers: at least percent of all samples are <= the quantile, and fewer are below it.
+            let share = |n: usize| n as u64 * 100;
+            let wanted = percent * samples.len() as u64;
+            prop_assert!(share(samples.iter().filter(|&&s| s <= quantile).count()) >= wanted);
+            prop_assert!(share(samples.iter().filter(|&&s| s < quantile).count()) < wanted);
+            prop_assert!(samples.contains(&quantile));
+        }
+
+        #[test]
+        fn high_water_mark_is_the_first_of_the_largest(samples in prop::collection::vec(0u64..20, 1..40)) {
+            let mark = HighWaterMark::of(&samples).expect("samples");
+            let largest = *samples.iter().max().expect("samples");
+            let first = samples.iter().position(|&s| s == largest).expect("samples") as u64 + 1;
+            prop_assert_eq!(mark, HighWaterMark { value: largest, n: samples.len() as u64, last_rose_at: first });
+        }
+
+        #[test]
+        fn samples_needed_is_the_least_that_supports_the_claim(p in 1e-6f64..0.9, confidence in 0.5f64..0.999) {
+            let n = samples_needed(p, confidence);
+            prop_assert!(exceedance_at(n, confidence) <= p * (1.0 + 1e-9));
+            prop_assert!(exceedance_at(n - 1, confidence) > p * (1.0 - 1e-9));
+        }
+
+        #[test]
+        fn every_point_of_a_ccdf_is_exact_and_the_ends_are_kept(
+            samples in prop::collection::vec(0u64..300, 1..400), points_max in 2usize..40
+        ) {
+            let points = sorted(&samples).ccdf(points_max);
+            prop_assert!(points.len() <= points_max);
+            prop_assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 > b.1));
+            prop_assert_eq!(points[0].0, *samples.iter().min().expect("samples"));
+            prop_assert_eq!(points[points.len() - 1], (*samples.iter().max().expect("samples"), 0.0));
+            for (value, share) in points {
+                let above = samples.iter().filter(|&&s| s > value).count();
+                prop_assert_eq!(share, above as f64 / samples.len() as f64);
+            }
+        }
+
+        #[test]
+        fn split_has_the_largest_variance_between_modes_of_all(values in prop::collection::vec(-1000i32..1000, 2..40)) {
+            let observations: Vec<f64> = values.iter().copied().map(f64::from).collect();
+            let between = |threshold: f64| {
+                let (low, high): (Vec<f64>, Vec<f64>) = observations.iter().partition(|&&v| v < threshold);
+                let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
+                (low.len() * high.len()) as f64 * (mean(&high) - mean(&low)).powi(2)
+            };
+            let Some(split) = Bimodal::of(&observations) else {
+                prop_assert!(values.iter().all(|v| *v == values[0]));
+                return Ok(());
+            };
+            for &threshold in &observations {
+                if observations.iter().any(|&v| v < threshold) {
+                    prop_assert!(between(threshold) <= between(split.threshold) * (1.0 + 1e-9));
+                }
+            }
+            prop_assert!(split.low_median < split.threshold && split.threshold < split.high_median);
+        }
+
+        #[test]
+        fn kept_blocks_are_quiet_equal_in_number_and_the_quietest(
+            medians in prop::collection::vec(prop::collection::vec(100u64..130, 1..12), 1..5)
+        ) {
+            let result = quiet_blocks(&medians, 0.1);
+            let k = result.per_condition();
+            prop_assert_eq!(Some(&k), result.quiet_n.iter().min());
+            for (medians, kept) in medians.iter().zip(&result.kept) {
+                prop_assert_eq!(kept.len(), k);
+                prop_assert!(kept.is_sorted_by(|a, b| a < b));
+                let loudest = kept.iter().map(|&b| medians[b]).max().expect("some");
+                prop_assert!(loudest as f64 <= 1.1 * *medians.iter().min().expect("some") as f64);
+                let mut by_value = medians.clone();
+                by_value.sort_unstable();
+                prop_assert_eq!(loudest, by_value[k - 1]);
+            }
+        }
+
+        #[test]
+        fn chi_square_survival_of_even_degrees_is_a_poisson_sum(x in 0.1f64..60.0, half in 1usize..12) {
+            // P(chi2 with 2m degrees > x) = P(Poisson(x/2) < m), multiplied out naively.
+            let mut term = (-x / 2.0).exp();
+            let mut naive = 0.0;
+            for i in 0..half {
+                naive += term;
+                term *= x / 2.0 / (i + 1) as f64;
+            }
+            prop_assert!((chi_square_survival(x, 2 * half) - naive).abs() < 1e-12);
+        }
+    }
+}
