@@ -1,1 +1,3 @@
 //! isochrome on Linux.
+
+pub mod kernels;
