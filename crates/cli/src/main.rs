@@ -1,1 +1,2 @@
+//! The isochrome command.
 fn main() {}

@@ -3,6 +3,7 @@
 pub mod counters;
 pub mod error;
 pub mod events;
+pub mod kernels;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;

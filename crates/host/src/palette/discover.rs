@@ -36,6 +36,9 @@ pub struct Group {
     pub members: Vec<u32>,
 }
 
+/// Rounds over what is left without finding a new color, after which the search ends.
+const IDLE_ROUNDS: usize = 3;
+
 /// Looks of which the lowest counts.
 const REPEATS: u32 = 5;
 
@@ -45,51 +48,54 @@ pub fn groups(look: &mut dyn Look, search: Search, pages: &[u32], rng: &mut fast
     rng.shuffle(&mut fresh);
     let mut crowd: Vec<u32> = fresh.split_off(fresh.len().saturating_sub(search.crowd()));
     let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
-    let mut failures = 0;
-    while let Some(target) = crowd.pop() {
-        match group_of(look, search, target, &crowd, rng) {
-            Some(mut group) => {
-                failures = 0;
-                // A second set of a known color would be found by the first evicting it.
-                crowd.retain(|p| !group.members.contains(p));
-                if let Some(known) = groups.iter_mut().find(|g| {
-                    let evicted = group.set[..3].iter().filter(|p| look.evicts(&g.set, **p, 4, REPEATS));
-                    evicted.count() >= 2
-                }) {
-                    known.members.append(&mut group.members);
-                    continue;
-                }
-                groups.push(group);
-            }
-            None => {
-                failures += 1;
-                lost.push(target);
-            }
-        }
-        // Pages of known colors only dilute the crowd.
-        let newest = groups.len().saturating_sub(1);
-        if let Some(group) = groups.get_mut(newest) {
-            let mine: Vec<u32> =
-                crowd.iter().copied().filter(|p| look.evicts(&group.set, *p, 3, REPEATS)).collect();
-            crowd.retain(|p| !mine.contains(p));
-            group.members.extend(mine);
-        }
-        if failures >= 4 {
-            // The crowd may hold too few pages of the colors still missing: add fresh pages of no known color.
-            let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 4));
-            if more.is_empty() {
+    // Rounds over the crowd that found nothing new, in a row.
+    let mut idle_rounds = 0;
+    let mut found_in_round = 0;
+    loop {
+        let Some(target) = crowd.pop() else {
+            idle_rounds = if found_in_round == 0 { idle_rounds + 1 } else { 0 };
+            if lost.is_empty() || idle_rounds > IDLE_ROUNDS {
                 break;
             }
-            for page in more.into_iter().chain(lost.drain(..)) {
+            // What failed once may have been disturbed, or short of pages of its color: try again beside fresh pages.
+            found_in_round = 0;
+            let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 2));
+            for page in more.into_iter().chain(std::mem::take(&mut lost)) {
                 match groups.iter_mut().find(|g| look.evicts(&g.set, page, 3, REPEATS)) {
                     Some(group) => group.members.push(page),
                     None => crowd.push(page),
                 }
             }
-            failures = 0;
+            rng.shuffle(&mut crowd);
+            continue;
+        };
+        let others: Vec<u32> = crowd.iter().chain(&lost).copied().collect();
+        let Some(mut group) = group_of(look, search, target, &others, rng) else {
+            lost.push(target);
+            continue;
+        };
+        // Pages of known colors only dilute the crowd.
+        for pages in [&mut crowd, &mut lost] {
+            pages.retain(|page| {
+                let mine = group.members.contains(page) || look.evicts(&group.set, *page, 3, REPEATS);
+                if mine && !group.members.contains(page) {
+                    group.members.push(*page);
+                }
+                !mine
+            });
+        }
+        // A second set of a known color is evicted by the first.
+        let evicted = |by: &Group, look: &mut dyn Look| {
+            group.set.iter().take(3).filter(|page| look.evicts(&by.set, **page, 4, REPEATS)).count() >= 2
+        };
+        match groups.iter_mut().find(|known| evicted(known, look)) {
+            Some(known) => known.members.append(&mut group.members),
+            None => {
+                groups.push(group);
+                found_in_round += 1;
+            }
         }
     }
-    lost.append(&mut crowd);
     for group in &mut groups {
         refine(look, search, group, rng);
     }

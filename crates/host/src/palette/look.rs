@@ -24,13 +24,13 @@ pub trait Look {
     /// Gives the memory back.
     fn into_arena(self: Box<Self>) -> Arena;
 
-    /// Lowest share of `target` in up to `repeats` looks; stops at the first look that does not evict it.
-    fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32) -> f32 {
+    /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
+    fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
         let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
         for _ in 0..repeats {
             self.look(set, &[target], passes, &mut shares);
             low = low.min(shares[0]);
-            if low < EVICTED {
+            if low <= enough {
                 break;
             }
         }
@@ -39,7 +39,7 @@ pub trait Look {
 
     /// Whether `set` evicts `target` in each of up to `repeats` looks.
     fn evicts(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32) -> bool {
-        self.lowest(set, target, passes, repeats) >= EVICTED
+        self.lowest(set, target, passes, repeats, EVICTED) >= EVICTED
     }
 }
 

@@ -203,9 +203,9 @@ impl Survey {
         }
     }
 
-    /// Pages among which eviction sets are sought: twice the crowd, so that missing colors can be filled up.
+    /// Pages among which eviction sets are sought: several crowds, so that missing colors can be filled up.
     fn crowd(&self) -> usize {
-        (2 * self.target.search().crowd()).max(self.target.sizes().pages_needed())
+        (4 * self.target.search().crowd()).max(self.target.sizes().pages_needed())
     }
 
     fn discover(
@@ -325,14 +325,9 @@ impl Survey {
         verification
     }
 
-    /// Share of the first of `pages` that is lost while the others are traversed, the lowest of several looks.
+    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several looks.
     fn lost(&mut self, pages: &[u32]) -> f32 {
-        let mut shares = Vec::with_capacity(1);
-        let looks = (0..8).map(|_| {
-            self.look.look(&pages[1..], &pages[..1], 4, &mut shares);
-            shares[0]
-        });
-        looks.fold(1.0, f32::min)
+        self.look.lowest(pages, pages[0], 4, 8, 0.0)
     }
 
     fn samples(&self) -> Samples {

@@ -5,9 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::samples::{PageSample, Samples};
+use super::samples::{Method, PageSample, Samples};
 use super::{Palette, Rule, SCHEMA};
-use crate::gf2;
+use crate::gf2::{self, Linearity};
 use crate::stats::chi_square_uniform;
 use crate::units::{Color, FrameNumber};
 
@@ -20,6 +20,9 @@ const SAME_COLOR_SHARE: f32 = 0.3;
 const AMBIGUOUS_SHARE: f64 = 0.02;
 /// Chance of a distribution this uneven under equal colors, below which a palette is in doubt.
 const UNEVEN_P: f64 = 1e-6;
+
+/// Share of the frames that a linear rule must explain: measured colors are wrong now and then.
+const LINEAR_AGREEMENT: f64 = 0.97;
 
 /// A reason not to trust a palette.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,8 +99,14 @@ pub struct Inference {
 pub fn infer(samples: &Samples) -> Inference {
     let mut group_colors = merge_groups(&samples.cross);
     let colors = color_count(&group_colors);
-    let mut page_colors: Vec<Option<Color>> =
-        samples.pages.iter().map(|page| color_of_looks(page, &group_colors)).collect();
+    let mut page_colors: Vec<Option<Color>> = match samples.method {
+        Method::Bits => {
+            samples.pages.iter().map(|page| Some(samples.geometry.color_of(page.frame?, samples.page_bytes))).collect()
+        }
+        Method::Timing | Method::Counters => {
+            samples.pages.iter().map(|page| color_of_looks(page, &group_colors)).collect()
+        }
+    };
     let (rule, rule_in_words) = rule_of(samples, &page_colors, colors);
     if let Rule::Linear { masks } = &rule {
         renumber(masks, samples, &mut group_colors, &mut page_colors);
@@ -250,6 +259,9 @@ fn doubts(
 
 /// The rule over frame numbers, and the same in words.
 fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Rule, String) {
+    if samples.method == Method::Bits {
+        return (Rule::Bits, "the set-index bits of the frame number, confirmed by eviction tests".to_owned());
+    }
     let mut known: Vec<(FrameNumber, Color)> =
         samples.pages.iter().zip(page_colors).filter_map(|(page, color)| Some((page.frame?, (*color)?))).collect();
     if known.is_empty() {
@@ -261,8 +273,8 @@ fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Ru
     known.sort_unstable();
     known.dedup_by_key(|(frame, _)| *frame);
     let labelled: Vec<(u64, u16)> = known.iter().map(|(frame, color)| (frame.0, color.0)).collect();
-    match gf2::solve(&labelled, colors) {
-        gf2::Solution::Linear { masks, agreement, .. } => {
+    match gf2::infer_masks(&labelled, LINEAR_AGREEMENT, 1) {
+        Linearity::Linear { masks, agreement, .. } if 1 << masks.len() == colors => {
             let words = format!(
                 "linear: {} color bits are parities of frame-number bits, {:.1} % of the frames agree",
                 masks.len(),

@@ -1,0 +1,259 @@
+//! The measured jobs: digital filter, discrete cosine and Fourier transform, matrix multiplication. [Liedtke1997, §5.2–5.5]
+//!
+//! The caller decides where the memory lies. [`Filter`] and [`Matmul`] live in slices the caller supplies. The transforms
+//! take all their memory from the global allocator while they are constructed, because their crates do so with the tables;
+//! the caller constructs them where the allocator hands out the colors wanted. A job itself allocates nothing.
+//!
+//! Inputs are seeded, hence the same in every run, and every kernel can [check](Kernel::check) its last result against the
+//! plain definition: a run on moved or recolored pages is worth nothing if the pages lost their contents.
+
+mod dct;
+mod fft;
+mod filter;
+mod kept;
+mod matmul;
+mod sample;
+
+use std::fmt;
+use std::str::FromStr;
+
+use isochrome_model::units::Bytes;
+
+pub use dct::Dct;
+pub use fft::Fft;
+pub use filter::Filter;
+pub use matmul::{Matmul, Matrices};
+pub use sample::Sample;
+
+/// A short job that is released again and again.
+pub trait Kernel: Send {
+    /// One job: one sample filtered, or one transform. Allocates nothing.
+    fn job(&mut self);
+
+    /// Memory that every job touches: arrays and tables, not code and stack.
+    fn working_set(&self) -> Bytes;
+
+    /// Compares the result of the last job with the plain definition, computed from the seed.
+    ///
+    /// Slow; call it after measuring. Before the first job there is nothing to compare and the answer is `Ok`.
+    fn check(&self) -> Result<(), KernelError>;
+}
+
+/// The kernels that run as short jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum KernelKind {
+    /// [`Filter`] of 64-bit floating-point numbers.
+    FilterF64,
+    /// [`Filter`] of 32-bit integers.
+    FilterI32,
+    /// [`Dct`].
+    Dct,
+    /// [`Fft`].
+    Fft,
+}
+
+/// The sizes that a kernel accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Smallest.
+    pub min: usize,
+    /// Largest.
+    pub max: usize,
+    /// Whether only powers of two are accepted.
+    pub power_of_two: bool,
+    /// What the size counts: `taps` or `points`.
+    pub unit: &'static str,
+    /// Sizes for a sweep, ascending.
+    pub sweep: &'static [usize],
+}
+
+impl KernelKind {
+    /// Every kind.
+    pub const ALL: [KernelKind; 4] = [KernelKind::FilterF64, KernelKind::FilterI32, KernelKind::Dct, KernelKind::Fft];
+
+    /// Name on the command line and in results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KernelKind::FilterF64 => "filter",
+            KernelKind::FilterI32 => "filter-i32",
+            KernelKind::Dct => "dct",
+            KernelKind::Fft => "fft",
+        }
+    }
+
+    /// The sizes accepted. The filter's are those of [Liedtke1997, §5.2].
+    pub const fn sizes(self) -> Sizes {
+        match self {
+            KernelKind::FilterF64 | KernelKind::FilterI32 => Sizes {
+                min: 4,
+                max: 8192,
+                power_of_two: false,
+                unit: "taps",
+                sweep: &[4, 16, 64, 256, 1024, 2048, 4096, 8192],
+            },
+            KernelKind::Dct => Sizes {
+                min: 64,
+                max: 8192,
+                power_of_two: true,
+                unit: "points",
+                sweep: &[64, 128, 256, 512, 1024, 2048, 4096, 8192],
+            },
+            KernelKind::Fft => Sizes {
+                min: 64,
+                max: 4096,
+                power_of_two: true,
+                unit: "points",
+                sweep: &[64, 128, 256, 512, 1024, 2048, 4096],
+            },
+        }
+    }
+
+    /// Refuses a size that [`sizes`](Self::sizes) excludes.
+    pub fn check_size(self, size: usize) -> Result<(), KernelError> {
+        let sizes = self.sizes();
+        let accepted = (sizes.min..=sizes.max).contains(&size) && (size.is_power_of_two() || !sizes.power_of_two);
+        if accepted { Ok(()) } else { Err(KernelError::Size { kind: self, size }) }
+    }
+
+    /// A kernel of this kind with all its memory from the global allocator, the filter's included.
+    pub fn build(self, size: usize) -> Result<Box<dyn Kernel>, KernelError> {
+        // Refused before allocating: a size from the command line may be absurdly large.
+        self.check_size(size)?;
+        Ok(match self {
+            KernelKind::FilterF64 => {
+                Box::new(Filter::<f64, _>::new_in(vec![0.0; Filter::<f64>::memory_len(size)], size)?)
+            }
+            KernelKind::FilterI32 => {
+                Box::new(Filter::<i32, _>::new_in(vec![0; Filter::<i32>::memory_len(size)], size)?)
+            }
+            KernelKind::Dct => Box::new(Dct::new(size)?),
+            KernelKind::Fft => Box::new(Fft::new(size)?),
+        })
+    }
+}
+
+impl fmt::Display for KernelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for KernelKind {
+    type Err = KernelError;
+
+    fn from_str(name: &str) -> Result<Self, KernelError> {
+        let found = KernelKind::ALL.into_iter().find(|kind| kind.name() == name);
+        found.ok_or_else(|| KernelError::Unknown { name: name.to_owned() })
+    }
+}
+
+/// A kernel that cannot be had as asked for, or one whose result is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KernelError {
+    /// No kernel has this name.
+    #[error("no kernel is called `{name}`\n  hint: choose one of {}", KernelKind::ALL.map(KernelKind::name).join(", "))]
+    Unknown {
+        /// What was given.
+        name: String,
+    },
+    /// A size outside the range of the kernel.
+    #[error(
+        "{kind}: {size} {unit} cannot be run\n  hint: choose {article} from {min} to {max}",
+        unit = kind.sizes().unit,
+        article = if kind.sizes().power_of_two { "a power of two" } else { "a number" },
+        min = kind.sizes().min,
+        max = kind.sizes().max
+    )]
+    Size {
+        /// The kernel asked for.
+        kind: KernelKind,
+        /// The size asked for.
+        size: usize,
+    },
+    /// A slice of the wrong length was supplied.
+    #[error("{what} has {found} elements, {needed} are needed\n  hint: hand over a slice of exactly {needed} elements")]
+    MemoryLength {
+        /// Which slice.
+        what: &'static str,
+        /// Elements needed.
+        needed: usize,
+        /// Elements supplied.
+        found: usize,
+    },
+    /// The last result is not what the definition says.
+    #[error(
+        "{kernel}: {what} is {found}, expected {expected}\n  hint: discard the measurement; the memory lost its contents or the CPU is unreliable"
+    )]
+    WrongResult {
+        /// The kernel.
+        kernel: &'static str,
+        /// Which number of the result.
+        what: String,
+        /// By the definition.
+        expected: String,
+        /// As computed by the kernel.
+        found: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_size_of_a_sweep_runs_and_computes_what_its_definition_says() {
+        for kind in KernelKind::ALL {
+            for &size in kind.sizes().sweep {
+                let mut kernel = kind.build(size).unwrap();
+                kernel.check().unwrap();
+                for _ in 0..3 {
+                    kernel.job();
+                    kernel.check().unwrap_or_else(|error| panic!("{size}: {error}"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_out_of_range_are_refused_with_the_range() {
+        for (kind, bad) in [
+            (KernelKind::FilterF64, [0, 3, 8193, usize::MAX]),
+            (KernelKind::FilterI32, [0, 3, 8193, usize::MAX]),
+            (KernelKind::Dct, [0, 32, 100, 16384]),
+            (KernelKind::Fft, [0, 32, 100, 8192]),
+        ] {
+            for size in bad {
+                assert_eq!(kind.build(size).err(), Some(KernelError::Size { kind, size }));
+            }
+        }
+        assert_eq!(
+            KernelKind::Fft.check_size(100).unwrap_err().to_string(),
+            "fft: 100 points cannot be run\n  hint: choose a power of two from 64 to 4096"
+        );
+        assert_eq!(
+            KernelKind::FilterF64.check_size(3).unwrap_err().to_string(),
+            "filter: 3 taps cannot be run\n  hint: choose a number from 4 to 8192"
+        );
+    }
+
+    #[test]
+    fn names_read_back() {
+        for kind in KernelKind::ALL {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert_eq!(
+            "fir".parse::<KernelKind>().unwrap_err().to_string(),
+            "no kernel is called `fir`\n  hint: choose one of filter, filter-i32, dct, fft"
+        );
+    }
+
+    #[test]
+    fn sweeps_ascend_within_the_accepted_sizes() {
+        for kind in KernelKind::ALL {
+            let sweep = kind.sizes().sweep;
+            assert!(sweep.is_sorted());
+            assert!(sweep.iter().all(|&size| kind.check_size(size).is_ok()));
+            assert_eq!((sweep.first(), sweep.last()), (Some(&kind.sizes().min), Some(&kind.sizes().max)));
+        }
+    }
+}
