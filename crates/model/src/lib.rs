@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 pub mod evidence;
+pub mod experiment;
+pub mod flood;
 pub mod geometry;
 pub mod gf2;
 pub mod machine;
