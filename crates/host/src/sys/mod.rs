@@ -2,3 +2,5 @@
 //! No raw pointer leaves this module.
 
 pub mod perf;
+pub mod scheduling;
+pub mod userfault;

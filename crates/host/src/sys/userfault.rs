@@ -1,0 +1,51 @@
+//! Which features of userfaultfd this kernel offers to this process.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// `UFFDIO_MOVE` works. [Linux, include/uapi/linux/userfaultfd.h, UFFD_FEATURE_MOVE]
+pub const FEATURE_MOVE: u64 = 1 << 16;
+
+/// Faults in user mode only, open to everyone.
+const USER_MODE_ONLY: libc::c_int = 1;
+/// The version of the interface, and its ioctl type.
+const API: u64 = 0xaa;
+
+/// `struct uffdio_api`.
+#[repr(C)]
+struct ApiRequest {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+/// `UFFDIO_API`: `_IOWR(0xAA, 0x3F, struct uffdio_api)`, alike on x86 and Arm.
+const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) << 16 | 0xaa << 8 | 0x3f;
+
+/// Features of a userfaultfd opened for faults of user mode only, or for all faults.
+pub fn features(user_mode_only: bool) -> io::Result<u64> {
+    let flags = libc::O_CLOEXEC | if user_mode_only { USER_MODE_ONLY } else { 0 };
+    // SAFETY: userfaultfd(2) takes a number and touches no memory.
+    let descriptor = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just returned this descriptor, so it is open and nothing else owns it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) };
+    let mut request = ApiRequest { api: API, features: 0, ioctls: 0 };
+    // SAFETY: UFFDIO_API reads and writes one `struct uffdio_api` at the address given, which is a live, exclusively borrowed
+    // structure of that layout whose fields are integers.
+    let result = unsafe { libc::ioctl(descriptor.as_raw_fd(), UFFDIO_API as _, &raw mut request) };
+    if result == 0 { Ok(request.features) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_request_number_is_the_kernels() {
+        // <linux/userfaultfd.h>: _IOWR(0xAA, 0x3F, 24 bytes) = 0xc018aa3f.
+        assert_eq!(UFFDIO_API, 0xc018_aa3f);
+    }
+}
