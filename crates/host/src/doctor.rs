@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use isochrome_model::machine::{Holds, Machine};
-use isochrome_model::units::{Bytes, format_list};
+use isochrome_model::units::{Bytes, format_list, parse_list};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::events::{Quantity, event, events_of};
 use crate::setting::{CAP_IPC_LOCK, has_capability};
 use crate::sys::scheduling::Scheduling;
 use crate::sys::userfault;
-use crate::sysfs::{Note, Processor, Sysfs};
+use crate::sysfs::{CPU_LIMIT, Note, Processor, Sysfs};
 
 /// How well something is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -75,7 +75,7 @@ pub struct Trials {
     pub frame_number: io::Result<u64>,
     /// Features of a userfaultfd for faults of user mode only.
     pub userfault_user: io::Result<u64>,
-    /// Features of a userfaultfd for all faults, by the system call.
+    /// Features of a userfaultfd for all faults, by the system call or by /dev/userfaultfd.
     pub userfault_full: io::Result<u64>,
     /// Whether a thread may become SCHED_FIFO.
     pub fifo: io::Result<()>,
@@ -99,8 +99,8 @@ impl Trials {
         Trials {
             counters: usable_slots(),
             frame_number: own_frame_number(),
-            userfault_user: userfault::features(true),
-            userfault_full: userfault::features(false),
+            userfault_user: userfault::features_for_user_mode(),
+            userfault_full: userfault::features_for_all_faults(),
             fifo,
             memlock_limit: getrlimit(Resource::Memlock).current.filter(|_| !has_capability(CAP_IPC_LOCK)).map(Bytes),
             steal,
@@ -170,6 +170,7 @@ fn virtualization(hypervisor: Option<&str>) -> Check {
 }
 
 fn caches(machine: &Machine) -> Vec<Check> {
+    let outermost = machine.levels.iter().map(|level| level.level).max().unwrap_or(0);
     let data = machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     data.map(|level| {
         let geometry = level.geometry.value;
@@ -182,17 +183,22 @@ fn caches(machine: &Machine) -> Vec<Check> {
             format!("shared by CPUs {}", lists.collect::<Vec<_>>().join(" and "))
         };
         let found = format!(
-            "{}, {} ways, {} sets, {colors} color{}, {shared}",
+            "{}, {} ways, {} sets, {}{colors} color{}, {shared}",
             geometry.cache_bytes(),
             geometry.ways,
             geometry.set_count,
+            // The kernel counts the sets of all slices; the hash that chooses a slice takes its bits from the colors.
+            if level.level >= 3 { "up to " } else { "" },
             if colors == 1 { "" } else { "s" },
         );
-        let why = match colors {
-            1 => "one color: pages cannot partition it",
-            _ => "pages can partition it",
+        let (status, why) = if colors == 1 {
+            (Status::Ok, "one color: pages cannot partition it")
+        } else if machine.hypervisor.is_some() && level.level == outermost && level.level >= 3 {
+            (Status::Limited, "other guests of the host may share it, whatever is partitioned here")
+        } else {
+            (Status::Ok, "pages can partition it")
         };
-        Check::new(format!("cache level {}", level.level), Status::Ok, found, why)
+        Check::new(format!("cache level {}", level.level), status, found, why)
     })
     .collect()
 }
@@ -282,8 +288,9 @@ fn userfaultfd(sysfs: &Sysfs, trials: &Trials) -> Check {
         Ok(_) => "yes".to_owned(),
         Err(error) => format!("no ({error})"),
     };
+    let unprivileged = sysfs.text("proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "absent".to_owned());
     let found = format!(
-        "Linux {kernel}; userfaultfd for user mode: {}; for all faults: {}; UFFDIO_MOVE: {}",
+        "Linux {kernel}; userfaultfd for user mode: {}; for all faults: {}; UFFDIO_MOVE: {}; vm.unprivileged_userfaultfd {unprivileged}",
         opened(&trials.userfault_user),
         opened(&trials.userfault_full),
         if can_move(trials) { "yes" } else { "no" },
@@ -307,7 +314,7 @@ fn userfaultfd(sysfs: &Sysfs, trials: &Trials) -> Check {
             "before Linux 6.8 a page is moved with mremap, which splits its mapping",
         );
     }
-    let why = "pages move in place: `exec` and `recolor` work";
+    let why = "pages can be moved in place";
     match &trials.userfault_full {
         Ok(_) => Check::new(NAME, Status::Ok, found, why),
         Err(_) => {
@@ -485,14 +492,19 @@ fn resctrl(sysfs: &Sysfs) -> Check {
 
 fn cpuset(sysfs: &Sysfs, machine: Option<&Machine>) -> Option<Check> {
     const NAME: &str = "CPUs allowed";
-    let online = format_list(&machine?.cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>());
+    let online: Vec<u32> = machine?.cpus.iter().map(|cpu| cpu.0).collect();
     let status = sysfs.text("proc/self/status")?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim().to_owned();
+    let text = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    // The list may name CPUs that are offline or not there at all.
+    let named = parse_list(text, CPU_LIMIT).ok()?;
+    let allowed: Vec<u32> = online.iter().copied().filter(|cpu| named.contains(cpu)).collect();
+    let (allowed_text, online_text) = (format_list(&allowed), format_list(&online));
     Some(if allowed == online {
-        Check::new(NAME, Status::Ok, allowed, "every CPU")
+        Check::new(NAME, Status::Ok, allowed_text, "every CPU")
     } else {
-        Check::new(NAME, Status::Limited, format!("{allowed} of {online}"), "tasks can be placed on these only")
-            .remedy(format!("systemd-run --scope --property=AllowedCPUs={online} isochrome doctor"), ROOT)
+        let found = format!("{allowed_text} of {online_text}");
+        Check::new(NAME, Status::Limited, found, "tasks can be placed on these only")
+            .remedy(format!("systemd-run --scope --property=AllowedCPUs={online_text} isochrome doctor"), ROOT)
     })
 }
 
@@ -639,7 +651,10 @@ mod tests {
     fn each_cache_level_tells_its_colors_and_hidden_ones_are_missing() {
         let all = checks(&described("zen3-vm"), &generous());
         assert_eq!(find(&all, "cache level 2").found, "512 KiB, 8 ways, 1024 sets, 16 colors, private to each CPU");
-        assert!(find(&all, "cache level 3").found.ends_with("shared by CPUs 0-1"));
+        // 32 MiB / (16 ways x 4 KiB) = 512 colors, if it were one slice.
+        let outer = find(&all, "cache level 3");
+        assert_eq!(outer.found, "32 MiB, 16 ways, 32768 sets, up to 512 colors, shared by CPUs 0-1");
+        assert_eq!(outer.status, Status::Limited);
         assert!(find(&all, "cache level 1").why.contains("cannot partition"));
         let sparse = checks(&described("sparse"), &generous());
         assert_eq!(find(&sparse, "cache level 3 (unified)").status, Status::Missing);
@@ -674,6 +689,11 @@ mod tests {
         assert_eq!(resctrl(&sysfs).remedy.as_deref(), Some("mount -t resctrl resctrl /sys/fs/resctrl"));
         write("proc/self/mounts", "resctrl /sys/fs/resctrl resctrl rw 0 0\n");
         assert_eq!(resctrl(&sysfs).status, Status::Ok);
+        let machine = described("i7-2600").machine().unwrap().0;
+        write("proc/self/status", "Cpus_allowed_list:\t0-15\n");
+        assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().status, Status::Ok);
+        write("proc/self/status", "Cpus_allowed_list:\t2-3\n");
+        assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().found, "2-3 of 0-7");
         write("proc/swaps", "Filename\t\tType\n/dev/sda2 partition 1 0 -2\n");
         assert_eq!(swap(&sysfs).unwrap().status, Status::Limited);
         write("proc/stat", "cpu  100 0 100 800 0 0 0 10 5 0\ncpu0 1 2 3\n");
