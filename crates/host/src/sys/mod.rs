@@ -7,3 +7,5 @@ pub mod clock;
 pub mod memory;
 pub mod moving;
 pub mod perf;
+pub mod scheduling;
+pub mod userfault;

@@ -1,9 +1,10 @@
 //! Moving resident pages to other addresses: the frame, and with it the color, stays the same.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::memory::{Arena, page_bytes};
+use super::userfault;
 
 /// How pages are moved.
 pub enum Mover {
@@ -13,23 +14,11 @@ pub enum Mover {
     Remap,
 }
 
-// linux/userfaultfd.h, the generic ioctl encoding of x86-64 and aarch64.
-const UFFD_API: u64 = 0xAA;
-const UFFD_USER_MODE_ONLY: i32 = 1;
-const UFFD_FEATURE_MOVE: u64 = 1 << 16;
-const UFFDIO_API: u64 = 0xc018_aa3f;
+// linux/userfaultfd.h, alike on x86-64 and aarch64.
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
-
-#[repr(C)]
-#[derive(Default)]
-struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
 
 #[repr(C)]
 #[derive(Default)]
@@ -54,22 +43,12 @@ struct Move {
 const TRIES: u32 = 1000;
 
 impl Mover {
-    /// The best way this kernel and these privileges allow. `UFFD_USER_MODE_ONLY` needs no privilege.
+    /// The best way this kernel allows; neither needs a privilege.
     pub fn open() -> Mover {
-        Self::userfault().map_or(Mover::Remap, Mover::Userfault)
-    }
-
-    fn userfault() -> io::Result<OwnedFd> {
-        // SAFETY: the system call takes flags only and returns a new file descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+        match userfault::open_for_user_mode() {
+            Ok((fd, features)) if features & userfault::FEATURE_MOVE != 0 => Mover::Userfault(fd),
+            _ => Mover::Remap,
         }
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        // Asking for a feature that the kernel lacks fails with EINVAL.
-        ioctl(&fd, UFFDIO_API, &mut Api { api: UFFD_API, features: UFFD_FEATURE_MOVE, ioctls: 0 })?;
-        Ok(fd)
     }
 
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
@@ -80,7 +59,11 @@ impl Mover {
         match self {
             Mover::Userfault(fd) => {
                 let (start, len) = (to.address() as u64, (to.page_count() * page_bytes()) as u64);
-                ioctl(fd, UFFDIO_REGISTER, &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 })?;
+                ioctl(
+                    fd,
+                    UFFDIO_REGISTER,
+                    &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 },
+                )?;
                 let moved = pages_in_runs(from_pages, to_pages)
                     .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count));
                 ioctl(fd, UFFDIO_UNREGISTER, &mut [start, len])?;
@@ -119,7 +102,9 @@ fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: u
         match result {
             Ok(()) => {}
             Err(_) if moved > 0 => {}
-            Err(error) if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => tries += 1,
+            Err(error) if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                tries += 1
+            }
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
                 tries += 1;
                 // Something is at the destination already: a page of zeros that a stray touch brought in.
