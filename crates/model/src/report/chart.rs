@@ -11,7 +11,7 @@ const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 240.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 36.0;
-const LEFT: f64 = 50.0;
+const LEFT: f64 = 52.0;
 /// Room right of the plot for the names of the lines.
 const NAMES: f64 = 84.0;
 /// Distance of two names below each other.

@@ -1,4 +1,4 @@
-//! Numbers, times and dates as the report writes them. What is not a finite number is written as a dash.
+//! Numbers, times and dates as the report writes them, with no-break spaces inside. What is not a finite number is written as a dash.
 
 use crate::machine::Machine;
 use crate::units::Cycles;
@@ -51,8 +51,8 @@ pub(super) fn overhead(ratio: f64) -> String {
     }
     let sign = if percent < -0.05 { '−' } else { '+' };
     match percent.abs() {
-        size if size < 9.95 => format!("{sign}{size:.1} %"),
-        size if size < 1e15 => format!("{sign}{} %", grouped(size.round() as u64)),
+        size if size < 9.95 => format!("{sign}{size:.1}\u{a0}%"),
+        size if size < 1e15 => format!("{sign}{}\u{a0}%", grouped(size.round() as u64)),
         _ => DASH.to_owned(),
     }
 }
@@ -61,8 +61,8 @@ pub(super) fn overhead(ratio: f64) -> String {
 pub(super) fn share(share: f64) -> String {
     match share * 100.0 {
         percent if !percent.is_finite() => DASH.to_owned(),
-        percent if percent > 0.0 && percent < 9.95 => format!("{percent:.1} %"),
-        percent => format!("{percent:.0} %"),
+        percent if percent > 0.0 && percent < 9.95 => format!("{percent:.1}\u{a0}%"),
+        percent => format!("{percent:.0}\u{a0}%"),
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn probability(p: f64) -> String {
     }
     let text = format!("{p:.1e}");
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-    format!("{mantissa} × 10{}", superscript(exponent))
+    format!("{mantissa}\u{a0}×\u{a0}10{}", superscript(exponent))
 }
 
 /// A whole number in superscript digits.
@@ -95,10 +95,10 @@ pub(super) fn superscript(number: &str) -> String {
 pub(super) fn nanoseconds(ns: f64) -> String {
     match ns {
         ns if !ns.is_finite() => DASH.to_owned(),
-        ns if ns < 999.5 => format!("{} ns", significant(ns)),
-        ns if ns < 999_500.0 => format!("{} µs", significant(ns / 1e3)),
-        ns if ns < 999.5e6 => format!("{} ms", significant(ns / 1e6)),
-        ns => format!("{} s", significant(ns / 1e9)),
+        ns if ns < 999.5 => format!("{}\u{a0}ns", significant(ns)),
+        ns if ns < 999_500.0 => format!("{}\u{a0}µs", significant(ns / 1e3)),
+        ns if ns < 999.5e6 => format!("{}\u{a0}ms", significant(ns / 1e6)),
+        ns => format!("{}\u{a0}s", significant(ns / 1e9)),
     }
 }
 
@@ -129,7 +129,7 @@ impl Clock {
     pub fn text(&self, cycles: Cycles) -> String {
         match self.ticks_per_us {
             Some(_) => nanoseconds(self.number(cycles) * 1e3),
-            None => format!("{} cycles", grouped(cycles.0)),
+            None => format!("{}\u{a0}cycles", grouped(cycles.0)),
         }
     }
 }
@@ -168,13 +168,13 @@ mod tests {
         assert_eq!(significant(33.36), "33.4");
         assert_eq!(significant(1234.4), "1234");
         assert_eq!(significant(12_345.4), "12\u{202f}345");
-        assert_eq!(overhead(1.5), "+50 %");
-        assert_eq!(overhead(1.034), "+3.4 %");
-        assert_eq!(overhead(0.9), "−10 %");
-        assert_eq!(overhead(1.0), "+0.0 %");
-        assert_eq!(nanoseconds(61_240.0), "61.2 µs");
+        assert_eq!(overhead(1.5), "+50\u{a0}%");
+        assert_eq!(overhead(1.034), "+3.4\u{a0}%");
+        assert_eq!(overhead(0.9), "−10\u{a0}%");
+        assert_eq!(overhead(1.0), "+0.0\u{a0}%");
+        assert_eq!(nanoseconds(61_240.0), "61.2\u{a0}µs");
         assert_eq!(probability(0.01), "0.010");
-        assert_eq!(probability(0.000_23), "2.3 × 10⁻⁴");
+        assert_eq!(probability(0.000_23), "2.3\u{a0}×\u{a0}10⁻⁴");
         assert_eq!(tick(3.0 * 0.1), "0.3");
     }
 

@@ -29,7 +29,7 @@ pub(super) fn unpredictability(evidence: &Evidence, kernels: &[Kernel<'_>]) -> M
         section id="unpredictability" {
             h2 { "How much longer can a job take?" }
             @if kernels.is_empty() { p { "No experiment was run." } } @else {
-                p { "What 99 of 100 jobs stay within, over the shortest undisturbed job, against the problem size: +50 % is 1.5 times as long." }
+                p { "What 99 of 100 jobs stay within, over the shortest undisturbed job, against the problem size: +50 % is 1.5 times as long." }
                 p.key { (key(&CONDITIONS)) span { (hollow()) " too few quiet blocks or jobs to judge" } }
                 div.figures {
                     @for kernel in kernels {
@@ -170,7 +170,7 @@ fn condition_row(reading: &Reading<'_>, condition: Condition, outcome: &Outcome)
     html! {
         tr {
             td {}
-            td { (chart::sample(look(condition))) " " (reading::name(condition)) }
+            td.name-cell { (chart::sample(look(condition))) " " (reading::name(condition)) }
             td.number { (format::grouped(jobs.n)) }
             td.number { (or_dash(reading.over_min(jobs, |jobs| jobs.cycles_median), format::significant)) }
             td.number { b { (or_dash(reading.p99(condition), format::significant)) } }
@@ -191,7 +191,7 @@ pub(super) fn long_jobs(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                 h2 { "How rare are long jobs?" }
                 p {
                     "Share of jobs that took longer than the time below, for the size of each kernel at which own colors change most. Each line ends at "
-                    "its high-water mark, the longest job seen, which is not a bound: with 95 % confidence a further job exceeds it with at most the probability "
+                    "its high-water mark, the longest job seen, which is not a bound: with 95 % confidence a further job exceeds it with at most the probability "
                     "given, if jobs are independent and nothing changes."
                 }
                 p.key { (key(&CONDITIONS)) }
@@ -214,7 +214,7 @@ fn long_jobs_of(evidence: &Evidence, kernel: &Kernel<'_>, reading: &Reading<'_>)
                         thead {
                             tr {
                                 td {} th.number scope="col" { "jobs" } th.number scope="col" { "high-water mark" }
-                                th.number scope="col" { "exceeded by ≤" }
+                                th.number scope="col" { "exceeded by ≤" }
                             }
                         }
                         tbody {
@@ -337,7 +337,7 @@ pub(super) fn misses(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                         table.misses {
                             thead {
                                 tr {
-                                    th.number scope="col" { "size" } th.number scope="col" { "lines" }
+                                    th.number scope="col" { "size" } th.number.wide-only scope="col" { "lines" }
                                     @for condition in CONDITIONS { th.number scope="col" { (reading::name(condition)) } }
                                 }
                             }
@@ -347,7 +347,7 @@ pub(super) fn misses(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                                     @for reading in &kernel.readings {
                                         tr {
                                             th.number scope="row" { (kernel.size_text(reading.size)) }
-                                            td.number { (lines(reading).map_or(DASH.to_owned(), format::grouped)) }
+                                            td.number.wide-only { (lines(reading).map_or(DASH.to_owned(), format::grouped)) }
                                             @for condition in CONDITIONS {
                                                 @match (of(reading, condition).filter(|m| m.is_finite()), lines(reading)) {
                                                     (Some(misses), Some(lines)) => {

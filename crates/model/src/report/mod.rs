@@ -252,7 +252,7 @@ fn glossary() -> Markup {
         ("Undisturbed time, c_min", "The shortest job while the co-runner only spins. All times are divided by it."),
         (
             "Unpredictability",
-            "How much longer than c_min a job can take: +50 % means 1.5 times as long. The lines show what 99 of 100 jobs stay \
+            "How much longer than c_min a job can take: +50 % means 1.5 times as long. The lines show what 99 of 100 jobs stay \
           within; the paper’s c_max/c_min is in the tables, where the conditions have equally many jobs.",
         ),
         (
@@ -276,8 +276,8 @@ fn glossary() -> Markup {
         ),
         (
             "Exceeded by ≤",
-            "With 95 % confidence, the probability that one further job takes longer than the high-water mark, if jobs are \
-          independent and nothing changes: 1 − 0.05^(1/n) for n jobs.",
+            "With 95 % confidence, the probability that one further job takes longer than the high-water mark, if jobs are \
+          independent and nothing changes: 1 − 0.05^(1/n) for n jobs.",
         ),
         ("Cycles", "Ticks of the constant-rate counter, not of the core’s clock."),
     ];

@@ -293,8 +293,14 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
         1 => "The only setting measured".to_owned(),
         _ => format!("The largest effect among {settings} settings; all are shown below"),
     };
+    let single = match (reading.p99(Condition::SingleWriter), reading.doubt(Condition::SingleWriter)) {
+        (Some(ratio), None) => {
+            format!(" If others may read but not write those colors, it takes {} times.", format::significant(ratio))
+        }
+        _ => String::new(),
+    };
     let basis = format!(
-        "{rest}. “Time” is what 99 of 100 jobs stay within, over the shortest undisturbed job; {}, {}.",
+        "{rest}.{single} “Time” is what 99 of 100 jobs stay within, over the shortest undisturbed job; {}, {}.",
         basis(Condition::Unpartitioned),
         basis(Condition::Partitioned)
     );
@@ -306,14 +312,8 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
         );
         return (Some(Standing::NoGain), text, basis);
     }
-    let single = match (reading.p99(Condition::SingleWriter), reading.doubt(Condition::SingleWriter)) {
-        (Some(ratio), None) => {
-            format!(" If others may read but not write those colors, {} times.", format::significant(ratio))
-        }
-        _ => String::new(),
-    };
     let text = format!(
-        "With its own colors {job} takes {} times its undisturbed time; without, {} times.{single}",
+        "With its own colors {job} takes {} times its undisturbed time; without, {} times.",
         times(Condition::Partitioned),
         times(Condition::Unpartitioned)
     );

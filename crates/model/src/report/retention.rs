@@ -11,6 +11,11 @@ const KEPT: f64 = 0.1;
 ///
 /// The half-life is where the median loss of a busy-waiting CPU, the worst of the CPUs measured, passes one half.
 pub fn retention_sentence(level: &CacheLevel) -> String {
+    // For terminals too, which need no no-break spaces.
+    sentence(level).replace('\u{a0}', " ")
+}
+
+fn sentence(level: &CacheLevel) -> String {
     let name = format!("L{}", level.level);
     let Some((verdict, worst)) = verdict(&level.retention, Waiting::Busy) else {
         return match verdict(&level.retention, Waiting::Asleep) {

@@ -114,7 +114,8 @@ fn short(value: f64) -> String {
 
 /// Text without the narrow spaces that terminals show badly, and without characters that they obey.
 fn plain(text: &str) -> String {
-    text.chars().filter(|&c| c != '\u{202f}').map(|c| if c.is_control() { ' ' } else { c }).collect()
+    let text = text.chars().filter(|&c| c != '\u{202f}');
+    text.map(|c| if c.is_control() || c == '\u{a0}' { ' ' } else { c }).collect()
 }
 
 /// Appends `paragraph` in lines of at most 100 columns.
