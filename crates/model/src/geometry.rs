@@ -22,7 +22,7 @@ impl Geometry {
     /// Geometry of a cache of `cache_bytes`; `None` unless `ways` lines divide it into a whole, positive number of sets.
     pub fn of_size(cache_bytes: Bytes, ways: u32, line_bytes: Bytes) -> Option<Geometry> {
         let set_bytes = u64::from(ways).checked_mul(line_bytes.0)?;
-        (set_bytes > 0 && cache_bytes.0 > 0 && cache_bytes.0 % set_bytes == 0).then(|| Geometry {
+        (set_bytes > 0 && cache_bytes.0 > 0 && cache_bytes.0.is_multiple_of(set_bytes)).then(|| Geometry {
             set_count: cache_bytes.0 / set_bytes,
             ways,
             line_bytes,
