@@ -32,9 +32,8 @@ impl Band {
     }
 }
 
-/// Picture of a cache with `geometry` for the three allocations; for the first alone when `task` is empty.
-pub(super) fn picture(geometry: &Geometry, page_bytes: Bytes, task: &[Color]) -> Markup {
-    let colors = geometry.color_count(page_bytes);
+/// Picture of a cache with `geometry` and `colors` for the three allocations; for the first alone when `task` is empty.
+pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> Markup {
     let ways = geometry.ways;
     let band = (272.0 / f64::from(colors)).min(14.0);
     let floor = TOP + band * f64::from(colors);
@@ -56,22 +55,24 @@ pub(super) fn picture(geometry: &Geometry, page_bytes: Bytes, task: &[Color]) ->
     let bands_of = |panel: Band, which: Band| {
         let mut path = String::new();
         for color in 0..colors {
+            // A thin band of the task must still be seen.
+            let height = if which == Band::Flooded { band } else { band.max(2.0) };
             let drawn = if own.contains(&color) { panel } else { Band::Flooded };
             if drawn == which {
-                path.push_str(&format!("M0 {}h{PANEL}v{}h-{PANEL}z", at(TOP + f64::from(color) * band), at(band)));
+                path.push_str(&format!("M0 {}h{PANEL}v{}h-{PANEL}z", at(TOP + f64::from(color) * band), at(height)));
             }
         }
         path
     };
     let mut grid = String::new();
-    for color in 1..colors {
+    // Lines between cells would cover cells that are hardly wider than the lines.
+    let fine = band < 3.0 || PANEL / f64::from(ways) < 3.0;
+    for color in (1..colors).filter(|_| !fine) {
         grid.push_str(&format!("M0 {}h{PANEL}", at(TOP + f64::from(color) * band)));
     }
     for way in 1..ways {
         grid.push_str(&format!("M{} {}V{}", at(PANEL * f64::from(way) / f64::from(ways)), at(TOP), at(floor)));
     }
-    // Lines between cells would cover cells that are hardly wider than the lines.
-    let fine = band < 3.0 || PANEL / f64::from(ways) < 3.0;
     html! {
         svg.chart.cache viewBox=(format!("0 0 {} {}", at(width), at(floor + 34.0))) role="img" {
             title { "The cache by colors and ways" }

@@ -71,6 +71,8 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
     let (smallest, largest) = chart::extent(sizes.iter().copied());
     let (low, high) = chart::extent(lines.iter().flat_map(|line| line.points.iter().map(|p| p.1)).chain([0.0]));
     let x = if smallest > 0.0 && largest / smallest >= WIDE { Axis::log } else { Axis::linear };
+    // A single size stands in the middle.
+    let ends = if smallest < largest { (smallest, largest) } else { (smallest * 0.5, smallest * 1.5) };
     let percent = |value: f64| match value {
         value if value > 0.0 => format!("+{} %", format::tick(value)),
         value => format!("{} %", format::tick(value)),
@@ -84,7 +86,7 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
             worst(Condition::Partitioned),
             worst(Condition::SingleWriter)
         ),
-        x: x(kernel.axis(), (smallest, largest), format::tick).with_ticks(&sizes, format::tick),
+        x: x(kernel.axis(), ends, format::tick).with_ticks(&sizes, format::tick),
         y: Axis::linear_rounded("time added, 99 of 100 jobs", (low, high), percent),
         rules: cache_rules(machine, kernel),
         lines,

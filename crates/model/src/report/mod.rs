@@ -177,7 +177,9 @@ fn cache_section(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
             h2 { "Who may use which part of the cache" }
             @match level.map(|level| (level, level.geometry.value)).filter(|(_, g)| machine.page_bytes.0 > 0 && g.set_count > 0 && g.ways > 0) {
                 Some((level, geometry)) => {
-                    @let colors = geometry.color_count(machine.page_bytes);
+                    // What was measured goes before what the size suggests: slices hide some of the colors.
+                    @let found = evidence.palette.as_ref().map(|palette| palette.colors).filter(|&found| found > 0);
+                    @let colors = found.unwrap_or(geometry.color_count(machine.page_bytes)).min(4096);
                     p {
                         "The L" (level.level) " of " (geometry.cache_bytes()) " has " (colors) " page colors. A band is one color: "
                         (format::grouped(geometry.set_count / u64::from(colors))) " sets × " (geometry.ways) " ways × " (geometry.line_bytes) " = "
@@ -187,7 +189,7 @@ fn cache_section(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                             None => " No task was given colors.",
                         }
                     }
-                    figure.wide { (cache::picture(&geometry, machine.page_bytes, shown.map_or(&[], |shown| shown.2))) }
+                    figure.wide { (cache::picture(&geometry, colors, shown.map_or(&[], |shown| shown.2))) }
                     p.key {
                         span { (swatch("task")) " only the task" }
                         span { (swatch("readers")) " the task; others read" }
@@ -257,7 +259,7 @@ fn glossary() -> Markup {
         ),
         (
             "Unpartitioned",
-            "The task lives in ordinary memory; before each job the co-runner fills the whole cache with dirty lines.",
+            "The task lives in ordinary memory; before each job or timeslice the co-runner fills the whole cache with dirty lines.",
         ),
         ("Partitioned", "The task has colors of its own; the co-runner does the same to all others."),
         (

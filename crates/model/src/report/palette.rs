@@ -18,8 +18,11 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
     }
 }
 
-/// Share that pages of each color lose to their own color, and the most they lose to another with that color.
-fn own_and_other(palette: &PaletteEvidence) -> Vec<(Option<f64>, Option<(usize, f64)>)> {
+/// Share of its lines that a page loses: to its own color, and to the worst other.
+type Evicted = (Option<f64>, Option<(usize, f64)>);
+
+/// Share that pages of each color lose to their own color, and the most they lose to another, with that other.
+fn own_and_other(palette: &PaletteEvidence) -> Vec<Evicted> {
     let finite = |share: &f64| share.is_finite();
     let rows = palette.eviction.iter().enumerate();
     rows.map(|(i, row)| {
