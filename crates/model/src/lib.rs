@@ -11,5 +11,6 @@ pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
+pub mod report;
 pub mod stats;
 pub mod units;
