@@ -4,7 +4,6 @@
 //! ([`checks`]), so a described machine can be examined as well. How it is shown is up to the caller.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use isochrome_model::machine::{Holds, Machine};
@@ -15,7 +14,10 @@ use serde::Serialize;
 use crate::counters::{Slots, usable_slots};
 use crate::error::HostError;
 use crate::events::{Quantity, event, events_of};
+use crate::pagemap;
 use crate::setting::{CAP_IPC_LOCK, has_capability};
+use crate::steal::CpuTicks;
+use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::userfault;
 use crate::sysfs::{CPU_LIMIT, Note, Processor, Sysfs};
@@ -89,9 +91,9 @@ impl Trials {
     /// Tries everything; takes `interval` and some milliseconds, and leaves nothing changed.
     pub fn run(interval: Duration) -> Trials {
         let system = Sysfs::system();
-        let before = cpu_ticks(&system);
+        let before = CpuTicks::read(&system, None);
         std::thread::sleep(interval);
-        let steal = before.zip(cpu_ticks(&system)).and_then(|(before, after)| steal_share(before, after));
+        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.stolen_share_since(before));
         // A thread of its own, so that no trial changes the caller's policy.
         let fifo = std::thread::spawn(|| Scheduling::fifo(1).apply())
             .join()
@@ -554,32 +556,12 @@ fn first_line(error: &HostError) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// Ticks of all CPUs since the start of the system, and those of them stolen.
-fn cpu_ticks(sysfs: &Sysfs) -> Option<(u64, u64)> {
-    let stat = sysfs.text("proc/stat")?;
-    // user nice system idle iowait irq softirq steal; the guest's times behind them are part of user and nice.
-    let fields: Vec<u64> =
-        stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map_while(|t| t.parse().ok()).take(8).collect();
-    Some((fields.iter().sum(), *fields.get(7)?))
-}
-
-/// Stolen share of the ticks between two readings.
-fn steal_share(before: (u64, u64), after: (u64, u64)) -> Option<f64> {
-    let ticks = after.0.checked_sub(before.0).filter(|&ticks| ticks > 0)?;
-    Some(after.1.saturating_sub(before.1) as f64 / ticks as f64)
-}
-
 /// Frame number of an own page as /proc/self/pagemap shows it; 0 when hidden.
 fn own_frame_number() -> io::Result<u64> {
-    let page_bytes = rustix::param::page_size();
-    // Two pages hold a whole one; written, so that the page is there.
-    let memory = std::hint::black_box(vec![1u8; 2 * page_bytes]);
-    let page = memory.as_ptr().addr().div_ceil(page_bytes);
-    let mut entry = [0u8; 8];
-    std::fs::File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, 8 * page as u64)?;
-    std::hint::black_box(&memory);
-    // Bits 0 to 54 are the frame number. [Linux, Documentation/admin-guide/mm/pagemap.rst]
-    Ok(u64::from_ne_bytes(entry) & ((1 << 55) - 1))
+    let mut arena = Arena::map(1)?;
+    arena.bytes_mut()[0] = 1;
+    std::fs::File::open("/proc/self/pagemap")?;
+    Ok(pagemap::frames(&arena)[0].map_or(0, |frame| frame.0))
 }
 
 #[cfg(test)]
@@ -696,13 +678,5 @@ mod tests {
         assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().found, "2-3 of 0-7");
         write("proc/swaps", "Filename\t\tType\n/dev/sda2 partition 1 0 -2\n");
         assert_eq!(swap(&sysfs).unwrap().status, Status::Limited);
-        write("proc/stat", "cpu  100 0 100 800 0 0 0 10 5 0\ncpu0 1 2 3\n");
-        assert_eq!(cpu_ticks(&sysfs), Some((1010, 10)));
-    }
-
-    #[test]
-    fn stolen_time_is_a_share_of_all_ticks() {
-        assert_eq!(steal_share((1000, 10), (1200, 12)), Some(0.01));
-        assert_eq!(steal_share((1000, 10), (1000, 10)), None);
     }
 }

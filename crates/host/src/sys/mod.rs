@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod clock;
+pub mod heap;
 pub mod memory;
 pub mod moving;
 pub mod perf;
