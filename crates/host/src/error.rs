@@ -240,4 +240,10 @@ pub enum HostError {
         /// Bytes elsewhere.
         spilled: usize,
     },
+    /// The CPUs this thread may run on could not be learned.
+    #[error("the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter")]
+    Affinity {
+        /// What the kernel said.
+        source: io::Error,
+    },
 }

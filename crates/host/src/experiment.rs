@@ -16,6 +16,8 @@ use crate::counters::Counters;
 use crate::error::HostError;
 use crate::interrupt;
 use crate::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
+use crate::palette::Target;
+use crate::palette::look::{self, TimedLook, WalkTicks, Walker};
 use crate::pool::{ColoredRegion, FramePool};
 use crate::steal::CpuTicks;
 use crate::sys::clock;
@@ -50,7 +52,9 @@ const HEAP_SLACK: usize = 4;
 /// Pages per way and color of the flooder: twice the ways evict everything also where replacement only approximates LRU.
 const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Traversals of a flood.
-const FLOOD_PASSES: u32 = 2;
+const FLOOD_PASSES: u32 = 1;
+/// Witness pages: few, so that they take little of the task's colors.
+const WITNESS_PAGES: usize = 4;
 /// Jobs before a block that are not recorded.
 const WARM_UP_JOBS: usize = 3;
 /// Share of a color that a task's memory may fill: replacement is not exactly LRU, and stack and kernel need lines as well.
@@ -119,14 +123,15 @@ pub struct Measured {
 
 /// Where experiments run: memory of known colors, the shape of the cache, counters where there are any.
 pub struct Bench<'a> {
-    /// Memory.
-    pub pool: &'a FramePool,
-    /// The colored cache.
-    pub geometry: Geometry,
+    pool: &'a FramePool,
+    geometry: Geometry,
     /// Counters of level-2 and level-1 misses, in this order.
-    pub counters: Option<&'a Counters>,
-    /// For the steal time.
-    pub sysfs: &'a Sysfs,
+    counters: Option<&'a Counters>,
+    sysfs: &'a Sysfs,
+    /// Times of walks over witness pages; `None` where time cannot tell hits from misses.
+    walk_ticks: Option<WalkTicks>,
+    /// Time that two readings of the clock take by themselves.
+    clock_ticks: Cycles,
 }
 
 /// What is timed, with the memory it lives in. The fields drop in order: what was allocated before its memory.
@@ -199,6 +204,32 @@ impl Body {
     }
 }
 
+/// Pages, in the same colors as the task's, that show what became of the cache while the task was not running.
+struct Witness<G: Ground> {
+    walker: Walker<G>,
+    pages: [u32; WITNESS_PAGES],
+    ticks: WalkTicks,
+}
+
+impl<G: Ground> Witness<G> {
+    fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
+        let mut walker = Walker::new(memory, line_bytes, seed);
+        walker.make_ready(0..WITNESS_PAGES as u32);
+        Witness { walker, pages: std::array::from_fn(|i| i as u32), ticks }
+    }
+
+    fn refresh(&self) {
+        self.walker.prepare(&self.pages, &self.pages, 1);
+    }
+
+    /// Share of the lines walked that are gone.
+    fn lost(&mut self) -> f64 {
+        let pages = self.pages;
+        let shares = pages.map(|page| f64::from(self.ticks.share_missing(self.walker.walk(page, look::STEPS))));
+        shares.iter().sum::<f64>() / WITNESS_PAGES as f64
+    }
+}
+
 /// The co-runner: what it does between the parts of a job.
 struct CoRunner {
     floods: Vec<(ColoredRegion, Flood)>,
@@ -226,7 +257,16 @@ struct Setting {
     cpu: CpuId,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
+    /// Experiments with the memory of `pool`, whose colors are those of `target`.
+    pub fn new(pool: &'a FramePool, target: Target, counters: Option<&'a Counters>, sysfs: &'a Sysfs) -> Bench<'a> {
+        let sizes = target.sizes();
+        let walk_ticks = Arena::map(sizes.pages_needed())
+            .ok()
+            .and_then(|arena| Some(TimedLook::calibrate(arena, sizes, 1).ok()?.ticks()));
+        Bench { pool, geometry: target.geometry, counters, sysfs, walk_ticks, clock_ticks: clock::overhead() }
+    }
+
     /// Runs `work` under all four conditions.
     ///
     /// `progress` is called after each block with the number of blocks done and of all. An interrupt ends the run after the
@@ -275,20 +315,19 @@ impl Bench<'_> {
 
     fn block(&self, condition: Condition, setting: &Setting, rng: &mut fastrand::Rng) -> Result<Block, HostError> {
         self.pool.shuffle(rng);
-        let own = matches!(condition, Condition::Partitioned | Condition::SingleWriter);
-        if own {
-            let region = self.pool.take(&setting.colors, setting.heap_pages)?;
-            self.block_in(region, condition, setting, rng)
+        if has_own_colors(condition) {
+            let take = |pages| self.pool.take(&setting.colors, pages);
+            self.block_in(take(setting.heap_pages)?, take(WITNESS_PAGES)?, condition, setting, rng)
         } else {
-            let pages = setting.heap_pages;
-            let arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
-            self.block_in(arena, condition, setting, rng)
+            let map = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+            self.block_in(map(setting.heap_pages)?, map(WITNESS_PAGES)?, condition, setting, rng)
         }
     }
 
     fn block_in<G: Ground>(
         &self,
         memory: G,
+        witness: G,
         condition: Condition,
         setting: &Setting,
         rng: &mut fastrand::Rng,
@@ -299,20 +338,26 @@ impl Bench<'_> {
             return Err(HostError::HeapMissed { used: heap.used(), spilled: heap.spilled() });
         }
         let mut task = Task { body, _heap: heap };
+        let line_bytes = self.geometry.line_bytes.0 as usize;
+        let mut witness = self.walk_ticks.map(|ticks| Witness::new(witness, line_bytes, ticks, rng.u64(..)));
         let co_runner = self.co_runner(condition, &setting.colors)?;
-        let flood_ticks = flood_ticks(&co_runner);
+        let spin = flood_ticks(&co_runner);
 
         let ticks_before = CpuTicks::read(self.sysfs, Some(setting.cpu));
         // Both kinds equally often, in random order.
-        let mut floods: Vec<bool> = (0..2 * setting.jobs).map(|i| i % 2 == 0).collect();
-        rng.shuffle(&mut floods);
+        let mut kinds: Vec<bool> = (0..2 * setting.jobs).map(|i| i % 2 == 0).collect();
+        rng.shuffle(&mut kinds);
         let (mut jobs, mut control) = (Vec::with_capacity(setting.jobs), Vec::with_capacity(setting.jobs));
         for _ in 0..WARM_UP_JOBS {
-            self.job(&mut task.body, &co_runner, false, Cycles(0));
+            self.job(&mut task.body, &mut witness, || {});
         }
-        for flooded in floods {
-            let job = self.job(&mut task.body, &co_runner, flooded && condition != Condition::Alone, flood_ticks);
-            if flooded { jobs.push(job) } else { control.push(job) }
+        for after_flood in kinds {
+            let job = if after_flood && condition != Condition::Alone {
+                self.job(&mut task.body, &mut witness, || co_runner.flood())
+            } else {
+                self.job(&mut task.body, &mut witness, || clock::spin_until(Cycles(clock::now().0 + spin.0)))
+            };
+            if after_flood { jobs.push(job) } else { control.push(job) }
         }
         let ticks_after = CpuTicks::read(self.sysfs, Some(setting.cpu));
         task.body.check()?;
@@ -320,47 +365,44 @@ impl Bench<'_> {
             condition,
             jobs,
             control,
-            colors: if matches!(condition, Condition::Partitioned | Condition::SingleWriter) {
-                setting.colors.clone()
-            } else {
-                Vec::new()
-            },
+            colors: if has_own_colors(condition) { setting.colors.clone() } else { Vec::new() },
             steal_ns: ticks_after.zip(ticks_before).map_or(Ns(0), |(after, before)| after.stolen_since(before)),
         })
     }
 
-    /// One job: before each part the co-runner floods or spins, outside of what is timed.
+    /// One job: before each part `co_run` has its turn, outside of what is timed.
     #[inline]
-    fn job(&self, body: &mut Body, co_runner: &CoRunner, flooded: bool, spin: Cycles) -> Job {
-        let mut cycles = 0;
+    fn job<G: Ground>(&self, body: &mut Body, witness: &mut Option<Witness<G>>, co_run: impl Fn()) -> Job {
+        let parts = body.parts();
+        let (mut cycles, mut lost) = (0, 0.0);
         let mut misses = [0u64; 2];
         let mut counted = self.counters.is_some();
-        for _ in 0..body.parts() {
-            if flooded {
-                co_runner.flood();
-            } else {
-                clock::spin_until(Cycles(clock::now().0 + spin.0));
+        for _ in 0..parts {
+            if let Some(witness) = witness {
+                witness.refresh();
             }
+            co_run();
+            lost += witness.as_mut().map_or(0.0, Witness::lost);
             let before = self.counters.map(Counters::read);
             let begin = clock::now();
             body.run_part();
             let end = clock::now();
-            cycles += end.0 - begin.0;
+            cycles += (end.0 - begin.0).saturating_sub(self.clock_ticks.0);
             if let (Some(counters), Some(before)) = (self.counters, before) {
-                let counts = before.and_then(|before| counters.between(&before, &counters.read()?));
-                match counts {
-                    Ok(counts) => {
-                        for (sum, count) in misses.iter_mut().zip(counts.values()) {
-                            *sum += count;
-                        }
-                    }
+                match before.and_then(|before| counters.between(&before, &counters.read()?)) {
+                    Ok(counts) => misses.iter_mut().zip(counts.values()).for_each(|(sum, count)| *sum += count),
                     Err(_) => counted = false,
                 }
             }
         }
         let events = self.counters.map_or(0, |counters| counters.events().len());
-        let of = |i: usize| (counted && i < events).then_some(misses[i]);
-        Job { cycles: Cycles(cycles), l2_misses: of(0), l1_misses: of(1) }
+        let of = |event: usize| (counted && event < events).then_some(misses[event]);
+        Job {
+            cycles: Cycles(cycles),
+            l2_misses: of(0),
+            l1_misses: of(1),
+            lost: witness.as_ref().map(|_| lost / parts as f64),
+        }
     }
 
     fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, HostError> {
@@ -381,6 +423,10 @@ impl Bench<'_> {
         };
         Ok(CoRunner { floods })
     }
+}
+
+fn has_own_colors(condition: Condition) -> bool {
+    matches!(condition, Condition::Partitioned | Condition::SingleWriter)
 }
 
 /// Time of a flood: the median of a few.

@@ -20,6 +20,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, current_timer_slack, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 use serde::Serialize;
 
+use crate::error::HostError;
 use crate::sys::scheduling::Scheduling;
 use crate::sysfs::{Note, Sysfs};
 
@@ -28,6 +29,12 @@ pub(crate) const CAP_IPC_LOCK: u32 = 14;
 
 /// Stack left alone above a thread's limit when it is prefaulted.
 const STACK_MARGIN: u64 = 64 << 10;
+
+/// CPUs that the calling thread may run on, ascending.
+pub fn allowed_cpus() -> Result<Vec<CpuId>, HostError> {
+    let set = sched_getaffinity(None).map_err(|error| HostError::Affinity { source: error.into() })?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| CpuId(cpu as u32)).collect())
+}
 
 /// What to set for the calling thread; nothing until asked for.
 #[derive(Clone, Debug, Default)]

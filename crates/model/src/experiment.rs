@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use crate::evidence::{Condition, JobSummary, Outcome};
-use crate::stats::{HighWaterMark, Sorted, quiet_blocks};
+use crate::stats::{HighWaterMark, Sorted, median, quiet_blocks};
 use crate::units::{Color, Cycles, Ns};
 
 /// One job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Job {
     /// How long it took.
     pub cycles: Cycles,
@@ -19,10 +19,13 @@ pub struct Job {
     pub l2_misses: Option<u64>,
     /// Level-1 data misses, where counted.
     pub l1_misses: Option<u64>,
+    /// Share (0 to 1) of the lines of a few witness pages, in the same colors as the task's, that were gone from the cache when
+    /// the job began; by time, so that it needs no counters.
+    pub lost: Option<f64>,
 }
 
 /// Jobs that ran together on the same pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Block {
     /// Condition.
     pub condition: Condition,
@@ -39,6 +42,9 @@ pub struct Block {
 /// A control is quiet up to this share above the quietest of its condition.
 pub const QUIET_TOLERANCE: f64 = 0.10;
 
+/// And up to this share of its witness pages lost while nothing but spinning went on.
+pub const QUIET_LOST: f64 = 0.10;
+
 /// Points kept of a distribution for drawing.
 const CCDF_POINTS: usize = 64;
 
@@ -50,17 +56,38 @@ pub fn conclude(blocks: &[Block]) -> BTreeMap<Condition, Outcome> {
     for block in blocks {
         by_condition.entry(block.condition).or_default().push(block);
     }
+    // Of a condition without undisturbed blocks nothing is left, and nothing is concluded.
+    let undisturbed: BTreeMap<Condition, Vec<&Block>> = by_condition
+        .iter()
+        .map(|(condition, blocks)| (*condition, blocks.iter().copied().filter(|b| kept_its_cache(b)).collect()))
+        .collect();
     let control_medians: Vec<Vec<u64>> =
-        by_condition.values().map(|blocks| blocks.iter().map(|b| median_cycles(&b.control)).collect()).collect();
+        undisturbed.values().map(|blocks| blocks.iter().map(|b| median_cycles(&b.control)).collect()).collect();
     let quiet = quiet_blocks(&control_medians, QUIET_TOLERANCE);
     by_condition
         .into_iter()
-        .zip(quiet.kept.iter().zip(&quiet.quiet_n))
-        .map(|((condition, blocks), (kept, quiet_n))| {
-            let kept: Vec<&Block> = kept.iter().map(|i| blocks[*i]).collect();
+        .zip(undisturbed.values().zip(quiet.kept.iter().zip(&quiet.quiet_n)))
+        .map(|((condition, blocks), (undisturbed, (kept, quiet_n)))| {
+            let kept: Vec<&Block> = kept.iter().map(|i| undisturbed[*i]).collect();
             (condition, outcome(&kept, blocks.len() as u64, *quiet_n as u64))
         })
         .collect()
+}
+
+/// The smallest number of quiet blocks of any condition, and of none where a condition has no block at all.
+pub fn quiet_blocks_at_least(outcomes: &BTreeMap<Condition, Outcome>) -> u64 {
+    outcomes.values().map(|outcome| outcome.blocks_quiet).min().unwrap_or(0)
+}
+
+/// Whether the cache kept its contents while the control did nothing: what the control's execution times may be too coarse to
+/// show, since a core fetches ahead what is read in order.
+fn kept_its_cache(block: &Block) -> bool {
+    median_lost(&block.control).is_none_or(|lost| lost <= QUIET_LOST)
+}
+
+fn median_lost(jobs: &[Job]) -> Option<f64> {
+    let lost: Option<Vec<f64>> = jobs.iter().map(|job| job.lost).collect();
+    median(&lost?)
 }
 
 fn median_cycles(jobs: &[Job]) -> u64 {
@@ -100,6 +127,7 @@ fn summary(jobs: &[Job]) -> JobSummary {
         cycles_max: at(1.0),
         l2_misses_median: median_of(|job| job.l2_misses),
         l1_misses_median: median_of(|job| job.l1_misses),
+        lost_median: median_lost(jobs),
     }
 }
 
@@ -108,7 +136,7 @@ mod tests {
     use super::*;
 
     fn jobs(cycles: &[u64]) -> Vec<Job> {
-        cycles.iter().map(|c| Job { cycles: Cycles(*c), l2_misses: None, l1_misses: None }).collect()
+        cycles.iter().map(|c| Job { cycles: Cycles(*c), l2_misses: None, l1_misses: None, lost: None }).collect()
     }
 
     fn block(condition: Condition, flooded: &[u64], control: &[u64]) -> Block {
@@ -146,6 +174,21 @@ mod tests {
         assert_eq!(conclude(std::slice::from_ref(&one))[&Condition::Alone].jobs.l2_misses_median, Some(7.0));
         one.jobs[1].l2_misses = None;
         assert_eq!(conclude(&[one])[&Condition::Alone].jobs.l2_misses_median, None);
+    }
+
+    #[test]
+    fn a_block_whose_control_lost_its_cache_is_not_quiet() {
+        let mut disturbed = block(Condition::Partitioned, &[110, 111], &[100, 101]);
+        for (job, lost) in disturbed.control.iter_mut().zip([0.9, 0.02]) {
+            job.lost = Some(lost);
+        }
+        let mut quiet = disturbed.clone();
+        quiet.control[0].lost = Some(0.04);
+        // Nearest-rank medians: 0.02 of (0.9, 0.02) is quiet, so the first is made worse.
+        disturbed.control[1].lost = Some(0.5);
+        let outcomes = conclude(&[disturbed, quiet]);
+        assert_eq!((outcomes[&Condition::Partitioned].blocks, outcomes[&Condition::Partitioned].blocks_quiet), (2, 1));
+        assert_eq!(outcomes[&Condition::Partitioned].control.lost_median, Some(0.02));
     }
 
     #[test]

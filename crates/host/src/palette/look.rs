@@ -6,7 +6,7 @@ use isochrome_model::units::{Bytes, Cycles};
 
 use crate::counters::Counters;
 use crate::error::HostError;
-use crate::events::Event;
+use crate::sys::heap::Ground;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
@@ -86,18 +86,18 @@ impl LevelSizes {
 }
 
 /// Memory whose pages are walked, each along a chain of its own.
-pub struct Walker {
-    arena: Arena,
+pub struct Walker<G: Ground = Arena> {
+    memory: G,
     line_bytes: usize,
     rng: fastrand::Rng,
     order: Vec<u16>,
 }
 
-impl Walker {
-    /// Walks pages of `arena`, once they are [made ready](Self::make_ready).
-    pub fn new(arena: Arena, line_bytes: usize, seed: u64) -> Walker {
+impl<G: Ground> Walker<G> {
+    /// Walks pages of `memory`, once they are [made ready](Self::make_ready).
+    pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
         let order = (0..(page_bytes() / line_bytes) as u16).collect();
-        Walker { arena, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
+        Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
     }
 
     /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
@@ -105,22 +105,22 @@ impl Walker {
     pub fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         for page in pages {
             self.rng.shuffle(&mut self.order);
-            self.arena.write_chain(page, &self.order, self.line_bytes);
+            self.memory.ground().write_chain(page, &self.order, self.line_bytes);
         }
     }
 
     /// Touches `targets` and then `passes` times `set`.
     pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
-        self.arena.touch(targets, self.line_bytes);
+        self.memory.ground().touch(targets, self.line_bytes);
         for _ in 0..passes {
-            self.arena.touch(set, self.line_bytes);
+            self.memory.ground().touch(set, self.line_bytes);
         }
     }
 
     /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
         let from = self.rng.usize(0..self.order.len()) * self.line_bytes;
-        self.arena.walk(target, from as u64, steps)
+        self.memory.ground().walk(target, from as u64, steps)
     }
 }
 
@@ -199,11 +199,11 @@ impl Look for TimedLook {
     }
 
     fn arena(&self) -> &Arena {
-        &self.walker.arena
+        &self.walker.memory
     }
 
     fn into_arena(self: Box<Self>) -> Arena {
-        self.walker.arena
+        self.walker.memory
     }
 }
 
@@ -214,9 +214,9 @@ pub struct CountedLook {
 }
 
 impl CountedLook {
-    /// Looks at pages of `arena` with `event`, which counts demand misses of the level.
-    pub fn open(arena: Arena, line_bytes: usize, event: Event, seed: u64) -> Result<Self, HostError> {
-        Ok(CountedLook { counters: Counters::open(&[event])?, walker: Walker::new(arena, line_bytes, seed) })
+    /// Looks at pages of `arena`; the first of `counters` counts demand misses of the level.
+    pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
+        CountedLook { counters, walker: Walker::new(arena, line_bytes, seed) }
     }
 }
 
@@ -244,10 +244,10 @@ impl Look for CountedLook {
     }
 
     fn arena(&self) -> &Arena {
-        &self.walker.arena
+        &self.walker.memory
     }
 
     fn into_arena(self: Box<Self>) -> Arena {
-        self.walker.arena
+        self.walker.memory
     }
 }

@@ -10,12 +10,14 @@ pub mod look;
 
 use std::time::{Duration, Instant};
 
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId};
 
+use crate::counters::Counters;
 use crate::error::HostError;
 use crate::events::{self, Event, Quantity};
 use crate::pagemap;
@@ -51,7 +53,8 @@ impl Target {
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
-    fn sizes(&self) -> LevelSizes {
+    /// Sizes of the level and of the one inside it.
+    pub fn sizes(&self) -> LevelSizes {
         LevelSizes {
             line_bytes: self.geometry.line_bytes.0 as usize,
             inner: self.inner,
@@ -112,72 +115,70 @@ const PASSES: u32 = 3;
 const BITS_CONTRADICTED: f64 = 0.1;
 
 impl Survey {
-    /// Begins a survey with the first method that works here: frame bits where an eviction test confirms them, hardware
-    /// counters, time.
-    ///
-    /// `memory`: limit of the memory that may be touched; only what is classified is.
-    pub fn start(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        Self::by_bits(target, memory, processor, seed)
-            .or_else(|_| Self::by_counters(target, memory, processor, seed))
-            .or_else(|_| Self::by_timing(target, memory, seed))
+    /// Memory to survey: up to `limit`, of which only what is looked at is touched.
+    pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
+        let needed = target.sizes().pages_needed();
+        let pages = limit.0 as usize / page_bytes();
+        if pages < needed {
+            let needed = Bytes((needed * page_bytes()) as u64);
+            return Err(HostError::TooLittleMemory { limit, needed });
+        }
+        Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
     }
 
-    /// Begins a survey with `method`.
+    /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
+    /// counters, time.
+    pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+        let by = |method| Self::start_by(method, target, Self::memory(target, limit)?, processor, seed);
+        by(Method::Bits).or_else(|_| by(Method::Counters)).or_else(|_| by(Method::Timing))
+    }
+
+    /// Begins a survey of `arena` with `method`.
     pub fn start_by(
         method: Method,
         target: Target,
-        memory: Bytes,
+        arena: Arena,
         processor: &Processor,
         seed: u64,
     ) -> Result<Survey, HostError> {
+        let begin = Instant::now();
+        let sizes = target.sizes();
         match method {
-            Method::Bits => Self::by_bits(target, memory, processor, seed),
-            Method::Timing => Self::by_timing(target, memory, seed),
-            Method::Counters => Self::by_counters(target, memory, processor, seed),
+            Method::Timing => {
+                let look = TimedLook::calibrate(arena, sizes, seed)?;
+                Self::discover(target, method, Box::new(look), seed, begin)
+            }
+            Method::Counters => {
+                let look = CountedLook::new(arena, sizes.line_bytes, miss_counters(processor, target.level)?, seed);
+                Self::discover(target, method, Box::new(look), seed, begin)
+            }
+            Method::Bits => {
+                let look: Box<dyn Look> = match miss_counters(processor, target.level) {
+                    Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
+                    Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
+                };
+                Self::confirm_bits(Self::new(target, method, look, seed, begin))
+            }
         }
     }
 
-    fn by_timing(target: Target, memory: Bytes, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let arena = arena_of(target, memory)?;
-        let look = TimedLook::calibrate(arena, target.sizes(), seed)?;
-        Self::discover(target, Method::Timing, Box::new(look), seed, begin)
-    }
-
-    fn by_counters(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let event = miss_event(processor, target.level)
-            .ok_or_else(|| HostError::NoMissEvent { level: target.level, processor: processor.name.clone() })?;
-        let line_bytes = target.geometry.line_bytes.0 as usize;
-        let look = CountedLook::open(arena_of(target, memory)?, line_bytes, event, seed)?;
-        Self::discover(target, Method::Counters, Box::new(look), seed, begin)
-    }
-
-    /// Colors by frame-number bits, put to an eviction test with counters or, without them, by time.
-    fn by_bits(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let arena = arena_of(target, memory)?;
-        let sizes = target.sizes();
-        let look: Box<dyn Look> = match miss_event(processor, target.level)
-            .and_then(|event| CountedLook::open(arena_of(target, memory).ok()?, sizes.line_bytes, event, seed).ok())
-        {
-            Some(look) => Box::new(look),
-            None => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
-        };
-        let mut survey = Self::new(target, Method::Bits, look, seed, begin);
+    /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
+    fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
         survey.make_ready(survey.crowd());
         let frames = pagemap::frames(survey.look.arena());
-        let search = target.search();
+        let search = survey.target.search();
         let mut groups = vec![Vec::new(); search.colors_expected];
         for (page, frame) in (0u32..).zip(&frames[..survey.ready as usize]) {
             let frame = frame.ok_or(HostError::FramesHidden)?;
-            groups[usize::from(target.geometry.color_of(frame, Bytes(page_bytes() as u64)).0)].push(page);
+            let color = survey.target.geometry.color_of(frame, Bytes(page_bytes() as u64));
+            groups[usize::from(color.0)].push(page);
         }
         for group in &mut groups {
             group.truncate(search.set_len());
         }
-        if groups.iter().any(|g| g.len() < search.set_len()) {
-            return Err(HostError::TooLittleMemory { limit: memory, needed: Bytes(memory.0 * 2) });
+        if groups.iter().any(|group| group.len() < search.set_len()) {
+            let limit = Bytes((survey.pages_at_most() * page_bytes()) as u64);
+            return Err(HostError::TooLittleMemory { limit, needed: Bytes(limit.0 * 2) });
         }
         survey.know(groups);
         let (wrong, tested) = contradictions(&survey.cross);
@@ -352,6 +353,30 @@ impl Survey {
     }
 }
 
+impl Collection {
+    /// Time to classify one page, in microseconds.
+    pub fn us_per_page(&self) -> f64 {
+        self.classifying.as_secs_f64() * 1e6 / self.samples.pages.len().max(1) as f64
+    }
+
+    /// What a reader is told of it.
+    pub fn evidence(&self) -> PaletteEvidence {
+        PaletteEvidence {
+            level: self.samples.level,
+            colors: self.inference.palette.colors,
+            colors_expected: self.inference.colors_expected,
+            method: self.samples.method.name().to_owned(),
+            pages: self.samples.pages.len() as u64,
+            ambiguous: self.inference.ambiguous.len() as u64,
+            seconds: self.elapsed.as_secs_f64(),
+            us_per_page: self.us_per_page(),
+            per_color: self.inference.per_color.clone(),
+            eviction: self.inference.eviction.clone(),
+            rule: self.inference.rule_in_words.clone(),
+        }
+    }
+}
+
 /// Shares of a page lost in the test of [`Survey::verify`], one per color.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Verification {
@@ -384,16 +409,6 @@ fn rng_sample(rng: &mut fastrand::Rng, members: &[u32], count: usize) -> Vec<u32
     rng.choose_multiple(members.iter().copied(), count)
 }
 
-fn arena_of(target: Target, memory: Bytes) -> Result<Arena, HostError> {
-    let needed = target.sizes().pages_needed();
-    let pages = memory.0 as usize / page_bytes();
-    if pages < needed {
-        let needed = Bytes((needed * page_bytes()) as u64);
-        return Err(HostError::TooLittleMemory { limit: memory, needed });
-    }
-    Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
-}
-
 /// The event that counts demand misses of data at `level`.
 pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
     let quantities: &[Quantity] = match level {
@@ -402,6 +417,13 @@ pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
         _ => &[],
     };
     quantities.iter().find_map(|quantity| events::event(processor, *quantity))
+}
+
+/// A counter of demand misses of data at `level`.
+fn miss_counters(processor: &Processor, level: u8) -> Result<Counters, HostError> {
+    let event = miss_event(processor, level)
+        .ok_or_else(|| HostError::NoMissEvent { level, processor: processor.name.clone() })?;
+    Counters::open(&[event])
 }
 
 /// How many entries of `cross` speak against the groups being one color each, and how many there are.

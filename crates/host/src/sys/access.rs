@@ -47,7 +47,11 @@ impl Arena {
             // of pages, so the eight bytes there belong to it; volatile, as only the cache is to notice.
             unsafe {
                 let word = base.add(offset).cast::<u64>();
-                if write { word.write_volatile(offset as u64) } else { drop(word.read_volatile()) }
+                if write {
+                    word.write_volatile(offset as u64);
+                } else {
+                    word.read_volatile();
+                }
             }
         }
     }

@@ -61,6 +61,15 @@ fn measure_rate_hz() -> u64 {
     rates[1]
 }
 
+/// Ticks between two readings with nothing between them: the fewest of many.
+pub fn overhead() -> Cycles {
+    let empty = |_| {
+        let begin = now();
+        Cycles(now().0 - begin.0)
+    };
+    (0..1000).map(empty).min().unwrap_or_default()
+}
+
 /// Smallest step of the counter, in ticks: the median of the nonzero differences between readings, halved down to what
 /// the smallest tenth of them shows.
 pub fn measure_quantum() -> f64 {
