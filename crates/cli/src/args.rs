@@ -24,7 +24,9 @@ pub struct Arguments {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Say what this machine allows and how to allow more
-    #[command(after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.[] | select(.status != \"ok\")'")]
+    #[command(
+        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.[] | select(.status != \"ok\")'"
+    )]
     Doctor(DoctorOptions),
     /// Measure the caches: latencies, refill time per color, sharing between CPUs, retention
     #[command(after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json")]
@@ -35,14 +37,18 @@ pub enum Verb {
                             isochrome palette --replay samples.json")]
     Palette(PaletteOptions),
     /// Measure what a cache flood costs a task, with and without colors of its own
-    #[command(after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv")]
+    #[command(
+        after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
+                            isochrome bench fft --points 2048 --raw jobs.csv"
+    )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
     #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
     Demo(DemoOptions),
     /// Make a report to read from evidence
-    #[command(after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html")]
+    #[command(
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
+    )]
     Report(ReportOptions),
     /// Write the manual pages
     #[command(after_help = "Example:\n  isochrome man -o /usr/local/share/man/man1")]

@@ -25,8 +25,12 @@ const ROUNDS: u64 = 4;
 
 pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let (work, options) = match &options.kernel {
-        BenchKernel::Filter { taps, element: Element::F64, options } => (Work::Short(KernelKind::FilterF64, *taps), options),
-        BenchKernel::Filter { taps, element: Element::I32, options } => (Work::Short(KernelKind::FilterI32, *taps), options),
+        BenchKernel::Filter { taps, element: Element::F64, options } => {
+            (Work::Short(KernelKind::FilterF64, *taps), options)
+        }
+        BenchKernel::Filter { taps, element: Element::I32, options } => {
+            (Work::Short(KernelKind::FilterI32, *taps), options)
+        }
         BenchKernel::Dct { points, options } => (Work::Short(KernelKind::Dct, *points), options),
         BenchKernel::Fft { points, options } => (Work::Short(KernelKind::Fft, *points), options),
         BenchKernel::Matmul { slice_us, options } => (Work::Matmul { slice_us: *slice_us }, options),
@@ -132,7 +136,8 @@ pub fn experiment(measured: &Measured) -> Experiment {
 
 /// Every job, one line each; empty fields were not measured.
 pub fn raw_csv(all: &[Measured]) -> String {
-    let mut text = String::from("bench,parameter,value,element,block,condition,after,job,cycles,l2_misses,l1_misses,lost\n");
+    let mut text =
+        String::from("bench,parameter,value,element,block,condition,after,job,cycles,l2_misses,l1_misses,lost\n");
     let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
     for measured in all {
         let (parameter, value) = measured.work.parameter();

@@ -45,7 +45,8 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
         Ok((target, collection)) => {
             let found = collection.evidence();
             eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
-            warnings.extend(collection.inference.doubts.iter().map(|doubt| format!("The palette is in doubt: {doubt}.")));
+            warnings
+                .extend(collection.inference.doubts.iter().map(|doubt| format!("The palette is in doubt: {doubt}.")));
             let pool = FramePool::new(collection.arena, &collection.inference.page_colors, found.colors);
             palette = Some(found);
             let counters = station.counters();
@@ -123,10 +124,12 @@ fn warnings_of(station: &Station) -> Vec<String> {
     }
     if station.counters().is_none() {
         warnings.push(
-            "No performance counters of cache misses here: lines lost are judged by time, and miss counts are absent.".to_owned(),
+            "No performance counters of cache misses here: lines lost are judged by time, and miss counts are absent."
+                .to_owned(),
         );
     }
-    warnings.extend(station.notes.iter().map(|note| format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)));
+    warnings
+        .extend(station.notes.iter().map(|note| format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)));
     warnings
 }
 
@@ -156,7 +159,8 @@ pub fn evidence(
 fn command_line() -> Vec<String> {
     let mut command: Vec<String> = std::env::args().collect();
     if let Some(program) = command.first_mut() {
-        *program = Path::new(program.as_str()).file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+        *program =
+            Path::new(program.as_str()).file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
     }
     command
 }

@@ -28,8 +28,9 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
     struct Versioned {
         schema: Option<String>,
     }
-    let found: Versioned = serde_json::from_str(&text)
-        .with_context(|| format!("{shown}: not a JSON object\n  hint: isochrome writes the file itself; write it again"))?;
+    let found: Versioned = serde_json::from_str(&text).with_context(|| {
+        format!("{shown}: not a JSON object\n  hint: isochrome writes the file itself; write it again")
+    })?;
     anyhow::ensure!(
         found.schema.as_deref() == Some(schema),
         "{shown}: schema is {}, not `{schema}`\n  hint: the file was written by another version of isochrome, or is another kind of file",
@@ -52,6 +53,13 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 /// Writes `value` to `path` as JSON.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(path, &text)
+}
+
+/// Writes `value` to `path` as JSON on one line: for files too large to be read by eye.
+pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string(value)?;
     text.push('\n');
     write(path, &text)
 }

@@ -18,6 +18,7 @@ use isochrome_host::interrupt;
 use isochrome_host::sys::heap::HeapAllocator;
 
 use args::{Arguments, Verb};
+use station::InDoubt;
 
 /// Lets measured jobs allocate in memory of chosen colors.
 #[global_allocator]
@@ -34,6 +35,8 @@ enum Verdict {
 
 /// Exit code for anything that could not run, bad arguments included.
 const COULD_NOT_RUN: u8 = 1;
+/// Exit code when what was measured does not allow a conclusion.
+const INCONCLUSIVE: u8 = 3;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -59,11 +62,25 @@ fn main() -> ExitCode {
     };
     match run() {
         Ok(Verdict::Holds) => ExitCode::SUCCESS,
-        Ok(Verdict::Inconclusive) => ExitCode::from(3),
+        Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isochrome: {error:#}");
-            ExitCode::from(COULD_NOT_RUN)
+            eprintln!("isochrome: {}", told(&error));
+            ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
     }
+}
+
+/// What went wrong, from the outside in; a cause that is part of what was said already is not repeated.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            // Hints come last, so a further cause goes before them.
+            let at = text.find("\n  hint:").unwrap_or(text.len());
+            let separator = if text.is_empty() { "" } else { ": " };
+            text.insert_str(at, &format!("{separator}{cause}"));
+        }
+    }
+    text
 }

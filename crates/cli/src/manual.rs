@@ -12,7 +12,8 @@ use crate::{Verdict, files};
 pub fn pages(options: &ManOptions) -> Result<Verdict> {
     let shown = options.output.display();
     fs::create_dir_all(&options.output).with_context(|| format!("{shown}: cannot create"))?;
-    clap_mangen::generate_to(Arguments::command(), &options.output).with_context(|| format!("{shown}: cannot write"))?;
+    clap_mangen::generate_to(Arguments::command(), &options.output)
+        .with_context(|| format!("{shown}: cannot write"))?;
     eprintln!("manual pages written to {shown}; read one with: man {shown}/isochrome.1");
     Ok(Verdict::Holds)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use isochrome_host::palette::{Collection, Survey, Verification};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::palette::{Doubt, Inference, Samples, agreement, infer, samples};
@@ -40,7 +40,11 @@ struct Again {
 
 pub fn run(options: &PaletteOptions) -> Result<Verdict> {
     let outcome = match &options.replay {
-        Some(path) => replayed(&files::read_json::<Samples>(path, samples::SCHEMA)?),
+        Some(path) => {
+            let samples: Samples = files::read_json(path, samples::SCHEMA)?;
+            samples.check().with_context(|| format!("{}", path.display()))?;
+            replayed(&samples)
+        }
         None => measured(options)?,
     };
     if options.json {
@@ -66,14 +70,13 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     );
     let _settings = station.pin();
     let bar = spinner("finding colors");
-    let mut survey = station.survey(place, target)?;
-    survey.classify(options.pages);
+    let mut survey = station.survey(place, target, options.pages)?;
     let verification = options.verify.then(|| survey.verify());
     let first = survey.finish();
     let palette = first.evidence();
     let Collection { mut arena, samples: seen, inference, .. } = first;
     if let Some(path) = &options.samples {
-        files::write_json(path, &seen)?;
+        files::write_json_compact(path, &seen)?;
     }
     let mut again = Vec::new();
     for (i, by) in options.again.iter().enumerate() {
@@ -95,13 +98,14 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         let mut palette = inference.palette.clone();
         palette.fingerprint = Some(station.machine.fingerprint());
         palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
-        files::write_json(path, &palette)?;
+        files::write_json_compact(path, &palette)?;
     }
     Ok(Outcome { palette, doubts: inference.doubts, verification, again, seed: Some(station.seed) })
 }
 
 fn replayed(samples: &Samples) -> Outcome {
-    let Inference { palette, colors_expected, per_color, ambiguous, eviction, doubts, rule_in_words, .. } = infer(samples);
+    let Inference { palette, colors_expected, per_color, ambiguous, eviction, doubts, rule_in_words, .. } =
+        infer(samples);
     let palette = PaletteEvidence {
         level: samples.level,
         colors: palette.colors,
@@ -144,8 +148,13 @@ fn text(outcome: &Outcome) -> String {
         );
     }
     for again in &outcome.again {
-        let share = again.agreement.map_or_else(|| "nothing in common".to_owned(), |a| format!("{:.2} % agree", a * 100.0));
-        let _ = writeln!(text, "again by {} in {:.2} s: {share}, {} ambiguous", again.method, again.seconds, again.ambiguous);
+        let share =
+            again.agreement.map_or_else(|| "nothing in common".to_owned(), |a| format!("{:.2} % agree", a * 100.0));
+        let _ = writeln!(
+            text,
+            "again by {} in {:.2} s: {share}, {} ambiguous",
+            again.method, again.seconds, again.ambiguous
+        );
     }
     if outcome.doubts.is_empty() {
         let colors: Vec<u32> = (0..palette.colors).collect();

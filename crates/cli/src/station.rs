@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::counters::Counters;
+use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event};
 use isochrome_host::palette::{Collection, Survey, Target, miss_event};
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
@@ -17,6 +18,26 @@ use crate::args::{By, Place};
 
 /// Priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
+
+/// Surveys tried while their outcome is in doubt.
+const ATTEMPTS: u64 = 3;
+
+/// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
+#[derive(Debug)]
+pub struct InDoubt(String);
+
+impl std::fmt::Display for InDoubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "the palette is in doubt: {}\n  hint: try again when the machine is quieter, or on another CPU (--cpu); `isochrome palette --verify` \
+             shows the state",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for InDoubt {}
 
 /// A machine to measure on.
 pub struct Station {
@@ -70,30 +91,58 @@ impl Station {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
     }
 
-    /// Begins a survey as `place` asks.
-    pub fn survey(&self, place: &Place, target: Target) -> Result<Survey> {
-        Ok(match method(place.by) {
-            Some(method) => {
-                let arena = Survey::memory(target, place.memory)?;
-                Survey::start_by(method, target, arena, &self.processor, self.seed)?
+    /// Surveys `pages` pages as `place` asks, again while the outcome is in doubt or a disturbance kept it from starting.
+    pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<Survey> {
+        for attempt in 0.. {
+            let last = attempt + 1 == ATTEMPTS;
+            match self.survey_once(place, target, self.seed.wrapping_add(attempt)) {
+                Ok(mut survey) => {
+                    survey.classify(pages);
+                    if last || survey.inference().doubts.is_empty() {
+                        return Ok(survey);
+                    }
+                }
+                Err(error) if last || !error.may_pass() => return Err(error.into()),
+                Err(_) => {}
             }
-            None => Survey::start(target, place.memory, &self.processor, self.seed)?,
-        })
+        }
+        unreachable!("the last attempt returns")
     }
 
-    /// Finds the colors of enough pages for experiments: floods of every color and tasks, twice over.
+    fn survey_once(&self, place: &Place, target: Target, seed: u64) -> Result<Survey, HostError> {
+        match method(place.by) {
+            Some(method) => {
+                Survey::start_by(method, target, Survey::memory(target, place.memory)?, &self.processor, seed)
+            }
+            None => Survey::start(target, place.memory, &self.processor, seed),
+        }
+    }
+
+    /// Finds the colors of enough pages for experiments (floods of every color and tasks, twice over), and verifies them.
+    ///
+    /// Fails with [`InDoubt`] when the colors cannot be trusted.
     pub fn collect(&self, place: &Place, target: Target) -> Result<Collection> {
         const PAGES_PER_WAY: usize = 6;
         let colors = target.geometry.color_count(self.machine.page_bytes) as usize;
-        let mut survey = self.survey(place, target)?;
-        survey.classify((colors * target.geometry.ways as usize * PAGES_PER_WAY).max(4096));
+        let pages = (colors * target.geometry.ways as usize * PAGES_PER_WAY).max(4096);
+        let mut survey = self.survey(place, target, pages)?;
+        let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
+        // One verification can be disturbed; colors that are none never pass.
+        if !(0..ATTEMPTS).any(|_| survey.verify().holds()) {
+            doubts.push("the colors do not pass an eviction test of their own".to_owned());
+        }
+        if !doubts.is_empty() {
+            return Err(InDoubt(doubts.join("; ")).into());
+        }
         Ok(survey.finish())
     }
 
     /// Counters of level-2 and level-1 misses, where the machine has them.
     pub fn counters(&self) -> Option<Counters> {
-        let events: Vec<Event> =
-            [miss_event(&self.processor, 2), event(&self.processor, Quantity::L1DataRefills)].into_iter().flatten().collect();
+        let events: Vec<Event> = [miss_event(&self.processor, 2), event(&self.processor, Quantity::L1DataRefills)]
+            .into_iter()
+            .flatten()
+            .collect();
         // Level 2 must come first; without it the others say little.
         miss_event(&self.processor, 2)?;
         Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()

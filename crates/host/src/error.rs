@@ -241,9 +241,18 @@ pub enum HostError {
         spilled: usize,
     },
     /// The CPUs this thread may run on could not be learned.
-    #[error("the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter")]
+    #[error(
+        "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
+    )]
     Affinity {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl HostError {
+    /// Whether a disturbance can be the cause, so that trying again makes sense.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, HostError::TimingBlurred { .. } | HostError::NoEviction { .. })
+    }
 }

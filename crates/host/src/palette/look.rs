@@ -17,15 +17,6 @@ pub trait Look {
     /// since.
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
-    /// Makes `pages` resident and fit for looks.
-    fn make_ready(&mut self, pages: std::ops::Range<u32>);
-
-    /// The memory looked at.
-    fn arena(&self) -> &Arena;
-
-    /// Gives the memory back.
-    fn into_arena(self: Box<Self>) -> Arena;
-
     /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
         let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
@@ -43,6 +34,18 @@ pub trait Look {
     fn evicts(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32) -> bool {
         self.lowest(set, target, passes, repeats, EVICTED) >= EVICTED
     }
+}
+
+/// A look at the pages of an arena.
+pub trait ArenaLook: Look {
+    /// Makes `pages` resident and fit for looks.
+    fn make_ready(&mut self, pages: std::ops::Range<u32>);
+
+    /// The memory looked at.
+    fn arena(&self) -> &Arena;
+
+    /// Gives the memory back.
+    fn into_arena(self: Box<Self>) -> Arena;
 }
 
 /// Share from which a page counts as evicted.
@@ -193,7 +196,9 @@ impl Look for TimedLook {
             shares.push(self.ticks.share_missing(ticks));
         }
     }
+}
 
+impl ArenaLook for TimedLook {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }
@@ -238,7 +243,9 @@ impl Look for CountedLook {
             before = after;
         }
     }
+}
 
+impl ArenaLook for CountedLook {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }

@@ -7,6 +7,8 @@
 
 pub mod discover;
 pub mod look;
+#[cfg(test)]
+mod modeled;
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ use crate::events::{self, Event, Quantity};
 use crate::pagemap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Processor;
-use look::{CountedLook, LevelSizes, Look, TimedLook};
+use look::{ArenaLook, CountedLook, LevelSizes, Look, TimedLook};
 
 /// The cache level to color.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +76,7 @@ impl Target {
 pub struct Survey {
     target: Target,
     method: Method,
-    look: Box<dyn Look>,
+    look: Box<dyn ArenaLook>,
     rng: fastrand::Rng,
     groups: Vec<Vec<u32>>,
     cross: Vec<Vec<f32>>,
@@ -153,7 +155,7 @@ impl Survey {
                 Self::discover(target, method, Box::new(look), seed, begin)
             }
             Method::Bits => {
-                let look: Box<dyn Look> = match miss_counters(processor, target.level) {
+                let look: Box<dyn ArenaLook> = match miss_counters(processor, target.level) {
                     Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
                     Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
                 };
@@ -188,7 +190,7 @@ impl Survey {
         Ok(survey)
     }
 
-    fn new(target: Target, method: Method, look: Box<dyn Look>, seed: u64, begin: Instant) -> Survey {
+    fn new(target: Target, method: Method, look: Box<dyn ArenaLook>, seed: u64, begin: Instant) -> Survey {
         Survey {
             target,
             method,
@@ -212,7 +214,7 @@ impl Survey {
     fn discover(
         target: Target,
         method: Method,
-        look: Box<dyn Look>,
+        look: Box<dyn ArenaLook>,
         seed: u64,
         begin: Instant,
     ) -> Result<Survey, HostError> {
@@ -303,7 +305,7 @@ impl Survey {
     /// Puts the colors to a test that does not use the eviction sets: do as many pages of one color as the cache has ways fit,
     /// do half as many more thrash, and do as many pages of all colors together fit?
     pub fn verify(&mut self) -> Verification {
-        let colors: Vec<Option<Color>> = infer(&self.samples()).page_colors;
+        let colors: Vec<Option<Color>> = self.inference().page_colors;
         let members = |color: u16| -> Vec<u32> {
             (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
         };
@@ -342,6 +344,11 @@ impl Survey {
             cross: self.cross.clone(),
             pages: self.pages.clone(),
         }
+    }
+
+    /// What the samples so far mean.
+    pub fn inference(&self) -> Inference {
+        infer(&self.samples())
     }
 
     /// Ends the survey: what was seen, what it means, and the memory.
@@ -478,4 +485,95 @@ fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
         lows[lows.len() / 2]
     };
     groups.iter().map(|target| groups.iter().map(|by| pair(target, by)).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modeled::ModeledLook;
+
+    /// 16 colors of an 8-way cache, as on Zen 3.
+    fn target() -> Target {
+        let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
+        Target { level: 2, geometry, inner: Bytes(32 << 10) }
+    }
+
+    fn survey(look: ModeledLook, pages: usize) -> (Collection, Vec<u16>) {
+        let truth = look.colors.clone();
+        let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
+        survey.classify(pages);
+        let truth = truth[..pages].to_vec();
+        (survey.finish(), truth)
+    }
+
+    /// Share of the pages with a color whose color is the true one, up to numbering; pages without one.
+    fn against(truth: &[u16], collection: &Collection) -> (f64, usize) {
+        let truth: Vec<Option<Color>> = truth.iter().map(|color| Some(Color(*color))).collect();
+        let inference = &collection.inference;
+        (isochrome_model::palette::agreement(&inference.page_colors, &truth).unwrap_or(0.0), inference.ambiguous.len())
+    }
+
+    #[test]
+    fn every_color_of_a_quiet_cache_is_found_and_every_page_classified() {
+        let (collection, truth) = survey(ModeledLook::new(16, 8, 4096, 1), 4096);
+        assert_eq!(collection.inference.palette.colors, 16);
+        assert_eq!(against(&truth, &collection), (1.0, 0));
+        assert_eq!(collection.inference.doubts, []);
+    }
+
+    #[test]
+    fn noise_and_replacement_luck_hide_no_color() {
+        for seed in 0..5 {
+            let mut look = ModeledLook::new(16, 8, 4096, seed);
+            (look.noise, look.luck) = (0.05, 0.1);
+            let (collection, truth) = survey(look, 2048);
+            assert_eq!(collection.inference.palette.colors, 16, "seed {seed}");
+            let (agreement, ambiguous) = against(&truth, &collection);
+            assert!(agreement >= 0.995, "seed {seed}: {agreement}");
+            assert!(ambiguous <= 10, "seed {seed}: {ambiguous} of 2048");
+        }
+    }
+
+    #[test]
+    fn colors_that_no_page_has_are_missed_aloud() {
+        let (collection, truth) = survey(ModeledLook::new(10, 8, 4096, 3), 1024);
+        assert_eq!(collection.inference.palette.colors, 10);
+        assert_eq!(against(&truth, &collection), (1.0, 0));
+        assert!(matches!(collection.inference.doubts[..], [infer::Doubt::Count { found: 10, expected: 16 }]));
+    }
+
+    #[test]
+    fn a_cache_in_which_nothing_evicts_is_an_error() {
+        let look = ModeledLook::new(16, 5000, 4096, 1);
+        let error = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).err().unwrap();
+        assert!(matches!(error, HostError::NoEviction { level: 2 }));
+        assert!(error.to_string().contains("hint:"));
+    }
+
+    #[test]
+    fn verification_passes_true_colors_and_fails_false_ones() {
+        let mut survey =
+            Survey::discover(target(), Method::Timing, Box::new(ModeledLook::new(16, 8, 4096, 1)), 1, Instant::now())
+                .unwrap();
+        survey.classify(2048);
+        assert!(survey.verify().holds());
+        // Groups that mix the colors: pages of one "color" no longer thrash.
+        for (i, page) in survey.pages.iter_mut().enumerate() {
+            for look in &mut page.looks {
+                look.fill(0);
+                look[i % 16] = 100;
+            }
+        }
+        assert!(!survey.verify().holds());
+    }
+
+    #[test]
+    fn contradicted_bits_are_counted_per_color() {
+        let clean = [[1.0, 0.0], [0.0, 1.0]].map(|row| row.to_vec());
+        assert_eq!(contradictions(&clean), (0, 2));
+        // Frame bits that mean nothing: no set evicts its own color.
+        assert_eq!(contradictions(&[[0.1, 0.0], [0.0, 0.2]].map(|row| row.to_vec())), (2, 2));
+        // Two bit colors that are one: each evicts the other.
+        assert_eq!(contradictions(&[[1.0, 0.9], [0.8, 1.0]].map(|row| row.to_vec())), (2, 2));
+    }
 }
