@@ -218,6 +218,15 @@ fn a_flood_that_its_own_control_equals_proves_nothing() {
 }
 
 #[test]
+fn sharing_that_contradicts_the_declaration_is_said_in_words() {
+    let words = "declared private to each CPU, but CPUs were seen to evict each other’s lines";
+    let mut evidence = synthetic::full();
+    assert!(!check(&evidence).contains(words), "the third level is declared shared, the second was not seen to be");
+    evidence.machine.levels[2].sharing_seen.as_mut().unwrap().value = true;
+    assert!(check(&evidence).contains(&format!("L2 is {words}")));
+}
+
+#[test]
 fn without_quiet_blocks_nothing_is_claimed() {
     let mut evidence = synthetic::full();
     for outcome in evidence.experiments.iter_mut().flat_map(|e| e.conditions.values_mut()) {
