@@ -31,6 +31,8 @@ const SHARED: f64 = 0.3;
 /// Quiet rounds needed, and wanted.
 const ROUNDS_MIN: usize = 20;
 const ROUNDS_WANTED: usize = 60;
+/// Rounds after which a test ends that has seen no quiet one.
+const HOPELESS: usize = 10;
 /// Tests of a pair of CPUs, the time each may take, and the time between them: hosts move virtual CPUs from core to core, so that
 /// two of them may share a core now and not a second later.
 const TESTS: usize = 3;
@@ -173,6 +175,9 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
             let round = Round { gate, flooded, control };
             quiet += usize::from(round.is_quiet());
             rounds.push(round);
+            if quiet == 0 && rounds.len() >= HOPELESS {
+                break;
+            }
         }
         drop(end);
         Some(rounds)
