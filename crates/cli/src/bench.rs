@@ -8,7 +8,6 @@ use anyhow::Result;
 use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
-use isochrome_host::pool::FramePool;
 use isochrome_model::evidence::Experiment;
 use isochrome_model::experiment::{Job, conclude, quiet_blocks_at_least};
 use isochrome_model::report::text::table;
@@ -16,7 +15,7 @@ use isochrome_model::units::{Color, parse_list};
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, demo, files};
+use crate::{Verdict, demo, files, probe};
 
 /// Quiet blocks of each condition aimed at.
 const QUIET_BLOCKS: u64 = 10;
@@ -50,7 +49,7 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     };
     bar.finish_and_clear();
     let palette = collection.evidence();
-    let pool = FramePool::new(collection.arena, &collection.inference.page_colors, palette.colors);
+    let pool = probe::pool_of(collection);
 
     let (counters, settings) = (station.counters(), station.settle());
     let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);

@@ -10,14 +10,15 @@ use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Collection;
-use isochrome_host::pool::FramePool;
+use isochrome_host::sysfs::Note;
 use isochrome_model::evidence::{self, Evidence, Experiment, PaletteEvidence, RawFile};
 use isochrome_model::experiment::quiet_blocks_at_least;
 use isochrome_model::report::{html, text::table};
+use isochrome_model::units::CpuId;
 
 use crate::args::DemoOptions;
 use crate::station::{Station, spinner};
-use crate::{Verdict, bench, files};
+use crate::{Verdict, bench, files, probe};
 
 /// Blocks of each condition, jobs of each kind in a block.
 const AMOUNT: (usize, usize) = (60, 10);
@@ -36,7 +37,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
 
     let place = &options.place;
-    let station = Station::new(place)?;
+    let mut station = Station::new(place)?;
     let mut warnings = warnings_of(&station);
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
@@ -47,13 +48,16 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
             eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
             warnings
                 .extend(collection.inference.doubts.iter().map(|doubt| format!("The palette is in doubt: {doubt}.")));
-            let pool = FramePool::new(collection.arena, &collection.inference.page_colors, found.colors);
+            let level = found.level;
             palette = Some(found);
+            let pool = probe::pool_of(collection);
+            if !options.quick {
+                let cpus = probed_cpus(&station);
+                warnings.extend(probe::measure(&mut station, Some((&pool, level)), cpus)?.iter().map(told));
+            }
             let counters = station.counters();
             let settings = station.settle();
-            for note in settings.notes() {
-                warnings.push(format!("{}: {} (hint: {})", note.subject, note.reason, note.hint));
-            }
+            warnings.extend(settings.notes().iter().map(told));
             let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
             let (blocks, jobs) = if options.quick { QUICK_AMOUNT } else { AMOUNT };
             let amount = Amount { cpu: station.cpu, blocks, jobs, colors: None, seed: station.seed };
@@ -70,7 +74,11 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
                 raw.push(bench::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
             }
         }
-        Err(error) => warnings.insert(0, format!("No colors, so no partitioning here: {error:#}")),
+        Err(error) => {
+            warnings.insert(0, format!("No colors, so no partitioning here: {error:#}"));
+            let cpus = probed_cpus(&station);
+            warnings.extend(probe::measure(&mut station, None, cpus)?.iter().map(told));
+        }
     }
     if interrupt::interrupted() {
         warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
@@ -128,9 +136,19 @@ fn warnings_of(station: &Station) -> Vec<String> {
                 .to_owned(),
         );
     }
+    warnings.extend(station.notes.iter().map(told));
     warnings
-        .extend(station.notes.iter().map(|note| format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)));
-    warnings
+}
+
+fn told(note: &Note) -> String {
+    format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
+}
+
+/// The CPU measured on and a few others, to see whether they share its caches.
+fn probed_cpus(station: &Station) -> Vec<CpuId> {
+    const OTHERS: usize = 2;
+    let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
+    std::iter::once(station.cpu).chain(others).collect()
 }
 
 /// Evidence of what was measured, as of now.
