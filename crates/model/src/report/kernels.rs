@@ -264,7 +264,9 @@ fn staircase(clock: Clock, outcome: &Outcome, lowest: f64) -> Vec<(f64, f64)> {
 
 fn exceedance_chart(clock: Clock, kernel: &str, outcomes: &[(Condition, &Outcome)]) -> Markup {
     let most = outcomes.iter().map(|(_, outcome)| outcome.jobs.n).max().unwrap_or(1).max(1);
-    let lowest = 10f64.powf((1.0 / most as f64).log10().floor()).min(0.1);
+    let lowest_decade = ((1.0 / most as f64).log10().floor() as i32).min(-1);
+    let lowest = 10f64.powi(lowest_decade);
+    let decades: Vec<f64> = (lowest_decade..=0).map(|decade| 10f64.powi(decade)).collect();
     let lines: Vec<Line> = outcomes
         .iter()
         .map(|(condition, outcome)| {
@@ -283,7 +285,8 @@ fn exceedance_chart(clock: Clock, kernel: &str, outcomes: &[(Condition, &Outcome
         title: format!("{kernel}: share of jobs longer than a time"),
         description: format!("Median jobs: {}.", medians.collect::<Vec<_>>().join(", ")),
         x: x(&label, (shortest, longest), format::tick),
-        y: Axis::log("share of jobs that took longer", (lowest, 1.0), chart::power_of_ten),
+        y: Axis::log("share of jobs that took longer", (lowest, 1.0), chart::power_of_ten)
+            .with_ticks(&decades, chart::power_of_ten),
         lines,
         rules: vec![],
         named_lines: false,
