@@ -1,8 +1,7 @@
 //! `isochrome demo`: the heart of [Liedtke1997, §5] on this machine, and a report.
 
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::doctor;
@@ -11,14 +10,14 @@ use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Collection;
 use isochrome_host::sysfs::Note;
-use isochrome_model::evidence::{self, Evidence, Experiment, PaletteEvidence, RawFile};
+use isochrome_model::evidence::Experiment;
 use isochrome_model::experiment::quiet_blocks_at_least;
 use isochrome_model::report::{html, text::table};
 use isochrome_model::units::CpuId;
 
 use crate::args::DemoOptions;
 use crate::station::{Station, spinner};
-use crate::{Verdict, bench, files, probe};
+use crate::{Verdict, bench, evidence, files, probe};
 
 /// Blocks of each condition, jobs of each kind in a block.
 const AMOUNT: (usize, usize) = (60, 10);
@@ -71,7 +70,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
                     measured.push(bench::measure(&bench, work, &amount)?);
                 }
                 experiments.extend(measured.iter().map(bench::experiment));
-                raw.push(bench::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
+                raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
             }
         }
         Err(error) => {
@@ -85,7 +84,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     }
 
     let conclusive = experiments.iter().any(|e: &Experiment| quiet_blocks_at_least(&e.conditions) > 0);
-    let evidence = evidence(&station, palette, experiments, &raw, warnings);
+    let evidence = evidence::of(&station, palette, experiments, &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
     let index = folder.join("index.html");
     files::write(&index, &html(&evidence))?;
@@ -149,36 +148,4 @@ fn probed_cpus(station: &Station) -> Vec<CpuId> {
     const OTHERS: usize = 2;
     let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
     std::iter::once(station.cpu).chain(others).collect()
-}
-
-/// Evidence of what was measured, as of now.
-pub fn evidence(
-    station: &Station,
-    palette: Option<PaletteEvidence>,
-    experiments: Vec<Experiment>,
-    raw: &[RawFile],
-    warnings: Vec<String>,
-) -> Evidence {
-    Evidence {
-        schema: evidence::SCHEMA.to_owned(),
-        isochrome: env!("CARGO_PKG_VERSION").to_owned(),
-        taken_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        command: command_line(),
-        fingerprint: station.machine.fingerprint(),
-        machine: station.machine.clone(),
-        palette,
-        experiments,
-        warnings,
-        raw: raw.to_vec(),
-    }
-}
-
-/// The command line, the program by its name alone: where it lies is nobody's business.
-fn command_line() -> Vec<String> {
-    let mut command: Vec<String> = std::env::args().collect();
-    if let Some(program) = command.first_mut() {
-        *program =
-            Path::new(program.as_str()).file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    }
-    command
 }
