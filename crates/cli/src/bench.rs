@@ -6,9 +6,10 @@ use anyhow::Result;
 use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
-use isochrome_model::evidence::Experiment;
+use isochrome_host::sys::clock;
+use isochrome_model::evidence::{Experiment, RawFile};
 use isochrome_model::experiment::{conclude, quiet_blocks_at_least};
-use isochrome_model::report::text::table;
+use isochrome_model::report::{is_conclusive, text::table};
 use isochrome_model::units::{Color, parse_list};
 
 use serde::Serialize;
@@ -45,14 +46,14 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let bar = spinner("finding colors");
     let collection = {
         let _settings = station.pin();
-        station.collect(place, target)?
+        station.collect(place, target, colors.as_ref().map(Vec::len))?
     };
     bar.finish_and_clear();
     let palette = collection.evidence();
     let pool = probe::pool_of(collection);
 
     let (counters, settings) = (station.counters(), station.settle());
-    let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
+    let bench = Bench::new(Some(&pool), target, counters.as_ref(), &station.sysfs);
     let amount = Amount {
         cpu: station.cpu,
         blocks: options.blocks as usize,
@@ -61,25 +62,38 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
         seed: station.seed,
     };
     let measured = measure(&bench, work, &amount)?;
+    let mut warnings = evidence::warnings(&station, &bench, &settings);
     drop(settings);
 
     let experiment = experiment(&measured);
-    if let Some(path) = &options.raw {
-        files::write(path, &evidence::raw_csv(&[measured]))?;
+    let interrupted = measured.interrupted;
+    if interrupted {
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
     }
-    let quiet = quiet_blocks_at_least(&experiment.conditions);
-    let evidence = evidence::of(&station, Some(palette), vec![experiment.clone()], &[], Vec::new());
+    let mut raw = Vec::new();
+    if let Some(path) = &options.raw {
+        let text = evidence::raw_csv(&[measured]);
+        files::write(path, &text)?;
+        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
+    }
+    let evidence = evidence::of(&station, Some(palette), vec![experiment.clone()], &raw, warnings);
     if let Some(path) = &options.output {
         files::write_json(path, &evidence)?;
     }
     if options.json {
         let blocks = experiment.conditions.values().map(|outcome| outcome.blocks).sum();
         let blocks_quiet = experiment.conditions.values().map(|outcome| outcome.blocks_quiet).sum();
-        files::print_json(&Printed { experiment, blocks, blocks_quiet })?;
+        files::print_json(&Printed {
+            experiment,
+            blocks,
+            blocks_quiet,
+            counter_hz: clock::rate_hz(),
+            seed: station.seed,
+        })?;
     } else {
         files::print(&table(&evidence))?;
     }
-    Ok(if quiet > 0 { Verdict::Holds } else { Verdict::Inconclusive })
+    Ok(if is_conclusive(&evidence) && !interrupted { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
 /// The result as printed: the experiment, and beside its conditions the blocks of all of them.
@@ -89,6 +103,9 @@ struct Printed {
     experiment: Experiment,
     blocks: u64,
     blocks_quiet: u64,
+    /// Rate of the counter that all `cycles` are ticks of.
+    counter_hz: u64,
+    seed: u64,
 }
 
 fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {
@@ -123,7 +140,9 @@ pub fn measure(bench: &Bench<'_>, work: Work, amount: &Amount) -> Result<Measure
             }
         };
         let quiet = quiet_blocks_at_least(&conclude(&measured.blocks));
-        let enough = quiet >= QUIET_BLOCKS.min(amount.blocks as u64) || interrupt::interrupted();
+        // Without witness no number of rounds makes a block quiet.
+        let enough =
+            quiet >= QUIET_BLOCKS.min(amount.blocks as u64) || interrupt::interrupted() || !bench.has_witness();
         all = Some(measured);
         if enough {
             break;

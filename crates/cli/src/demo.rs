@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::doctor;
+use isochrome_host::error::HostError;
 use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
-use isochrome_host::palette::Collection;
-use isochrome_host::sysfs::Note;
-use isochrome_model::evidence::Experiment;
-use isochrome_model::experiment::quiet_blocks_at_least;
-use isochrome_model::report::{html, text::table};
+use isochrome_host::palette::{Collection, Target};
+use isochrome_model::report::{html, is_conclusive, text::table};
 use isochrome_model::units::CpuId;
 
 use crate::args::DemoOptions;
-use crate::station::{Station, spinner};
+use crate::station::{InDoubt, Station, spinner};
 use crate::{Verdict, bench, evidence, files, probe};
 
 /// Blocks of each condition, jobs of each kind in a block.
@@ -37,53 +35,54 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
 
     let place = &options.place;
     let mut station = Station::new(place)?;
-    let mut warnings = warnings_of(&station);
+    let mut warnings = Vec::new();
+    let (target, collection) = match collect(&station, options) {
+        Ok((target, collection)) => (Some(target), Some(collection)),
+        // What the machine cannot do is part of the answer; what was asked wrongly is not.
+        Err(error) if is_of_the_machine(&error) => {
+            warnings.push(format!("No colors, so no partitioning here: {error}"));
+            (Target::to_flood(&station.machine, station.cpu), None)
+        }
+        Err(error) => return Err(error),
+    };
+    let palette = collection.as_ref().map(Collection::evidence);
+    if let Some(found) = &palette {
+        eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
+    }
+    let pool = collection.map(probe::pool_of);
+    if !options.quick {
+        let cpus = probed_cpus(&station);
+        let of_level = pool.as_ref().zip(palette.as_ref()).map(|(pool, found)| (pool, found.level));
+        warnings.extend(probe::measure(&mut station, of_level, cpus)?.iter().map(evidence::told));
+    }
+
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
-    let mut palette = None;
-    match collect(&station, options) {
-        Ok((target, collection)) => {
-            let found = collection.evidence();
-            eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
-            warnings
-                .extend(collection.inference.doubts.iter().map(|doubt| format!("The palette is in doubt: {doubt}.")));
-            let level = found.level;
-            palette = Some(found);
-            let pool = probe::pool_of(collection);
-            if !options.quick {
-                let cpus = probed_cpus(&station);
-                warnings.extend(probe::measure(&mut station, Some((&pool, level)), cpus)?.iter().map(told));
-            }
-            let counters = station.counters();
-            let settings = station.settle();
-            warnings.extend(settings.notes().iter().map(told));
-            let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
-            let (blocks, jobs) = if options.quick { QUICK_AMOUNT } else { AMOUNT };
-            let amount = Amount { cpu: station.cpu, blocks, jobs, colors: None, seed: station.seed };
-            for (kernel, works) in works(options.quick) {
-                let mut measured: Vec<Measured> = Vec::new();
-                for work in works {
-                    if interrupt::interrupted() {
-                        break;
-                    }
-                    eprintln!("  {work}");
-                    measured.push(bench::measure(&bench, work, &amount)?);
+    if let Some(target) = target {
+        let (counters, settings) = (station.counters(), station.settle());
+        let bench = Bench::new(pool.as_ref(), target, counters.as_ref(), &station.sysfs);
+        let mut of_bench = evidence::warnings(&station, &bench, &settings);
+        of_bench.append(&mut warnings);
+        warnings = of_bench;
+        let (blocks, jobs) = if options.quick { QUICK_AMOUNT } else { AMOUNT };
+        let amount = Amount { cpu: station.cpu, blocks, jobs, colors: None, seed: station.seed };
+        for (kernel, works) in works(options.quick) {
+            let mut measured: Vec<Measured> = Vec::new();
+            for work in works {
+                if interrupt::interrupted() {
+                    break;
                 }
-                experiments.extend(measured.iter().map(bench::experiment));
-                raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
+                eprintln!("  {work}");
+                measured.push(bench::measure(&bench, work, &amount)?);
             }
-        }
-        Err(error) => {
-            warnings.insert(0, format!("No colors, so no partitioning here: {error:#}"));
-            let cpus = probed_cpus(&station);
-            warnings.extend(probe::measure(&mut station, None, cpus)?.iter().map(told));
+            experiments.extend(measured.iter().map(bench::experiment));
+            raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
         }
     }
     if interrupt::interrupted() {
-        warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
     }
 
-    let conclusive = experiments.iter().any(|e: &Experiment| quiet_blocks_at_least(&e.conditions) > 0);
     let evidence = evidence::of(&station, palette, experiments, &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
     let index = folder.join("index.html");
@@ -91,16 +90,31 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     files::print(&table(&evidence))?;
     let index = fs::canonicalize(&index).unwrap_or(index);
     files::print(&format!("\nreport: {}\n", index.display()))?;
-    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+    Ok(if is_conclusive(&evidence) { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
-fn collect(station: &Station, options: &DemoOptions) -> Result<(isochrome_host::palette::Target, Collection)> {
+fn collect(station: &Station, options: &DemoOptions) -> Result<(Target, Collection)> {
     let target = station.target(&options.place)?;
     let _settings = station.pin();
     let bar = spinner("finding colors");
-    let collection = station.collect(&options.place, target)?;
+    let collection = station.collect(&options.place, target, None)?;
     bar.finish_and_clear();
     Ok((target, collection))
+}
+
+/// Whether `error` says what this machine, or its state, does not allow.
+fn is_of_the_machine(error: &anyhow::Error) -> bool {
+    error.is::<InDoubt>()
+        || error
+            .downcast_ref::<HostError>()
+            .is_some_and(|error| error.may_pass() || matches!(error, HostError::OneColor { .. }))
+}
+
+/// The CPU measured on and a few others, to see whether they share its caches.
+fn probed_cpus(station: &Station) -> Vec<CpuId> {
+    const OTHERS: usize = 2;
+    let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
+    std::iter::once(station.cpu).chain(others).collect()
 }
 
 /// What is run, by kernel.
@@ -118,34 +132,4 @@ fn works(quick: bool) -> Vec<(&'static str, Vec<Work>)> {
         ("matmul", few(&SLICES_US).into_iter().map(|slice_us| Work::Matmul { slice_us }).collect()),
         ("combined", few(&RATES_HZ).into_iter().map(|rate_hz| Work::Combined { rate_hz }).collect()),
     ]
-}
-
-/// What the reader must know of the machine to judge the numbers.
-fn warnings_of(station: &Station) -> Vec<String> {
-    let mut warnings = Vec::new();
-    if let Some(hypervisor) = &station.machine.hypervisor {
-        warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): other guests share caches and CPUs unseen. Only blocks whose control was \
-             quiet count; how many were is stated with every result."
-        ));
-    }
-    if station.counters().is_none() {
-        warnings.push(
-            "No performance counters of cache misses here: lines lost are judged by time, and miss counts are absent."
-                .to_owned(),
-        );
-    }
-    warnings.extend(station.notes.iter().map(told));
-    warnings
-}
-
-fn told(note: &Note) -> String {
-    format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
-}
-
-/// The CPU measured on and a few others, to see whether they share its caches.
-fn probed_cpus(station: &Station) -> Vec<CpuId> {
-    const OTHERS: usize = 2;
-    let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
-    std::iter::once(station.cpu).chain(others).collect()
 }

@@ -13,11 +13,17 @@ use crate::args::PaletteOptions;
 use crate::station::{Station, method, spinner};
 use crate::{Verdict, files};
 
+/// Share of the pages that two surveys must agree on.
+const SAME: f64 = 0.98;
+
 /// The result as printed.
 #[derive(Serialize)]
 struct Outcome {
     #[serde(flatten)]
     palette: PaletteEvidence,
+    /// Surveys made until none was in doubt, the last included; their time is part of `seconds`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u64>,
     /// Why not to trust it; empty when nothing speaks against it.
     doubts: Vec<Doubt>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,7 +59,8 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
         files::print(&text(&outcome))?;
     }
     let verified = outcome.verification.as_ref().is_none_or(Verification::holds);
-    Ok(if outcome.doubts.is_empty() && verified { Verdict::Holds } else { Verdict::Inconclusive })
+    let same = outcome.again.iter().all(|again| again.agreement.is_some_and(|share| share >= SAME));
+    Ok(if outcome.doubts.is_empty() && verified && same { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
 fn measured(options: &PaletteOptions) -> Result<Outcome> {
@@ -61,7 +68,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let place = &options.place;
     let station = Station::new(place)?;
     let target = station.target(place)?;
-    let pages_limit = crate::station::pages_in(place.memory, station.machine.page_bytes);
+    let pages_limit = place.memory.0 / station.machine.page_bytes.0;
     anyhow::ensure!(
         options.pages as u64 <= pages_limit,
         "{} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
@@ -70,13 +77,29 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     );
     let _settings = station.pin();
     let bar = spinner("finding colors");
-    let mut survey = station.survey(place, target, options.pages)?;
+    let (mut survey, attempts) = station.survey(place, target, options.pages)?;
+    for (method, error) in survey.refused() {
+        let reason = error.to_string();
+        bar.println(format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
+    }
     let verification = options.verify.then(|| survey.verify());
     let first = survey.finish();
     let palette = first.evidence();
     let Collection { mut arena, samples: seen, inference, .. } = first;
     if let Some(path) = &options.samples {
         files::write_json_compact(path, &seen)?;
+    }
+    if let Some(path) = &options.output {
+        anyhow::ensure!(
+            inference.doubts.is_empty(),
+            "{}: not written, the palette is in doubt: {}\n  hint: try again when the machine is quieter",
+            path.display(),
+            inference.doubts[0]
+        );
+        let mut palette = inference.palette.clone();
+        palette.fingerprint = Some(station.machine.fingerprint());
+        palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
+        files::write_json_compact(path, &palette)?;
     }
     let mut again = Vec::new();
     for (i, by) in options.again.iter().enumerate() {
@@ -94,13 +117,14 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         arena = second.arena;
     }
     bar.finish_and_clear();
-    if let Some(path) = &options.output {
-        let mut palette = inference.palette.clone();
-        palette.fingerprint = Some(station.machine.fingerprint());
-        palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
-        files::write_json_compact(path, &palette)?;
-    }
-    Ok(Outcome { palette, doubts: inference.doubts, verification, again, seed: Some(station.seed) })
+    Ok(Outcome {
+        palette,
+        attempts: Some(attempts),
+        doubts: inference.doubts,
+        verification,
+        again,
+        seed: Some(station.seed),
+    })
 }
 
 fn replayed(samples: &Samples) -> Outcome {
@@ -119,7 +143,7 @@ fn replayed(samples: &Samples) -> Outcome {
         eviction,
         rule: rule_in_words,
     };
-    Outcome { palette, doubts, verification: None, again: Vec::new(), seed: None }
+    Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), seed: None }
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -139,12 +163,20 @@ fn text(outcome: &Outcome) -> String {
     );
     let _ = writeln!(text, "{}", palette.rule);
     if let Some(verification) = &outcome.verification {
-        let [fits, thrashes, spread, control] = verification.means().map(|share| share * 100.0);
+        let worst = verification.worst();
+        let percent = [worst.fits, worst.thrashes, worst.spread, worst.control].map(|share| share * 100.0);
         let _ = writeln!(
             text,
-            "verified without eviction sets: as many pages of a color as ways lose {fits:.1} %, half as many more {thrashes:.1} %, \
-             half as many of every color {spread:.1} % (control {control:.1} %): {}",
-            if verification.holds() { "these are colors" } else { "these are NOT colors" }
+            "verified without eviction sets, worst color, lowest of 8 looks: as many pages of it as ways lose {:.1} %, half as many more \
+             {:.1} %, half as many of every color {:.1} % (control {:.1} %): {}",
+            percent[0],
+            percent[1],
+            percent[2],
+            percent[3],
+            match verification.failed().as_slice() {
+                [] => "these are colors".to_owned(),
+                failed => format!("NOT colors: {}", format_list(failed)),
+            }
         );
     }
     for again in &outcome.again {

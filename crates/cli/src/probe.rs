@@ -22,7 +22,7 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let bar = spinner("finding colors");
     let colors = station.target(place).and_then(|target| {
         let _settings = station.pin();
-        Ok((target.level, station.collect(place, target)?))
+        Ok((target.level, station.collect(place, target, None)?))
     });
     bar.finish_and_clear();
     let pool = match colors {

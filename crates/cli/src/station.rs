@@ -1,6 +1,6 @@
 //! What every measuring verb begins with: the machine, a CPU to measure on, settings, colored memory.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -12,12 +12,15 @@ use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::Method;
-use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
 
 use crate::args::{By, Place};
 
 /// Priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
+
+/// Stack touched before anything is timed.
+const STACK: Bytes = Bytes(256 << 10);
 
 /// Surveys tried while their outcome is in doubt.
 const ATTEMPTS: u64 = 3;
@@ -68,17 +71,21 @@ impl Station {
                 let list: Vec<u32> = allowed.iter().map(|c| c.0).collect();
                 anyhow::bail!(
                     "CPU {cpu} is not one this process may run on\n  hint: choose among {}",
-                    isochrome_model::units::format_list(&list)
+                    format_list(&list)
                 )
             }
             None => *allowed.last().context("this process may run on no CPU")?,
         };
-        Ok(Station { sysfs, machine, notes, processor, cpu, seed: place.seed.unwrap_or_else(|| fastrand::u64(..)) })
+        // As many digits as people copy without mistakes.
+        let seed = place.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        eprintln!("on CPU {}, seed {seed}", cpu.0);
+        Ok(Station { sysfs, machine, notes, processor, cpu, seed })
     }
 
     /// Pins the calling thread to the station's CPU, at real-time priority where that is permitted.
     pub fn settle(&self) -> RealtimeSettings {
-        RealtimeRequest::new().pin(self.cpu).fifo(FIFO_PRIORITY).timer_slack(Ns(1)).apply()
+        // Memory is not locked: a lock does not keep frames in place, and pages that are used all the time are not swapped.
+        RealtimeRequest::new().pin(self.cpu).fifo(FIFO_PRIORITY).timer_slack(Ns(1)).prefault_stack(STACK).apply()
     }
 
     /// Pins the calling thread to the station's CPU.
@@ -91,22 +98,26 @@ impl Station {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
     }
 
-    /// Surveys `pages` pages as `place` asks, again while the outcome is in doubt or a disturbance kept it from starting.
-    pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<Survey> {
-        for attempt in 0.. {
+    /// Surveys `pages` pages as `place` asks, again while the outcome is in doubt or a disturbance kept it from starting. Gives
+    /// the survey and how many attempts it took; their time is part of its time.
+    pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<(Survey, u64)> {
+        let begin = Instant::now();
+        let mut attempt = 0;
+        loop {
             let last = attempt + 1 == ATTEMPTS;
             match self.survey_once(place, target, self.seed.wrapping_add(attempt)) {
                 Ok(mut survey) => {
+                    survey.count_from(begin);
                     survey.classify(pages);
                     if last || survey.inference().doubts.is_empty() {
-                        return Ok(survey);
+                        return Ok((survey, attempt + 1));
                     }
                 }
                 Err(error) if last || !error.may_pass() => return Err(error.into()),
                 Err(_) => {}
             }
+            attempt += 1;
         }
-        unreachable!("the last attempt returns")
     }
 
     fn survey_once(&self, place: &Place, target: Target, seed: u64) -> Result<Survey, HostError> {
@@ -121,14 +132,20 @@ impl Station {
     /// Finds the colors of enough pages for experiments (floods of every color and tasks, twice over), and verifies them.
     ///
     /// Fails with [`InDoubt`] when the colors cannot be trusted.
-    pub fn collect(&self, place: &Place, target: Target) -> Result<Collection> {
+    ///
+    /// `own`: colors that a task is to have, if that was chosen already.
+    pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<Collection> {
+        /// Per color and way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
-        let mut survey = self.survey(place, target, 0)?;
-        survey.classify_until(target.geometry.ways as usize * PAGES_PER_WAY)?;
+        /// Pages of the largest task, its witness included, with room to spare.
+        const TASK_PAGES: usize = 64;
+        let (mut survey, _) = self.survey(place, target, 0)?;
+        let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
+        survey.classify_until(target.geometry.ways as usize * PAGES_PER_WAY + task)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
-        // One verification can be disturbed; colors that are none never pass.
-        if !(0..ATTEMPTS).any(|_| survey.verify().holds()) {
-            doubts.push("the colors do not pass an eviction test of their own".to_owned());
+        let failed = survey.verify().failed();
+        if !failed.is_empty() {
+            doubts.push(format!("color {} fails an eviction test of its own", format_list(&failed)));
         }
         if !doubts.is_empty() {
             return Err(InDoubt(doubts.join("; ")).into());
@@ -171,9 +188,4 @@ pub fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned());
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
-}
-
-/// `bytes` in the units of the command line.
-pub fn pages_in(bytes: Bytes, page_bytes: Bytes) -> u64 {
-    bytes.0 / page_bytes.0.max(1)
 }

@@ -561,7 +561,7 @@ fn own_frame_number() -> io::Result<u64> {
     let mut arena = Arena::map(1)?;
     arena.bytes_mut()[0] = 1;
     std::fs::File::open("/proc/self/pagemap")?;
-    Ok(pagemap::frames(&arena)[0].map_or(0, |frame| frame.0))
+    Ok(pagemap::frames(&arena, 0..1)[0].map_or(0, |frame| frame.0))
 }
 
 #[cfg(test)]

@@ -230,14 +230,19 @@ pub enum HostError {
     /// All heaps are taken.
     #[error("{0}\n  hint: memory that outlived its heap is kept for good; this is a bug, please report it")]
     Heap(#[from] TooManyHeaps),
-    /// A task's memory did not end up where it was to be.
+    /// Nothing is allocated on chosen pages.
     #[error(
-        "{used} bytes of a task's memory lie on the chosen pages, {spilled} elsewhere\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
+        "a task's memory does not lie on the chosen pages\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
     )]
-    HeapMissed {
+    NoHeapAllocator,
+    /// A task allocates more than its working set says.
+    #[error(
+        "a task needs {} bytes, {spilled} more than it says\n  hint: this is a bug in the kernel's working set, please report it with the command line", used + spilled
+    )]
+    HeapTooSmall {
         /// Bytes on the chosen pages.
         used: usize,
-        /// Bytes elsewhere.
+        /// Bytes that did not fit.
         spilled: usize,
     },
     /// The CPUs this thread may run on could not be learned.

@@ -18,7 +18,7 @@ use crate::interrupt;
 use crate::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use crate::palette::Target;
 use crate::palette::look::{self, TimedLook, WalkTicks, Walker};
-use crate::pool::{ColoredRegion, FramePool};
+use crate::pool::FramePool;
 use crate::steal::CpuTicks;
 use crate::sys::clock;
 use crate::sys::heap::{Ground, Heap};
@@ -123,7 +123,8 @@ pub struct Measured {
 
 /// Where experiments run: memory of known colors, the shape of the cache, counters where there are any.
 pub struct Bench<'a> {
-    pool: &'a FramePool,
+    /// `None` where the machine has no colors: then only the conditions without any are run.
+    pool: Option<&'a FramePool>,
     geometry: Geometry,
     /// Counters of level-2 and level-1 misses, in this order.
     counters: Option<&'a Counters>,
@@ -198,7 +199,10 @@ impl Body {
     fn check(&self) -> Result<(), HostError> {
         match self {
             Body::Short(kernel) => kernel.check()?,
-            Body::Long { matmul, .. } => matmul.check()?,
+            Body::Long { matmul, filter, .. } => {
+                matmul.check()?;
+                filter.as_ref().map_or(Ok(()), Filter::check)?;
+            }
         }
         Ok(())
     }
@@ -232,14 +236,14 @@ impl<G: Ground> Witness<G> {
 
 /// The co-runner: what it does between the parts of a job.
 struct CoRunner {
-    floods: Vec<(ColoredRegion, Flood)>,
+    floods: Vec<(Box<dyn Ground>, Flood)>,
 }
 
 impl CoRunner {
     #[inline]
     fn flood(&self) {
-        for (region, flood) in &self.floods {
-            region.arena().carry_out(flood.accesses());
+        for (memory, flood) in &self.floods {
+            memory.ground().carry_out(flood.accesses());
         }
     }
 }
@@ -258,16 +262,32 @@ struct Setting {
 }
 
 impl<'a> Bench<'a> {
-    /// Experiments with the memory of `pool`, whose colors are those of `target`.
-    pub fn new(pool: &'a FramePool, target: Target, counters: Option<&'a Counters>, sysfs: &'a Sysfs) -> Bench<'a> {
+    /// Experiments with the memory of `pool`, whose colors are those of `target`; without a pool, in ordinary memory only.
+    pub fn new(
+        pool: Option<&'a FramePool>,
+        target: Target,
+        counters: Option<&'a Counters>,
+        sysfs: &'a Sysfs,
+    ) -> Bench<'a> {
+        const CALIBRATIONS: u64 = 3;
         let sizes = target.sizes();
-        let walk_ticks = Arena::map(sizes.pages_needed())
-            .ok()
-            .and_then(|arena| Some(TimedLook::calibrate(arena, sizes, 1).ok()?.ticks()));
+        let calibrated =
+            |seed| Some(TimedLook::calibrate(Arena::map(sizes.pages_needed()).ok()?, sizes, seed).ok()?.ticks());
+        let walk_ticks = (0..CALIBRATIONS).find_map(calibrated);
         Bench { pool, geometry: target.geometry, counters, sysfs, walk_ticks, clock_ticks: clock::overhead() }
     }
 
-    /// Runs `work` under all four conditions.
+    /// Whether witness pages can be told apart by time. Without them no block counts, and every outcome is inconclusive.
+    pub fn has_witness(&self) -> bool {
+        self.walk_ticks.is_some()
+    }
+
+    /// Whether cache misses are counted.
+    pub fn has_counters(&self) -> bool {
+        self.counters.is_some()
+    }
+
+    /// Runs `work` under all four conditions, or without a pool under those that need no colors.
     ///
     /// `progress` is called after each block with the number of blocks done and of all. An interrupt ends the run after the
     /// block under way.
@@ -290,8 +310,11 @@ impl<'a> Bench<'a> {
         let setting =
             Setting { work, ticks_per_step, ticks_per_us, heap_pages, colors, jobs: amount.jobs, cpu: amount.cpu };
 
-        let mut order: Vec<Condition> =
-            (0..amount.blocks).flat_map(|_| [Alone, Unpartitioned, Partitioned, SingleWriter]).collect();
+        let conditions: &[Condition] = match self.pool {
+            Some(_) => &[Alone, Unpartitioned, Partitioned, SingleWriter],
+            None => &[Alone, Unpartitioned],
+        };
+        let mut order = conditions.repeat(amount.blocks);
         rng.shuffle(&mut order);
         let total = order.len();
         let mut measured = Measured { work, working_set, blocks: Vec::with_capacity(total), interrupted: false };
@@ -310,13 +333,16 @@ impl<'a> Bench<'a> {
     fn own_colors(&self, memory: Bytes) -> Vec<Color> {
         let color_bytes = self.geometry.lines_per_color(Bytes(page_bytes() as u64)) * self.geometry.line_bytes.0;
         let wanted = (memory.0 as f64 / (color_bytes as f64 * COLOR_FILL)).ceil() as u32;
-        (0..wanted.clamp(1, (self.pool.colors() / 2).max(1)) as u16).map(Color).collect()
+        let all = self.pool.map_or(0, FramePool::colors);
+        (0..wanted.clamp(1, (all / 2).max(1)) as u16).map(Color).collect()
     }
 
     fn block(&self, condition: Condition, setting: &Setting, rng: &mut fastrand::Rng) -> Result<Block, HostError> {
-        self.pool.shuffle(rng);
-        if has_own_colors(condition) {
-            let take = |pages| self.pool.take(&setting.colors, pages);
+        if let Some(pool) = self.pool {
+            pool.shuffle(rng);
+        }
+        if let Some(pool) = self.pool.filter(|_| has_own_colors(condition)) {
+            let take = |pages| pool.take(&setting.colors, pages);
             self.block_in(take(setting.heap_pages)?, take(WITNESS_PAGES)?, condition, setting, rng)
         } else {
             let map = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
@@ -334,8 +360,11 @@ impl<'a> Bench<'a> {
     ) -> Result<Block, HostError> {
         let heap = Heap::new(memory)?;
         let body = heap.enter(|| Body::make(setting.work, setting.ticks_per_step, setting.ticks_per_us))?;
-        if heap.used() == 0 || heap.spilled() > 0 {
-            return Err(HostError::HeapMissed { used: heap.used(), spilled: heap.spilled() });
+        if heap.used() == 0 {
+            return Err(HostError::NoHeapAllocator);
+        }
+        if heap.spilled() > 0 {
+            return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
         }
         let mut task = Task { body, _heap: heap };
         let line_bytes = self.geometry.line_bytes.0 as usize;
@@ -406,20 +435,28 @@ impl<'a> Bench<'a> {
     }
 
     fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, HostError> {
-        let all: Vec<Color> = (0..self.pool.colors() as u16).map(Color).collect();
-        let others: Vec<Color> = all.iter().copied().filter(|color| !own.contains(color)).collect();
-        let flood = |colors: &[Color], leaves: Leaves| -> Result<(ColoredRegion, Flood), HostError> {
-            let region = self.pool.take(colors, colors.len() * FLOOD_PAGES_PER_WAY * self.geometry.ways as usize)?;
-            let flood =
-                Flood { area: region.size(), line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
+        let flood = |memory: Box<dyn Ground>, leaves: Leaves| -> (Box<dyn Ground>, Flood) {
+            let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
+            let flood = Flood { area, line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
             // Resident and dirty before anything is timed.
-            region.arena().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
-            Ok((region, flood))
+            memory.ground().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
+            (memory, flood)
         };
+        let Some(pool) = self.pool else {
+            let pages = FLOOD_PAGES_PER_WAY * self.geometry.cache_bytes().0 as usize / page_bytes();
+            let arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+            return Ok(CoRunner { floods: vec![flood(Box::new(arena), Leaves::Dirty)] });
+        };
+        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn Ground>, Flood), HostError> {
+            let pages = colors.len() * FLOOD_PAGES_PER_WAY * self.geometry.ways as usize;
+            Ok(flood(Box::new(pool.take(colors, pages)?), leaves))
+        };
+        let all: Vec<Color> = (0..pool.colors() as u16).map(Color).collect();
+        let others: Vec<Color> = all.iter().copied().filter(|color| !own.contains(color)).collect();
         let floods = match condition {
-            Condition::Alone | Condition::Unpartitioned => vec![flood(&all, Leaves::Dirty)?],
-            Condition::Partitioned => vec![flood(&others, Leaves::Dirty)?],
-            Condition::SingleWriter => vec![flood(&others, Leaves::Dirty)?, flood(own, Leaves::Clean)?],
+            Condition::Alone | Condition::Unpartitioned => vec![colored(&all, Leaves::Dirty)?],
+            Condition::Partitioned => vec![colored(&others, Leaves::Dirty)?],
+            Condition::SingleWriter => vec![colored(&others, Leaves::Dirty)?, colored(own, Leaves::Clean)?],
         };
         Ok(CoRunner { floods })
     }

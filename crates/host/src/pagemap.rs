@@ -1,6 +1,7 @@
 //! Frame numbers of this process's pages, where the kernel shows them.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use isochrome_model::units::FrameNumber;
@@ -12,14 +13,14 @@ use crate::sys::memory::{Arena, page_bytes};
 const FRAME_BITS: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 
-/// Frame of every page of `arena`; `None` when the kernel hides frame numbers (they read as zero without CAP_SYS_ADMIN) or
-/// the page is not resident.
-pub fn frames(arena: &Arena) -> Vec<Option<FrameNumber>> {
-    let first = arena.address() / page_bytes();
-    let mut entries = vec![0u8; arena.page_count() * 8];
+/// Frames of `pages` of `arena`; `None` when the kernel hides frame numbers (they read as zero without CAP_SYS_ADMIN) or the
+/// page is not resident.
+pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
+    let first = arena.address() / page_bytes() + pages.start;
+    let mut entries = vec![0u8; pages.len() * 8];
     let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
     if read.is_err() {
-        return vec![None; arena.page_count()];
+        return vec![None; pages.len()];
     }
     entries
         .chunks_exact(8)

@@ -123,7 +123,7 @@ fn target() -> Target {
 fn every_kernel_runs_under_every_condition_and_computes_the_right_thing() {
     let (pool, sysfs) = (pool(4, 80), Sysfs::system());
     let free = pool.available();
-    let bench = Bench::new(&pool, target(), None, &sysfs);
+    let bench = Bench::new(Some(&pool), target(), None, &sysfs);
     let amount = Amount { cpu: CpuId(0), blocks: 2, jobs: 3, colors: None, seed: 1 };
     for work in [
         Work::Short(KernelKind::FilterF64, 64),
@@ -153,9 +153,20 @@ fn every_kernel_runs_under_every_condition_and_computes_the_right_thing() {
 }
 
 #[test]
+fn without_colors_the_conditions_that_need_none_still_run() {
+    let sysfs = Sysfs::system();
+    let bench = Bench::new(None, target(), None, &sysfs);
+    let amount = Amount { cpu: CpuId(0), blocks: 2, jobs: 2, colors: None, seed: 1 };
+    let measured = bench.run(Work::Short(KernelKind::FilterF64, 64), &amount, |_, _| {}).unwrap();
+    let ran: Vec<Condition> = conclude(&measured.blocks).into_keys().collect();
+    assert_eq!(ran, [Condition::Alone, Condition::Unpartitioned]);
+    assert!(measured.blocks.iter().all(|block| block.colors.is_empty()));
+}
+
+#[test]
 fn a_pool_too_small_for_the_floods_is_refused() {
     let (pool, sysfs) = (pool(4, 7), Sysfs::system());
-    let bench = Bench::new(&pool, target(), None, &sysfs);
+    let bench = Bench::new(Some(&pool), target(), None, &sysfs);
     let amount = Amount { cpu: CpuId(0), blocks: 1, jobs: 1, colors: None, seed: 1 };
     let error = bench.run(Work::Short(KernelKind::Dct, 64), &amount, |_, _| {}).unwrap_err();
     assert!(matches!(error, HostError::ColorExhausted { .. }), "{error}");

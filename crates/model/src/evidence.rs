@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::stats::HighWaterMark;
-use crate::units::{Bytes, Color, Cycles, Ns};
+use crate::units::{Bytes, Color, CpuId, Cycles, Ns};
 
 /// Version of the evidence file.
 pub const SCHEMA: &str = "isochrome-evidence/1";
@@ -23,6 +23,12 @@ pub struct Evidence {
     pub taken_unix_s: u64,
     /// The command line that made it.
     pub command: Vec<String>,
+    /// Seed of every random choice of the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+    /// CPU the experiments ran on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuId>,
     /// The machine, with what was measured of it.
     pub machine: Machine,
     /// [`Machine::fingerprint`] of the machine at that time.

@@ -52,37 +52,65 @@ const CCDF_POINTS: usize = 64;
 ///
 /// A condition without a quiet block has an outcome with `n` = 0. All blocks must hold the same number of jobs.
 pub fn conclude(blocks: &[Block]) -> BTreeMap<Condition, Outcome> {
-    let mut by_condition = BTreeMap::<Condition, Vec<&Block>>::new();
-    for block in blocks {
-        by_condition.entry(block.condition).or_default().push(block);
-    }
-    // Of a condition without undisturbed blocks nothing is left, and nothing is concluded.
-    let undisturbed: BTreeMap<Condition, Vec<&Block>> = by_condition
-        .iter()
-        .map(|(condition, blocks)| (*condition, blocks.iter().copied().filter(|b| kept_its_cache(b)).collect()))
-        .collect();
-    let control_medians: Vec<Vec<u64>> =
-        undisturbed.values().map(|blocks| blocks.iter().map(|b| median_cycles(&b.control)).collect()).collect();
-    let quiet = quiet_blocks(&control_medians, QUIET_TOLERANCE);
-    by_condition
+    let selection = select(blocks);
+    selection
         .into_iter()
-        .zip(undisturbed.values().zip(quiet.kept.iter().zip(&quiet.quiet_n)))
-        .map(|((condition, blocks), (undisturbed, (kept, quiet_n)))| {
-            let kept: Vec<&Block> = kept.iter().map(|i| undisturbed[*i]).collect();
-            (condition, outcome(&kept, blocks.len() as u64, *quiet_n as u64))
+        .map(|(condition, Selection { all, quiet, kept })| {
+            let kept: Vec<&Block> = kept.into_iter().map(|i| &blocks[i]).collect();
+            (condition, outcome(&kept, all, quiet))
         })
         .collect()
 }
 
-/// The smallest number of quiet blocks of any condition, and of none where a condition has no block at all.
+/// Which of `blocks` count in [`conclude`].
+pub fn kept(blocks: &[Block]) -> Vec<bool> {
+    let mut kept = vec![false; blocks.len()];
+    for i in select(blocks).into_values().flat_map(|selection| selection.kept) {
+        kept[i] = true;
+    }
+    kept
+}
+
+/// Blocks of one condition: how many, how many of them quiet, and those that count, by their place among all blocks.
+struct Selection {
+    all: u64,
+    quiet: u64,
+    kept: Vec<usize>,
+}
+
+fn select(blocks: &[Block]) -> BTreeMap<Condition, Selection> {
+    let mut by_condition = BTreeMap::<Condition, Vec<usize>>::new();
+    for (i, block) in blocks.iter().enumerate() {
+        by_condition.entry(block.condition).or_default().push(i);
+    }
+    let undisturbed: Vec<Vec<usize>> = by_condition
+        .values()
+        .map(|places| places.iter().copied().filter(|i| kept_its_cache(&blocks[*i])).collect())
+        .collect();
+    let control_medians: Vec<Vec<u64>> =
+        undisturbed.iter().map(|places| places.iter().map(|i| median_cycles(&blocks[*i].control)).collect()).collect();
+    let quiet = quiet_blocks(&control_medians, QUIET_TOLERANCE);
+    by_condition
+        .into_iter()
+        .zip(undisturbed.iter().zip(quiet.kept.iter().zip(&quiet.quiet_n)))
+        .map(|((condition, all), (undisturbed, (kept, quiet_n)))| {
+            let kept = kept.iter().map(|k| undisturbed[*k]).collect();
+            (condition, Selection { all: all.len() as u64, quiet: *quiet_n as u64, kept })
+        })
+        .collect()
+}
+
+/// The smallest number of quiet blocks of any of the four conditions; 0 where one has no block at all.
 pub fn quiet_blocks_at_least(outcomes: &BTreeMap<Condition, Outcome>) -> u64 {
-    outcomes.values().map(|outcome| outcome.blocks_quiet).min().unwrap_or(0)
+    use Condition::{Alone, Partitioned, SingleWriter, Unpartitioned};
+    let quiet = |condition| outcomes.get(&condition).map_or(0, |outcome: &Outcome| outcome.blocks_quiet);
+    [Alone, Unpartitioned, Partitioned, SingleWriter].map(quiet).into_iter().min().unwrap_or(0)
 }
 
 /// Whether the cache kept its contents while the control did nothing: what the control's execution times may be too coarse to
-/// show, since a core fetches ahead what is read in order.
+/// show, since a core fetches ahead what is read in order. Without a witness nobody knows, and the block does not count.
 fn kept_its_cache(block: &Block) -> bool {
-    median_lost(&block.control).is_none_or(|lost| lost <= QUIET_LOST)
+    median_lost(&block.control).is_some_and(|lost| lost <= QUIET_LOST)
 }
 
 fn median_lost(jobs: &[Job]) -> Option<f64> {
@@ -136,7 +164,7 @@ mod tests {
     use super::*;
 
     fn jobs(cycles: &[u64]) -> Vec<Job> {
-        cycles.iter().map(|c| Job { cycles: Cycles(*c), l2_misses: None, l1_misses: None, lost: None }).collect()
+        cycles.iter().map(|c| Job { cycles: Cycles(*c), l2_misses: None, l1_misses: None, lost: Some(0.0) }).collect()
     }
 
     fn block(condition: Condition, flooded: &[u64], control: &[u64]) -> Block {
@@ -162,6 +190,7 @@ mod tests {
         assert_eq!(unpartitioned.jobs.n, 2);
         assert_eq!(unpartitioned.jobs.cycles_max, Cycles(310));
         assert_eq!(partitioned.jobs.cycles_max, Cycles(111));
+        assert_eq!(kept(&blocks), [true, false, false, true, false]);
         assert_eq!(partitioned.high_water_mark, HighWaterMark { value: 111, n: 2, last_rose_at: 2 });
     }
 
@@ -189,6 +218,20 @@ mod tests {
         let outcomes = conclude(&[disturbed, quiet]);
         assert_eq!((outcomes[&Condition::Partitioned].blocks, outcomes[&Condition::Partitioned].blocks_quiet), (2, 1));
         assert_eq!(outcomes[&Condition::Partitioned].control.lost_median, Some(0.02));
+    }
+
+    #[test]
+    fn a_block_without_a_witness_does_not_count() {
+        let mut blind = block(Condition::Alone, &[10, 11], &[10, 10]);
+        blind.control[0].lost = None;
+        assert_eq!(conclude(&[blind])[&Condition::Alone].blocks_quiet, 0);
+    }
+
+    #[test]
+    fn a_condition_that_was_not_run_has_no_quiet_block() {
+        let outcomes = conclude(&[block(Condition::Alone, &[10], &[10])]);
+        assert_eq!(outcomes[&Condition::Alone].blocks_quiet, 1);
+        assert_eq!(quiet_blocks_at_least(&outcomes), 0);
     }
 
     #[test]

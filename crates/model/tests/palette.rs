@@ -69,6 +69,19 @@ fn samples_that_were_cut_are_refused() {
 }
 
 #[test]
+fn frame_bits_that_two_groups_contradict_are_a_doubt_and_no_panic() {
+    let mut samples = clean(&[(Some(15), 15), (Some(3), 3)], 16);
+    samples.method = Method::Bits;
+    (samples.cross[3][4], samples.cross[4][3]) = (0.4, 0.4);
+    let inference = infer(&samples);
+    assert_eq!(inference.page_colors, [Some(Color(15)), Some(Color(3))]);
+    assert_eq!(inference.doubts.len(), 2, "{:?}", inference.doubts);
+    samples.groups.clear();
+    samples.cross.clear();
+    assert_eq!(samples.check().unwrap_err().expected, 16);
+}
+
+#[test]
 fn clean_samples_give_every_page_its_color() {
     let pages = hidden(2000, 16, 1);
     let inference = infer(&clean(&pages, 16));

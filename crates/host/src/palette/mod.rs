@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
-use isochrome_model::machine::Machine;
+use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId};
@@ -55,6 +55,16 @@ impl Target {
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
+    /// The outermost level that `cpu` has to itself, else level 2, whether it can be colored or not: what is flooded where nothing
+    /// can be partitioned.
+    pub fn to_flood(machine: &Machine, cpu: CpuId) -> Option<Target> {
+        let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction && level.level > 1);
+        let chosen = data().filter(|level| level.is_private_to(cpu)).max_by_key(|level| level.level);
+        let chosen = chosen.or_else(|| data().min_by_key(|level| level.level))?;
+        let inner = machine.data_level(chosen.level - 1).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        Some(Target { level: chosen.level, geometry: chosen.geometry.value, inner })
+    }
+
     /// Sizes of the level and of the one inside it.
     pub fn sizes(&self) -> LevelSizes {
         LevelSizes {
@@ -85,7 +95,10 @@ pub struct Survey {
     /// Pages fit for looks: those from here on have not been touched.
     ready: u32,
     begin: Instant,
+    elapsed: Duration,
     classifying: Duration,
+    /// Methods that were tried first and why they did not do.
+    refused: Vec<(Method, HostError)>,
 }
 
 /// Classified memory and how it was classified.
@@ -96,7 +109,7 @@ pub struct Collection {
     pub samples: Samples,
     /// What it means.
     pub inference: Inference,
-    /// Whole time.
+    /// Whole time until the last page was classified.
     pub elapsed: Duration,
     /// Time of classification alone, confirmation of ambiguous pages included.
     pub classifying: Duration,
@@ -131,8 +144,19 @@ impl Survey {
     /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
     /// counters, time.
     pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        let by = |method| Self::start_by(method, target, Self::memory(target, limit)?, processor, seed);
-        by(Method::Bits).or_else(|_| by(Method::Counters)).or_else(|_| by(Method::Timing))
+        let mut refused = Vec::new();
+        for method in [Method::Bits, Method::Counters] {
+            match Self::start_by(method, target, Self::memory(target, limit)?, processor, seed) {
+                Ok(mut survey) => {
+                    survey.refused = refused;
+                    return Ok(survey);
+                }
+                Err(error) => refused.push((method, error)),
+            }
+        }
+        let mut survey = Self::start_by(Method::Timing, target, Self::memory(target, limit)?, processor, seed)?;
+        survey.refused = refused;
+        Ok(survey)
     }
 
     /// Begins a survey of `arena` with `method`.
@@ -167,10 +191,10 @@ impl Survey {
     /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
     fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
         survey.make_ready(survey.crowd());
-        let frames = pagemap::frames(survey.look.arena());
+        let frames = pagemap::frames(survey.look.arena(), 0..survey.ready as usize);
         let search = survey.target.search();
         let mut groups = vec![Vec::new(); search.colors_expected];
-        for (page, frame) in (0u32..).zip(&frames[..survey.ready as usize]) {
+        for (page, frame) in (0u32..).zip(&frames) {
             let frame = frame.ok_or(HostError::FramesHidden)?;
             let color = survey.target.geometry.color_of(frame, Bytes(page_bytes() as u64));
             groups[usize::from(color.0)].push(page);
@@ -202,7 +226,9 @@ impl Survey {
             pages: Vec::new(),
             ready: 0,
             begin,
+            elapsed: Duration::ZERO,
             classifying: Duration::ZERO,
+            refused: Vec::new(),
         }
     }
 
@@ -269,10 +295,22 @@ impl Survey {
         if self.method != Method::Bits {
             self.look_at(first as u32..end as u32);
         }
-        for (page, frame) in self.pages.iter_mut().zip(pagemap::frames(self.look.arena())).skip(first) {
+        let frames = pagemap::frames(self.look.arena(), first..end);
+        for (page, frame) in self.pages[first..].iter_mut().zip(frames) {
             page.frame = frame;
         }
         self.classifying += begin.elapsed();
+        self.elapsed = self.begin.elapsed();
+    }
+
+    /// Counts the time of the survey from `begin` on: attempts before this one belong to it.
+    pub fn count_from(&mut self, begin: Instant) {
+        self.begin = begin;
+    }
+
+    /// Methods that were tried before the one that did, and why they did not do.
+    pub fn refused(&self) -> &[(Method, HostError)] {
+        &self.refused
     }
 
     /// Classifies until there are at least `wanted` pages of every color, 1024 pages at a time.
@@ -324,30 +362,54 @@ impl Survey {
         }
     }
 
-    /// Puts the colors to a test that does not use the eviction sets: do as many pages of one color as the cache has ways fit,
-    /// do half as many more thrash, and do as many pages of all colors together fit?
+    /// Puts every color to a test that does not use the eviction sets: do as many of its pages as the cache has ways fit, do half
+    /// as many more thrash, and do half as many pages as ways of *every* color together fit?
+    ///
+    /// Each share is the lowest of several looks, and a color that fails is tested again with other pages, a few times: noise
+    /// makes a true color fail now and then, nothing makes a false one pass.
     pub fn verify(&mut self) -> Verification {
-        let colors: Vec<Option<Color>> = self.inference().page_colors;
+        const TRIES: usize = 4;
+        let colors = self.inference().page_colors;
         let members = |color: u16| -> Vec<u32> {
             (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
         };
         let by_color: Vec<Vec<u32>> = (0..self.colors() as u16).map(members).collect();
+        let shares = (0..by_color.len())
+            .map(|color| {
+                let mut shares = self.verify_color(color, &by_color);
+                for _ in 1..TRIES {
+                    if shares.is_none_or(|shares| shares.hold()) {
+                        break;
+                    }
+                    shares = self.verify_color(color, &by_color);
+                }
+                shares
+            })
+            .collect();
+        Verification { shares }
+    }
+
+    /// One test of one color; `None` when it has too few pages.
+    fn verify_color(&mut self, color: usize, by_color: &[Vec<u32>]) -> Option<VerifiedShares> {
         let ways = self.target.geometry.ways as usize;
-        let mut verification = Verification { fits: vec![], thrashes: vec![], spread: vec![], control: vec![] };
-        for members in by_color.iter().filter(|m| m.len() >= ways + ways / 2) {
-            let chosen = rng_sample(&mut self.rng, members, ways + ways / 2);
-            verification.control.push(self.lost(&chosen[..1]));
-            verification.fits.push(self.lost(&chosen[..ways]));
-            verification.thrashes.push(self.lost(&chosen));
-            let mut spread: Vec<u32> = vec![chosen[0]];
-            for members in &by_color {
-                spread.extend(rng_sample(&mut self.rng, members, (ways / 2).min(members.len())));
-            }
-            spread.dedup();
-            spread.truncate(by_color.len() * ways / 2);
-            verification.spread.push(self.lost(&spread));
+        let mut choose = |members: &[u32], count| self.rng.choose_multiple(members.iter().copied(), count);
+        let chosen = choose(&by_color[color], ways + ways / 2);
+        if chosen.len() < ways + ways / 2 {
+            return None;
         }
-        verification
+        // Half the ways of every color, the page looked at among its own.
+        let mut spread = chosen[..ways / 2].to_vec();
+        for (other, members) in by_color.iter().enumerate() {
+            if other != color {
+                spread.extend(choose(members, ways / 2));
+            }
+        }
+        Some(VerifiedShares {
+            fits: self.lost(&chosen[..ways]),
+            thrashes: self.lost(&chosen),
+            spread: self.lost(&spread),
+            control: self.lost(&chosen[..1]),
+        })
     }
 
     /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several looks.
@@ -377,7 +439,7 @@ impl Survey {
     pub fn finish(self) -> Collection {
         let samples = self.samples();
         let inference = infer(&samples);
-        let (elapsed, classifying) = (self.begin.elapsed(), self.classifying);
+        let (elapsed, classifying) = (self.elapsed, self.classifying);
         Collection { inference, samples, elapsed, classifying, arena: self.look.into_arena() }
     }
 }
@@ -406,36 +468,55 @@ impl Collection {
     }
 }
 
-/// Shares of a page lost in the test of [`Survey::verify`], one per color.
+/// Shares of a page lost in one color's test of [`Survey::verify`].
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct VerifiedShares {
+    /// With as many pages of the color as ways.
+    pub fits: f32,
+    /// With half as many more.
+    pub thrashes: f32,
+    /// With half as many pages as ways of every color.
+    pub spread: f32,
+    /// With no other page.
+    pub control: f32,
+}
+
+impl VerifiedShares {
+    /// Below 5 % lost over the control where pages fit, half or more where they thrash.
+    pub fn hold(self) -> bool {
+        self.fits - self.control < 0.05 && self.spread - self.control < 0.05 && self.thrashes >= 0.5
+    }
+}
+
+/// The outcome of [`Survey::verify`], one entry per color.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Verification {
-    /// With as many pages of one color as ways.
-    pub fits: Vec<f32>,
-    /// With half as many more.
-    pub thrashes: Vec<f32>,
-    /// With half as many pages as ways of every color.
-    pub spread: Vec<f32>,
-    /// With no other page.
-    pub control: Vec<f32>,
+    /// Shares lost; none for a color with too few pages to test.
+    pub shares: Vec<Option<VerifiedShares>>,
 }
 
 impl Verification {
-    /// Mean shares: (fits, thrashes, spread, control).
-    pub fn means(&self) -> [f32; 4] {
-        [&self.fits, &self.thrashes, &self.spread, &self.control]
-            .map(|shares| shares.iter().sum::<f32>() / shares.len().max(1) as f32)
+    /// Colors that failed or could not be tested.
+    pub fn failed(&self) -> Vec<u32> {
+        (0..).zip(&self.shares).filter(|(_, s)| !s.is_some_and(VerifiedShares::hold)).map(|(color, _)| color).collect()
     }
 
-    /// Whether the colors act as colors: below 5 % lost over the control where pages fit, half or more where they thrash.
+    /// Whether every color acts as one.
     pub fn holds(&self) -> bool {
-        let [fits, thrashes, spread, control] = self.means();
-        !self.fits.is_empty() && fits - control < 0.05 && spread - control < 0.05 && thrashes >= 0.5
+        !self.shares.is_empty() && self.failed().is_empty()
     }
-}
 
-/// `count` different members, in random order.
-fn rng_sample(rng: &mut fastrand::Rng, members: &[u32], count: usize) -> Vec<u32> {
-    rng.choose_multiple(members.iter().copied(), count)
+    /// The worst color's share of each kind: most lost where pages fit and are spread, least where they thrash, most in
+    /// the control.
+    pub fn worst(&self) -> VerifiedShares {
+        let tested = || self.shares.iter().flatten();
+        VerifiedShares {
+            fits: tested().map(|s| s.fits).fold(0.0, f32::max),
+            thrashes: tested().map(|s| s.thrashes).fold(1.0, f32::min),
+            spread: tested().map(|s| s.spread).fold(0.0, f32::max),
+            control: tested().map(|s| s.control).fold(0.0, f32::max),
+        }
+    }
 }
 
 /// The event that counts demand misses of data at `level`.
@@ -455,14 +536,14 @@ fn miss_counters(processor: &Processor, level: u8) -> Result<Counters, HostError
     Counters::open(&[event])
 }
 
-/// How many entries of `cross` speak against the groups being one color each, and how many there are.
+/// How many groups are not one color of their own, by their rows of `cross`, and how many there are.
 fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
-    let pairs = cross.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, s)| (i == j, *s)));
-    // The few pairs of a group with itself must not drown among those of different groups.
-    let (own, others): (Vec<_>, Vec<_>) = pairs.partition(|(own, _)| *own);
-    let lost = own.iter().filter(|(_, share)| *share < look::EVICTED / 2.0).count();
-    let hit = others.iter().filter(|(_, share)| *share >= look::EVICTED).count();
-    (lost.max(hit), own.len())
+    let contradicted = cross.iter().enumerate().filter(|(i, row)| {
+        let spared_by_own = row[*i] < look::EVICTED / 2.0;
+        let evicted_by_another = row.iter().enumerate().any(|(j, share)| j != *i && *share >= look::EVICTED);
+        spared_by_own || evicted_by_another
+    });
+    (contradicted.count(), cross.len())
 }
 
 /// Adds to each of `open` one look per group.

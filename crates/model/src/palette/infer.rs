@@ -65,7 +65,7 @@ impl fmt::Display for Doubt {
             Doubt::Uneven { p } => write!(f, "pages are spread unevenly over the colors (p = {p:.1e})"),
             Doubt::Ambiguous { pages, of } => write!(f, "{pages} of {of} pages have no clear color"),
             Doubt::Blurred { group, by, share } => {
-                write!(f, "the eviction set of color {by} evicts {:.0} % of a page of color {group}", share * 100.0)
+                write!(f, "the eviction set of group {by} evicts {:.0} % of a page of group {group}", share * 100.0)
             }
         }
     }
@@ -97,8 +97,16 @@ pub struct Inference {
 /// Concludes from `samples`: merges groups that evict each other, gives every page the color its looks agree on, looks
 /// for a linear rule over the frame numbers, and lists what speaks against the result.
 pub fn infer(samples: &Samples) -> Inference {
-    let mut group_colors = merge_groups(&samples.cross);
-    let colors = color_count(&group_colors);
+    let colors_expected = samples.geometry.color_count(samples.page_bytes);
+    // Colors from frame bits are as many as the geometry has, whatever the eviction tests say of them: that is for the doubts.
+    let (mut group_colors, colors) = match samples.method {
+        Method::Bits => ((0..samples.cross.len()).map(|i| Color(i as u16)).collect(), colors_expected),
+        Method::Timing | Method::Counters => {
+            let merged = merge_groups(&samples.cross);
+            let colors = color_count(&merged);
+            (merged, colors)
+        }
+    };
     let mut page_colors: Vec<Option<Color>> = match samples.method {
         Method::Bits => {
             samples.pages.iter().map(|page| Some(samples.geometry.color_of(page.frame?, samples.page_bytes))).collect()
@@ -116,7 +124,6 @@ pub fn infer(samples: &Samples) -> Inference {
         per_color[usize::from(color.0)] += 1;
     }
     let ambiguous: Vec<u32> = (0u32..).zip(&page_colors).filter(|(_, c)| c.is_none()).map(|(i, _)| i).collect();
-    let colors_expected = samples.geometry.color_count(samples.page_bytes);
     Inference {
         doubts: doubts(samples, &group_colors, colors, colors_expected, &per_color, ambiguous.len()),
         palette: Palette {

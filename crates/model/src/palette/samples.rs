@@ -87,7 +87,16 @@ pub struct Misshapen {
 impl Samples {
     /// Checks that every look and every row of the cross table has one entry per group.
     pub fn check(&self) -> Result<(), Misshapen> {
+        if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
+            return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });
+        }
         let groups = self.groups.len();
+        if self.method == Method::Bits {
+            let expected = self.geometry.color_count(self.page_bytes) as usize;
+            if groups != expected {
+                return Err(Misshapen { what: "the list of groups".to_owned(), found: groups, expected });
+            }
+        }
         let fits = |what: &dyn Fn() -> String, found: usize| {
             if found == groups { Ok(()) } else { Err(Misshapen { what: what(), found, expected: groups }) }
         };
@@ -99,9 +108,6 @@ impl Samples {
             for look in &page.looks {
                 fits(&|| format!("a look at page {i}"), look.len())?;
             }
-        }
-        if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
-            return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });
         }
         Ok(())
     }

@@ -22,6 +22,13 @@ use reading::{FLOODED, Kernel, Standing};
 
 pub use retention::retention_sentence;
 
+/// Whether the experiments of `evidence` say anything: whether own colors help, or that they bring nothing, in at least one setting.
+pub fn is_conclusive(evidence: &Evidence) -> bool {
+    let kernels = reading::kernels(evidence);
+    let standing = reading::headline(evidence, &kernels).0;
+    matches!(standing, Some(reading::Standing::Holds | reading::Standing::NoGain))
+}
+
 /// The report on `evidence` as one HTML file.
 pub fn html(evidence: &Evidence) -> String {
     let kernels = reading::kernels(evidence);

@@ -266,6 +266,8 @@ pub fn full() -> Evidence {
     let lcg = &mut Lcg(1997);
     let machine = machine();
     Evidence {
+        seed: Some(7),
+        cpu: Some(CpuId(1)),
         schema: evidence::SCHEMA.into(),
         isochrome: "0.1.0".into(),
         taken_unix_s: 1_767_225_600,
