@@ -11,7 +11,7 @@ use isochrome_model::units::{Bytes, Color, format_list};
 use crate::error::HostError;
 use crate::sys::heap;
 use crate::sys::memory::{Arena, page_bytes};
-use crate::sys::moving::Mover;
+use crate::sys::moving::{MoveError, Mover};
 
 /// Pages of known colors, to be taken and given back.
 pub struct FramePool(Arc<Mutex<Stock>>);
@@ -62,7 +62,7 @@ impl FramePool {
 
     /// Contiguous memory of `pages` pages: page i has color `colors[i % colors.len()]`.
     ///
-    /// Fails, and takes nothing, when a color is out of range or has too few free pages.
+    /// Fails, and takes nothing, when a color is out of range or has too few free pages, or when pages cannot be moved.
     pub fn take(&self, colors: &[Color], pages: usize) -> Result<ColoredRegion, HostError> {
         if colors.is_empty() || pages == 0 {
             return Err(HostError::NothingAsked);
@@ -87,12 +87,22 @@ impl FramePool {
             .take(pages)
             .map(|color| stock.free[usize::from(color.0)].pop().expect("the stock of every color was checked"))
             .collect();
-        let region = ColoredRegion { memory, colors: colors.to_vec(), pages: taken, stock: Arc::clone(&self.0) };
-        let moved = stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &places);
-        drop(stock);
-        match moved {
-            Ok(()) => Ok(region),
-            Err(source) => Err(HostError::MoveFailed { pages, source }),
+        let mut region = ColoredRegion { memory, colors: colors.to_vec(), pages: taken, stock: Arc::clone(&self.0) };
+        match stock.mover.move_pages(&stock.arena, &region.pages, &region.memory, &places) {
+            Ok(()) => {
+                drop(stock);
+                Ok(region)
+            }
+            Err(MoveError { moved, source }) => {
+                // What was not moved is in its place still; to move it back would put the region's empty pages there. The rest
+                // goes back as the region is dropped, which locks the pool.
+                let colors: Vec<Color> = region.page_colors().skip(moved).collect();
+                for (page, color) in region.pages.drain(moved..).zip(colors).rev() {
+                    stock.free[usize::from(color.0)].push(page);
+                }
+                drop(stock);
+                Err(HostError::MoveFailed { pages, source })
+            }
         }
     }
 }
@@ -147,12 +157,15 @@ impl Drop for ColoredRegion {
     fn drop(&mut self) {
         let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
         let places: Vec<u32> = (0..self.pages.len() as u32).collect();
-        // Pages that cannot be moved back are freed with the mapping: the pool shrinks, nothing else is harmed.
-        if stock.mover.move_pages(&self.memory, &places, &stock.arena, &self.pages).is_ok() {
-            for (i, page) in self.pages.iter().enumerate().rev() {
-                let color = self.colors[i % self.colors.len()];
-                stock.free[usize::from(color.0)].push(*page);
-            }
+        let moved = match stock.mover.move_pages(&self.memory, &places, &stock.arena, &self.pages) {
+            Ok(()) => self.pages.len(),
+            Err(error) => error.moved,
+        };
+        // Pages that cannot be moved back are freed with the mapping, and their places, which are empty, are never listed
+        // again: the pool shrinks, nothing else is harmed.
+        for (i, page) in self.pages[..moved].iter().enumerate().rev() {
+            let color = self.colors[i % self.colors.len()];
+            stock.free[usize::from(color.0)].push(*page);
         }
     }
 }
@@ -169,6 +182,25 @@ mod tests {
         }
         let colors: Vec<Option<Color>> = (0..64).map(|i| Some(Color(i % 4))).collect();
         FramePool::new(arena, &colors, 4)
+    }
+
+    /// Lets the pool move `pages` pages more, and then fail once or for good.
+    fn tire_after(pool: &FramePool, pages: usize, for_good: bool) {
+        pool.stock().mover = Mover::Tiring { left: pages.into(), for_good };
+    }
+
+    /// Takes every page that the pool lists, and holds that each still has the frame it was listed with.
+    fn assert_listed_pages_are_intact(pool: &FramePool) {
+        pool.stock().mover = Mover::open();
+        for (color, free) in pool.available().into_iter().enumerate().filter(|(_, free)| *free > 0) {
+            let mut region = pool.take(&[Color(color as u16)], free).unwrap();
+            let mut origins = origins(&mut region);
+            origins.sort_unstable();
+            origins.dedup();
+            assert_eq!(origins.len(), free, "every page is listed once");
+            // An empty page would say 0, which is the mark of page 0 alone.
+            assert!(origins.iter().all(|page| usize::from(page % 4) == color));
+        }
     }
 
     /// The pool's own number of each page of a region, which [`pool`] wrote into its first byte.
@@ -206,6 +238,40 @@ mod tests {
             other.bytes_mut().fill(0);
         }
         assert!(kept.bytes_mut().iter().all(|byte| *byte == 0xa5));
+    }
+
+    #[test]
+    fn a_move_that_fails_midway_takes_nothing() {
+        for moved in [0, 1, 5, 7] {
+            let pool = pool();
+            let free = pool.stock().free.clone();
+            tire_after(&pool, moved, false);
+            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(HostError::MoveFailed { pages: 8, .. })));
+            assert_eq!(pool.stock().free, free);
+            assert_listed_pages_are_intact(&pool);
+        }
+    }
+
+    #[test]
+    fn a_move_that_fails_midway_and_cannot_be_undone_loses_only_what_was_moved() {
+        for moved in [0, 1, 5, 7] {
+            let pool = pool();
+            tire_after(&pool, moved, true);
+            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(HostError::MoveFailed { pages: 8, .. })));
+            assert_eq!(pool.available().iter().sum::<usize>(), 64 - moved);
+            assert_listed_pages_are_intact(&pool);
+        }
+    }
+
+    #[test]
+    fn a_region_of_which_a_part_cannot_be_moved_back_returns_the_other_part() {
+        let pool = pool();
+        let region = pool.take(&[Color(1), Color(3)], 8).unwrap();
+        tire_after(&pool, 3, true);
+        drop(region);
+        // Of 1, 3, 1, 3, 1, 3, 1, 3 the first three came back.
+        assert_eq!(pool.available(), [16, 14, 16, 13]);
+        assert_listed_pages_are_intact(&pool);
     }
 
     #[test]

@@ -105,6 +105,34 @@ fn threads_allocate_in_the_heap_they_entered_only() {
     });
 }
 
+#[test]
+fn heaps_come_and_go_while_other_threads_free() {
+    std::thread::scope(|scope| {
+        let threads = [0; 2].map(|_| {
+            scope.spawn(|| {
+                // The largest blocks are mappings of their own, which the system puts where arenas were.
+                for size in [100, page_bytes(), 40 << 20].into_iter().cycle().take(30_000) {
+                    let mut block = Vec::<u8>::with_capacity(size);
+                    block.push(1);
+                    drop(std::hint::black_box(block));
+                }
+            })
+        });
+        // A free that was counted in a heap other than its own would make that heap keep its slot, of which there are few.
+        for round in 0.. {
+            let (first, _) = heap(1 + round % 300);
+            let (second, range) = heap(1 + round % 7);
+            let kept = second.enter(|| Box::new(round));
+            drop(first);
+            assert!(range.contains(&std::ptr::from_ref(&*kept).addr()));
+            assert_eq!(*kept, round);
+            if threads.iter().all(|thread| thread.is_finished()) {
+                break;
+            }
+        }
+    });
+}
+
 /// A pool whose colors are made up: enough to run experiments on, which then mean nothing.
 fn pool(colors: u16, pages_per_color: usize) -> FramePool {
     let pages = usize::from(colors) * pages_per_color;

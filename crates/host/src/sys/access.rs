@@ -9,29 +9,50 @@ use std::ops::Range;
 use isochrome_model::flood::Access;
 use isochrome_model::units::Cycles;
 
-use super::{clock, memory::Arena};
+use super::clock;
+use super::memory::{Arena, page_bytes};
+
+/// Panics unless a page is a whole number of lines of `line_bytes` bytes, each of which begins with an aligned word.
+///
+/// A page is a power of two of bytes, so these are the powers of two from a word to a page: no division, as
+/// [`Arena::touch`] asks within measured time.
+#[inline]
+fn assert_page_is_whole_lines(line_bytes: usize) {
+    assert!(
+        line_bytes.is_power_of_two() && (8..=page_bytes()).contains(&line_bytes),
+        "no page is made of lines of {line_bytes} bytes that hold an aligned word"
+    );
+}
 
 impl Arena {
     /// Writes the chain `order` (each line of a page once, by number) into `page`, which makes the page resident.
+    ///
+    /// Panics when a line lies outside the page.
     pub fn write_chain(&self, page: u32, order: &[u16], line_bytes: usize) {
+        assert_page_is_whole_lines(line_bytes);
+        let last = order.iter().max().map_or(0, |line| *line as usize * line_bytes);
+        assert!(last < page_bytes(), "a line at {last} lies outside a page");
         let base = self.page_ptr(page);
         for (line, next) in order.iter().zip(order.iter().cycle().skip(1)) {
             let (line, next) = (*line as usize * line_bytes, *next as usize * line_bytes);
-            assert!(line + 8 <= super::memory::page_bytes());
-            // SAFETY: `line` lies inside the page, which belongs to this arena, is writable and 8-byte aligned.
+            // SAFETY: `line` is no further than the last line, which was checked to begin inside the page, and it begins at a
+            // multiple of the line size, which was checked to be at least 8 and to divide the page: so the eight bytes there
+            // are aligned and inside the page, which belongs to this arena.
             unsafe { base.add(line).cast::<u64>().write_volatile(next as u64) };
         }
     }
 
-    /// Reads every line of `pages` once, independent loads.
+    /// Reads every line of `pages` once, independent loads. Panics when a page lies outside or is no whole number of lines.
     #[inline]
     pub fn touch(&self, pages: &[u32], line_bytes: usize) {
-        let page_bytes = super::memory::page_bytes();
+        assert_page_is_whole_lines(line_bytes);
+        let page_bytes = page_bytes();
         for page in pages {
             let base = self.page_ptr(*page);
             let mut offset = 0;
             while offset < page_bytes {
-                // SAFETY: `offset` lies inside the page, which belongs to this arena.
+                // SAFETY: `offset` is below the end of the page, which belongs to this arena, and a multiple of the line size,
+                // which was checked to be at least 8 and to divide the page: the eight bytes there are aligned and inside.
                 unsafe { base.add(offset).cast::<u64>().read_volatile() };
                 offset += line_bytes;
             }
@@ -42,7 +63,7 @@ impl Arena {
     #[inline]
     pub fn carry_out(&self, accesses: impl Iterator<Item = Access>) {
         let base = self.page_ptr(0);
-        let size = self.page_count() * super::memory::page_bytes();
+        let size = self.page_count() * page_bytes();
         for Access { offset, write } in accesses {
             let offset = offset.0 as usize & !7;
             assert!(offset < size, "an access at {offset} lies outside an arena of {size} bytes");
@@ -63,7 +84,7 @@ impl Arena {
     #[inline]
     pub fn walk(&self, page: u32, from: u64, steps: u32) -> Cycles {
         let base = self.page_ptr(page);
-        let inside = super::memory::page_bytes() as u64 - 8;
+        let inside = page_bytes() as u64 - 8;
         let mut offset = from;
         let begin = clock::now();
         for _ in 0..steps {
@@ -81,8 +102,8 @@ impl Arena {
     ///
     /// Each line is inserted behind a random one that is in the chain already, which makes all cyclic orders equally likely.
     pub fn extend_chain(&self, lines: Range<usize>, line_bytes: usize, rng: &mut fastrand::Rng) {
-        let size = self.page_count() * super::memory::page_bytes();
-        assert!(line_bytes >= 8 && line_bytes.is_multiple_of(8), "lines of {line_bytes} bytes hold no aligned word");
+        let size = self.page_count() * page_bytes();
+        assert_page_is_whole_lines(line_bytes);
         assert!(lines.end <= size / line_bytes, "{} lines lie outside an arena of {size} bytes", lines.end);
         let base = self.page_ptr(0);
         for line in lines {
@@ -106,7 +127,7 @@ impl Arena {
     #[inline]
     pub fn chase(&self, from: u64, steps: u32) -> (u64, Cycles) {
         let base = self.page_ptr(0);
-        let last = (self.page_count() * super::memory::page_bytes() - 8) as u64;
+        let last = (self.page_count() * page_bytes() - 8) as u64;
         let mut offset = from;
         let begin = clock::now();
         for _ in 0..steps {
@@ -141,6 +162,31 @@ mod tests {
             }
             assert_eq!(offset, 0);
         }
+    }
+
+    #[test]
+    fn lines_that_do_not_make_up_a_page_are_refused() {
+        let arena = Arena::map(1).unwrap();
+        for line_bytes in [0, 3, 4, 24, 4093, page_bytes() - 8, 2 * page_bytes()] {
+            let refused = |access: &dyn Fn()| {
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(access));
+                assert!(outcome.is_err(), "lines of {line_bytes} bytes");
+            };
+            refused(&|| arena.touch(&[0], line_bytes));
+            refused(&|| arena.write_chain(0, &[0], line_bytes));
+            refused(&|| arena.extend_chain(0..1, line_bytes, &mut fastrand::Rng::with_seed(1)));
+        }
+        for line_bytes in [8, 64, page_bytes()] {
+            arena.write_chain(0, &[0, (page_bytes() / line_bytes - 1) as u16], line_bytes);
+            arena.touch(&[0], line_bytes);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "lies outside a page")]
+    fn a_chain_with_a_line_outside_its_page_is_not_written() {
+        let arena = Arena::map(2).unwrap();
+        arena.write_chain(0, &[0, (page_bytes() / 64) as u16], 64);
     }
 
     #[test]

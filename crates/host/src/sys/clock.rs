@@ -4,13 +4,28 @@ use std::sync::OnceLock;
 
 use isochrome_model::units::Cycles;
 
+/// Whether the processor has the instruction that [`now`] reads the counter with. Where it is missing, in the first x86-64
+/// processors, some early Atoms, and virtual machines that hide it, [`now`] ends the process, so a program asks once, at its start.
+pub fn usable() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // Leaf 0x8000_0001, EDX bit 27.
+        let features = raw_cpuid::CpuId::new().get_extended_processor_and_feature_identifiers();
+        features.is_some_and(|features| features.has_rdtscp())
+    }
+    // The generic timer is part of every aarch64 processor.
+    #[cfg(not(target_arch = "x86_64"))]
+    true
+}
+
 /// The counter now. Loads before the call have completed, loads after it have not begun.
 #[inline(always)]
 pub fn now() -> Cycles {
     #[cfg(target_arch = "x86_64")]
     {
         let mut cpu = 0;
-        // SAFETY: rdtscp and lfence exist on every x86-64 processor made since 2008 and touch only registers and `cpu`.
+        // SAFETY: both touch only registers and `cpu`. lfence is part of x86-64. rdtscp is not: where it is missing, as
+        // `usable` tells beforehand, it traps, and the process ends there without having touched memory.
         // rdtscp waits for earlier loads, the lfence behind it holds back later ones.
         unsafe {
             let ticks = core::arch::x86_64::__rdtscp(&mut cpu);
@@ -70,8 +85,10 @@ pub fn overhead() -> Cycles {
     (0..1000).map(empty).min().unwrap_or_default()
 }
 
-/// Smallest step of the counter, in ticks: the median of the nonzero differences between readings, halved down to what
-/// the smallest tenth of them shows.
+/// Step of the counter as its readings show it, in ticks: the smallest nonzero difference between two readings in a row, rarer
+/// ones than every hundredth left out.
+///
+/// An upper bound: a counter that steps more often than it can be read shows the time of a reading instead.
 pub fn measure_quantum() -> f64 {
     let mut steps: Vec<u64> = Vec::with_capacity(4096);
     let mut last = now().0;
@@ -83,9 +100,14 @@ pub fn measure_quantum() -> f64 {
             last = ticks;
         }
     }
-    steps.sort_unstable();
-    let low = &steps[..steps.len() / 4];
-    low.iter().sum::<u64>() as f64 / low.len() as f64
+    smallest_common(&mut steps) as f64
+}
+
+/// The smallest of `steps` that at least every hundredth is no larger than. Smaller ones are accidents: readings between which
+/// the thread changed the CPU, say. Panics when there are none.
+fn smallest_common(steps: &mut [u64]) -> u64 {
+    let rank = steps.len().div_ceil(100) - 1;
+    *steps.select_nth_unstable(rank).1
 }
 
 #[inline(always)]
@@ -97,4 +119,30 @@ fn raw() -> u64 {
     }
     #[cfg(not(target_arch = "x86_64"))]
     now().0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quantum_is_the_smallest_difference_that_is_no_accident() {
+        // A counter of 22.5 ticks per step, in whole ticks; interrupted now and then.
+        let mut steps: Vec<u64> = [22, 23, 45, 22, 23, 9000].repeat(100);
+        assert_eq!(smallest_common(&mut steps), 22);
+        // 5 accidents among 605, less than every hundredth; 7 among 607 are more.
+        steps.extend([1; 5]);
+        assert_eq!(smallest_common(&mut steps), 22);
+        steps.extend([1; 2]);
+        assert_eq!(smallest_common(&mut steps), 1);
+        assert_eq!(smallest_common(&mut [36]), 36);
+    }
+
+    #[test]
+    fn where_the_counter_is_usable_it_goes_on() {
+        assert!(usable(), "the tests of this crate time things");
+        let begin = now();
+        spin_until(Cycles(begin.0 + 1));
+        assert!(now() > begin);
+    }
 }

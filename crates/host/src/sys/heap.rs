@@ -6,12 +6,20 @@
 //!
 //! The memory must outlive every allocation made in it, which the type system cannot see. So the heap counts them, and a
 //! heap that is dropped while some live keeps its memory for good instead of giving it back.
+//!
+//! A pointer that is freed belongs to the heap whose range it lies in. Ranges come and go while other threads free, so each is
+//! one atomic word, which no reader sees half of; and no reader sees the wrong one:
+//! * A pointer from a heap: its range was stored before the allocation and stays until nothing allocated there lives, so a
+//!   free, which comes after the allocation, reads just that range.
+//! * A pointer from the system: no arena is mapped at its address while it lives. An arena there earlier had its range cleared
+//!   before it was unmapped, so before the system could have the address, allocate it and have it freed: the free reads the
+//!   cleared word or a later one. An arena there later is mapped after the free, and its range stored later still.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::memory::Arena;
+use super::memory::{Arena, page_bytes};
 
 /// Memory that can serve as a heap: it stays where it is until dropped, and nobody else touches it meanwhile. Only this crate
 /// says of what that is true.
@@ -39,8 +47,8 @@ const SLOTS: usize = 32;
 /// What the allocator knows of one heap.
 struct Slot {
     taken: AtomicBool,
-    begin: AtomicUsize,
-    end: AtomicUsize,
+    /// A [`PageRange`], packed.
+    range: AtomicU64,
     /// First free byte.
     next: AtomicUsize,
     /// Allocations not yet freed.
@@ -49,11 +57,48 @@ struct Slot {
     spilled: AtomicUsize,
 }
 
+impl Slot {
+    fn range(&self) -> PageRange {
+        PageRange(self.range.load(Ordering::Acquire))
+    }
+}
+
+/// Where a heap lies, in one word: the number of its first page, and below, in [`COUNT_BITS`] bits, the number of its pages.
+/// Zero holds nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PageRange(u64);
+
+/// Of pages of 4 KiB: heaps up to 64 GiB at addresses below 2^52, where Linux puts what asks for no address: below 2^47 or 2^48.
+const COUNT_BITS: u32 = 24;
+
+impl PageRange {
+    /// `pages` pages from the address `begin` on. Panics when it does not fit.
+    fn new(begin: usize, pages: usize) -> PageRange {
+        assert!(begin.is_multiple_of(page_bytes()), "no page begins at {begin:#x}");
+        let first = (begin / page_bytes()) as u64;
+        assert!(pages < 1 << COUNT_BITS, "a heap of {pages} pages is too large");
+        assert!(first < 1 << (u64::BITS - COUNT_BITS), "an arena at {begin:#x} lies too high");
+        PageRange(first << COUNT_BITS | pages as u64)
+    }
+
+    fn begin(self) -> usize {
+        (self.0 >> COUNT_BITS) as usize * page_bytes()
+    }
+
+    fn end(self) -> usize {
+        self.begin() + (self.0 & ((1 << COUNT_BITS) - 1)) as usize * page_bytes()
+    }
+
+    fn contains(self, address: usize) -> bool {
+        // Most slots are empty.
+        self.0 != 0 && (self.begin()..self.end()).contains(&address)
+    }
+}
+
 static HEAPS: [Slot; SLOTS] = [const {
     Slot {
         taken: AtomicBool::new(false),
-        begin: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
+        range: AtomicU64::new(0),
         next: AtomicUsize::new(0),
         live: AtomicUsize::new(0),
         spilled: AtomicUsize::new(0),
@@ -72,17 +117,19 @@ thread_local! {
 pub struct HeapAllocator;
 
 // SAFETY: memory comes from the system allocator or from a heap's arena, in which `next` only advances while the heap
-// exists, so no two allocations overlap; a heap's arena outlives its allocations because `Heap` keeps it while any is live.
+// exists, so no two allocations overlap; a heap's arena outlives its allocations because `Heap` keeps it while any is live,
+// and each free is counted where its allocation was, as the head of this file argues.
 // Neither path unwinds: the thread-local is a plain constant cell without destructor.
 unsafe impl GlobalAlloc for HeapAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let entered = ENTERED.get();
         if let Some(slot) = HEAPS.get(entered) {
+            // The range stays as long as the heap can be entered.
+            let limit = slot.range().end();
             let mut next = slot.next.load(Ordering::Relaxed);
             loop {
                 let address = next.next_multiple_of(layout.align());
-                let Some(end) = address.checked_add(layout.size()).filter(|e| *e <= slot.end.load(Ordering::Relaxed))
-                else {
+                let Some(end) = address.checked_add(layout.size()).filter(|end| *end <= limit) else {
                     slot.spilled.fetch_add(layout.size(), Ordering::Relaxed);
                     break;
                 };
@@ -103,13 +150,14 @@ unsafe impl GlobalAlloc for HeapAllocator {
         if ANY.load(Ordering::Relaxed) > 0 {
             let address = pointer.addr();
             for slot in &HEAPS {
-                if (slot.begin.load(Ordering::Acquire)..slot.end.load(Ordering::Acquire)).contains(&address) {
+                if slot.range().contains(address) {
                     slot.live.fetch_sub(1, Ordering::Release);
                     return;
                 }
             }
         }
-        // SAFETY: the pointer lies in no heap, so it came from the system allocator, with this layout.
+        // SAFETY: the pointer lies in no heap that existed since it was allocated (see the head of this file), so it came from
+        // the system allocator, with this layout.
         unsafe { System.dealloc(pointer, layout) }
     }
 
@@ -158,19 +206,15 @@ pub struct Heap<G: Ground> {
 pub struct TooManyHeaps;
 
 impl<G: Ground> Heap<G> {
-    /// A heap in the pages of `ground`.
+    /// A heap in the pages of `ground`. Panics when there are 2^24 of them or more.
     pub fn new(ground: G) -> Result<Heap<G>, TooManyHeaps> {
+        let range = PageRange::new(ground.ground().expose(), ground.ground().page_count());
         let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(TooManyHeaps)?;
-        let (begin, bytes) = {
-            let arena = ground.ground();
-            (arena.expose(), arena.page_count() * super::memory::page_bytes())
-        };
         let known = &HEAPS[slot];
-        known.next.store(begin, Ordering::Relaxed);
+        known.next.store(range.begin(), Ordering::Relaxed);
         known.live.store(0, Ordering::Relaxed);
         known.spilled.store(0, Ordering::Relaxed);
-        known.begin.store(begin, Ordering::Release);
-        known.end.store(begin + bytes, Ordering::Release);
+        known.range.store(range.0, Ordering::Release);
         ANY.fetch_add(1, Ordering::Relaxed);
         Ok(Heap { ground: Some(ground), slot })
     }
@@ -192,7 +236,7 @@ impl<G: Ground> Heap<G> {
 
     /// Bytes allocated so far, freed ones included. Zero after an allocation: the program lacks the allocator.
     pub fn used(&self) -> usize {
-        HEAPS[self.slot].next.load(Ordering::Relaxed) - HEAPS[self.slot].begin.load(Ordering::Relaxed)
+        HEAPS[self.slot].next.load(Ordering::Relaxed) - HEAPS[self.slot].range().begin()
     }
 
     /// Bytes that did not fit.
@@ -209,9 +253,37 @@ impl<G: Ground> Drop for Heap<G> {
             std::mem::forget(self.ground.take());
             return;
         }
-        slot.end.store(0, Ordering::Release);
-        slot.begin.store(0, Ordering::Release);
+        // Before the memory is given back, which happens after this function.
+        slot.range.store(0, Ordering::Release);
         ANY.fetch_sub(1, Ordering::Relaxed);
         slot.taken.store(false, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_survives_packing() {
+        let page = page_bytes();
+        let first_page_limit = 1usize << (u64::BITS - COUNT_BITS);
+        for (first, pages) in [(1, 1), (0x0007_ffff_ffff, 3), (first_page_limit - 1, (1 << COUNT_BITS) - 1)] {
+            let range = PageRange::new(first * page, pages);
+            assert_eq!((range.begin(), range.end()), (first * page, (first + pages) * page));
+            assert!(range.contains(first * page) && range.contains((first + pages) * page - 1));
+            assert!(!range.contains(first * page - 1) && !range.contains((first + pages) * page));
+        }
+    }
+
+    #[test]
+    fn no_range_holds_nothing() {
+        assert!(!PageRange(0).contains(0) && !PageRange(0).contains(page_bytes()));
+    }
+
+    #[test]
+    #[should_panic(expected = "too large")]
+    fn a_heap_whose_size_does_not_fit_is_refused() {
+        PageRange::new(page_bytes(), 1 << COUNT_BITS);
     }
 }

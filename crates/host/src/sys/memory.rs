@@ -120,6 +120,14 @@ impl Arena {
         // SAFETY: the offset was just checked to lie inside the mapping.
         unsafe { self.base.as_ptr().add(offset) }
     }
+
+    /// First byte of the `count` pages from `first` on, all of which lie inside. Panics otherwise.
+    pub(super) fn pages_ptr(&self, first: u32, count: usize) -> *mut u8 {
+        let pages = self.page_count();
+        let inside = (first as usize).checked_add(count).is_some_and(|end| end <= pages);
+        assert!(inside, "{count} pages from {first} on lie outside an arena of {pages} pages");
+        self.page_ptr(first)
+    }
 }
 
 impl Drop for Arena {

@@ -12,6 +12,20 @@ pub enum Mover {
     Userfault(OwnedFd),
     /// `mremap` page by page: every page that does not follow its neighbor becomes a VMA of its own.
     Remap,
+    /// As [`Remap`](Self::Remap), but after `left` pages it fails: once or, when `for_good`, from then on.
+    #[cfg(test)]
+    #[expect(missing_docs, reason = "explained in one sentence, and for tests only")]
+    Tiring { left: std::cell::Cell<usize>, for_good: bool },
+}
+
+/// Not all pages could be moved.
+#[derive(Debug, thiserror::Error)]
+#[error("only {moved} pages were moved: {source}")]
+pub struct MoveError {
+    /// How many were: the first of those asked for.
+    pub moved: usize,
+    /// What the kernel said.
+    pub source: io::Error,
 }
 
 // linux/userfaultfd.h, alike on x86-64 and aarch64.
@@ -53,9 +67,26 @@ impl Mover {
 
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
     ///
-    /// The places moved from are empty afterwards and read as zeros. On an error some pages may have moved.
-    pub fn move_pages(&self, from: &Arena, from_pages: &[u32], to: &Arena, to_pages: &[u32]) -> io::Result<()> {
+    /// The places moved from are empty afterwards and read as zeros. On an error the first pages may have moved, and the
+    /// error says how many; the others are where they were.
+    ///
+    /// Panics when the arenas are the same one, the lists differ in length, or a page lies outside its arena.
+    pub fn move_pages(&self, from: &Arena, from_pages: &[u32], to: &Arena, to_pages: &[u32]) -> Result<(), MoveError> {
         assert_eq!(from_pages.len(), to_pages.len());
+        assert_ne!(from.address(), to.address(), "pages move from one arena to another");
+        let mut moved = 0;
+        self.move_counting(from, from_pages, to, to_pages, &mut moved).map_err(|source| MoveError { moved, source })
+    }
+
+    /// Counts the pages in `moved` as they are moved.
+    fn move_counting(
+        &self,
+        from: &Arena,
+        from_pages: &[u32],
+        to: &Arena,
+        to_pages: &[u32],
+        moved: &mut usize,
+    ) -> io::Result<()> {
         match self {
             Mover::Userfault(fd) => {
                 let (start, len) = (to.address() as u64, (to.page_count() * page_bytes()) as u64);
@@ -64,13 +95,27 @@ impl Mover {
                     UFFDIO_REGISTER,
                     &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 },
                 )?;
-                let moved = pages_in_runs(from_pages, to_pages)
-                    .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count));
+                let outcome = pages_in_runs(from_pages, to_pages)
+                    .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count, moved));
                 ioctl(fd, UFFDIO_UNREGISTER, &mut [start, len])?;
-                moved
+                outcome
             }
-            Mover::Remap => pages_in_runs(from_pages, to_pages)
-                .try_for_each(|(src, dst, count)| remap_run(from.page_ptr(src), to.page_ptr(dst), count)),
+            Mover::Remap => from_pages.iter().zip(to_pages).try_for_each(|(src, dst)| {
+                remap(from, *src, to, *dst)?;
+                *moved += 1;
+                Ok(())
+            }),
+            #[cfg(test)]
+            Mover::Tiring { left, for_good } => from_pages.iter().zip(to_pages).try_for_each(|(src, dst)| {
+                if left.get() == 0 {
+                    left.set(if *for_good { 0 } else { usize::MAX });
+                    return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+                }
+                left.set(left.get() - 1);
+                remap(from, *src, to, *dst)?;
+                *moved += 1;
+                Ok(())
+            }),
         }
     }
 }
@@ -89,8 +134,17 @@ fn pages_in_runs<'a>(from: &'a [u32], to: &'a [u32]) -> impl Iterator<Item = (u3
     })
 }
 
-fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: usize) -> io::Result<()> {
-    let (mut src, mut dst) = (from.page_ptr(src) as u64, to.page_ptr(dst) as u64);
+/// Moves `count` pages, counting them in `moved_pages`.
+fn move_run(
+    fd: &OwnedFd,
+    from: &Arena,
+    src: u32,
+    to: &Arena,
+    dst: u32,
+    count: usize,
+    moved_pages: &mut usize,
+) -> io::Result<()> {
+    let (mut src, mut dst) = (from.pages_ptr(src, count) as u64, to.pages_ptr(dst, count) as u64);
     let mut len = (count * page_bytes()) as u64;
     let mut tries = 0;
     while len > 0 {
@@ -99,6 +153,7 @@ fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: u
         // A short move reports how far it came; the rest is asked for again.
         let moved = request.moved.max(0) as u64;
         (src, dst, len) = (src + moved, dst + moved, len - moved);
+        *moved_pages += moved as usize / page_bytes();
         match result {
             Ok(()) => {}
             Err(_) if moved > 0 => {}
@@ -108,7 +163,8 @@ fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: u
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
                 tries += 1;
                 // Something is at the destination already: a page of zeros that a stray touch brought in.
-                // SAFETY: `dst` lies in `to`, which this crate owns and whose old contents the move replaces.
+                // SAFETY: `dst` is a page of the run, of which `len > 0` bytes are left and which was checked to lie inside
+                // `to`; its old contents are what the move replaces.
                 unsafe { libc::madvise(dst as *mut libc::c_void, page_bytes(), libc::MADV_DONTNEED) };
             }
             Err(error) => return Err(error),
@@ -117,10 +173,16 @@ fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: u
     Ok(())
 }
 
-fn remap_run(src: *mut u8, dst: *mut u8, count: usize) -> io::Result<()> {
-    let bytes = count * page_bytes();
+/// Moves page `src` of `from` to page `dst` of `to`.
+///
+/// One at a time, as pages moved here earlier can be VMAs of their own, and kernels before 6.17 refuse a source of several VMAs
+/// only after they have unmapped the destination.
+fn remap(from: &Arena, src: u32, to: &Arena, dst: u32) -> io::Result<()> {
+    let (src, dst, bytes) = (from.page_ptr(src), to.page_ptr(dst), page_bytes());
     // DONTUNMAP (Linux 5.7) leaves an empty mapping behind, so that nobody else is given the address meanwhile.
-    // SAFETY: both ranges are pages of arenas of this crate; the kernel replaces the destination and empties the source.
+    // SAFETY: `page_ptr` checked that each side is one whole page of an arena, and the arenas are different ones, so the pages
+    // do not overlap. The kernel replaces the destination, whose contents the move is to replace, and empties the source; no
+    // reference into either can exist, as that would borrow its arena exclusively.
     let address = unsafe {
         libc::mremap(
             src.cast(),
@@ -135,7 +197,8 @@ fn remap_run(src: *mut u8, dst: *mut u8, count: usize) -> io::Result<()> {
 
 fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
     // SAFETY: each request above is used with the structure of its definition in linux/userfaultfd.h, which the kernel
-    // reads and writes; the addresses inside name pages of arenas of this crate.
+    // reads and writes. The addresses inside name a whole arena, to be registered or not, or runs of pages that `pages_ptr`
+    // checked to lie inside two different arenas, which nothing borrows exclusively.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -181,6 +244,70 @@ mod tests {
     #[test]
     fn pages_keep_contents_and_frames_when_moved_the_best_way() {
         moves_contents_and_frames(&Mover::open());
+    }
+
+    fn movers() -> [Mover; 2] {
+        [Mover::Remap, Mover::open()]
+    }
+
+    #[test]
+    fn pages_of_no_arena_are_not_moved() {
+        let (from, to) = (filled(8), filled(8));
+        for mover in movers() {
+            let refused = |from_pages: &[u32], to_pages: &[u32]| {
+                let moved = || mover.move_pages(&from, from_pages, &to, to_pages);
+                assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(moved)).is_err());
+            };
+            refused(&[8], &[0]);
+            refused(&[0], &[8]);
+            refused(&[u32::MAX], &[0]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "2 pages from 7 on lie outside an arena of 8 pages")]
+    fn a_run_that_leaves_its_arena_has_no_address() {
+        filled(8).pages_ptr(7, 2);
+    }
+
+    #[test]
+    fn runs_that_leave_their_arena_are_not_moved() {
+        let (from, to) = (filled(8), filled(8));
+        for mover in movers() {
+            for (from_pages, to_pages) in [([7, 8], [0, 1]), ([0, 1], [7, 8])] {
+                let moved = || mover.move_pages(&from, &from_pages, &to, &to_pages);
+                assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(moved)).is_err());
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "from one arena to another")]
+    fn pages_are_not_moved_within_an_arena() {
+        let arena = filled(4);
+        let _ = Mover::open().move_pages(&arena, &[0, 1], &arena, &[1, 2]);
+    }
+
+    #[test]
+    fn an_error_says_how_many_pages_were_moved() {
+        let (mut from, mut to) = (filled(6), Arena::map(6).unwrap());
+        let mover = Mover::Tiring { left: 4.into(), for_good: true };
+        let error = mover.move_pages(&from, &[5, 4, 3, 2, 1, 0], &to, &[0, 1, 2, 3, 4, 5]);
+        assert_eq!(error.unwrap_err().moved, 4);
+        assert_eq!(last_bytes(&mut to), [6, 5, 4, 3, 0, 0]);
+        assert_eq!(last_bytes(&mut from), [1, 2, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn pages_that_came_from_different_places_move_on_as_a_run() {
+        for mover in movers() {
+            let (first, second, mut to) = (filled(4), filled(4), Arena::map(4).unwrap());
+            let middle = Arena::map(4).unwrap();
+            mover.move_pages(&first, &[3, 0], &middle, &[0, 1]).unwrap();
+            mover.move_pages(&second, &[1, 2], &middle, &[2, 3]).unwrap();
+            mover.move_pages(&middle, &[0, 1, 2, 3], &to, &[0, 1, 2, 3]).unwrap();
+            assert_eq!(last_bytes(&mut to), [4, 1, 2, 3]);
+        }
     }
 
     #[test]
