@@ -73,7 +73,7 @@ pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<
         let list: Vec<u32> = forbidden.iter().map(|cpu| cpu.0).collect();
         notes.push(Note {
             subject: "probe".to_owned(),
-            reason: format!("CPUs {} were not measured: this process may not run there", format_list(&list)),
+            reason: format!("not measured on CPU {}: this process may not run there", format_list(&list)),
             hint: "widen this cgroup's cpuset.cpus, or the affinity that it was started with".to_owned(),
         });
     }
