@@ -1,6 +1,8 @@
 # Two commands do everything on a fresh Debian 12 with a Rust toolchain: `make demo` and `make test`.
 
 CARGO ?= cargo
+RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
 .PHONY: demo test lint bench
 
@@ -25,6 +27,11 @@ bench: toolchain
 .PHONY: toolchain
 toolchain:
 	@command -v $(CARGO) >/dev/null || { \
-	  echo "isochrome needs a Rust toolchain. Install it with: curl https://sh.rustup.rs -sSf | sh" >&2; exit 1; }
+	  echo 'isochrome needs a Rust toolchain. Install it with: $(RUSTUP)' >&2; exit 1; }
+	@found=$$($(CARGO) --version | cut -d ' ' -f 2); \
+	oldest=$$(printf '%s\n' "$(RUST_VERSION)" "$$found" | sort -V | head -n 1); \
+	[ "$$oldest" = "$(RUST_VERSION)" ] || { \
+	  if command -v rustup >/dev/null; then newer='rustup update stable && rustup default stable'; else newer='$(RUSTUP)'; fi; \
+	  echo "isochrome needs Rust $(RUST_VERSION) or newer, and $(CARGO) is $$found. Get it with: $$newer" >&2; exit 1; }
 	@command -v cc >/dev/null || { \
 	  echo "isochrome needs a C linker. Install it with: apt-get install -y gcc" >&2; exit 1; }

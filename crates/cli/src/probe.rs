@@ -1,6 +1,7 @@
 //! `isochrome probe`: what the caches of this machine are like.
 
 use std::fmt::Write;
+use std::io::{self, IsTerminal};
 
 use anyhow::Result;
 use isochrome_host::palette::Collection;
@@ -9,7 +10,7 @@ use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::sysfs::Note;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
 use isochrome_model::report::retention_sentence;
-use isochrome_model::units::CpuId;
+use isochrome_model::units::{CpuId, format_list};
 
 use crate::args::ProbeOptions;
 use crate::station::{Station, spinner};
@@ -32,10 +33,14 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
             None
         }
     };
-    let cpus = place.cpu.map(|cpu| vec![CpuId(cpu)]).unwrap_or_default();
+    let cpus = place.cpu.map_or_else(|| station.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
     let notes = measure(&mut station, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
     if let Some(path) = &options.output {
         files::write_json(path, &station.machine)?;
+    }
+    // A terminal shows the notes once, at the end of the text.
+    if options.json || !io::stdout().is_terminal() {
+        eprint!("{}", told(&notes));
     }
     if options.json {
         files::print_json(&station.machine)?;
@@ -50,13 +55,34 @@ pub fn pool_of(collection: Collection) -> FramePool {
     FramePool::new(collection.arena, &collection.inference.page_colors, collection.inference.palette.colors)
 }
 
-/// Measures the station's machine; what could not be measured, and what contradicts the declared.
+/// Measures the station's machine on those of `cpus` where this process may run, the station's own CPU first; says what could
+/// not be measured, and what contradicts the declared.
+///
+/// The calling thread must not be pinned: where it may run is where others are measured.
 pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
+    let allowed = isochrome_host::setting::allowed_cpus()?;
+    let others = cpus.into_iter().filter(|&cpu| cpu != station.cpu);
+    let (others, forbidden): (Vec<CpuId>, Vec<CpuId>) = others.partition(|cpu| allowed.contains(cpu));
+    let cpus = std::iter::once(station.cpu).chain(others).collect();
+
     let bar = spinner("probing");
     let request = ProbeRequest { cpus, seed: station.seed };
-    let notes = probe(&mut station.machine, pool, &request, |doing| bar.set_message(doing.to_owned()))?;
+    let mut notes = probe(&mut station.machine, pool, &request, |doing| bar.set_message(doing.to_owned()));
     bar.finish_and_clear();
+    if !forbidden.is_empty() {
+        let list: Vec<u32> = forbidden.iter().map(|cpu| cpu.0).collect();
+        notes.push(Note {
+            subject: "probe".to_owned(),
+            reason: format!("not measured on CPU {}: this process may not run there", format_list(&list)),
+            hint: "widen this cgroup's cpuset.cpus, or the affinity that it was started with".to_owned(),
+        });
+    }
     Ok(notes)
+}
+
+/// The notes, each with its hint.
+fn told(notes: &[Note]) -> String {
+    notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 
 /// The machine as a table, and what it means.
@@ -72,10 +98,7 @@ fn text(machine: &Machine, notes: &[Note]) -> String {
     if let Some(load) = machine.memory_load_ns {
         let _ = writeln!(text, "memory: load {:.1} ns{}", load.value, sign(load));
     }
-    for note in notes {
-        let _ = writeln!(text, "note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);
-    }
-    text
+    text + &told(notes)
 }
 
 fn text_of(level: &CacheLevel, machine: &Machine) -> String {

@@ -110,6 +110,11 @@ pub struct CacheLevel {
 }
 
 impl CacheLevel {
+    /// Whether the source says that this level serves `cpu`.
+    pub fn serves(&self, cpu: CpuId) -> bool {
+        self.shared_by.value.iter().any(|group| group.contains(&cpu))
+    }
+
     /// Whether the source says that `cpu` shares this level with no other CPU.
     pub fn is_private_to(&self, cpu: CpuId) -> bool {
         self.shared_by.value.iter().any(|group| group.as_slice() == [cpu])
@@ -150,9 +155,18 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The cache of `level` that holds data.
+    /// The first cache of `level` that holds data: to show. Where cores differ there are several; a measurement asks for
+    /// [that of its CPU](Self::data_level_of).
     pub fn data_level(&self, level: u8) -> Option<&CacheLevel> {
         self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction)
+    }
+
+    /// The cache of `level` that holds data of `cpu`.
+    ///
+    /// Where several CPUs share it and its geometry counts the sets of all slices, as /sys does, the colors by
+    /// [`Geometry::color_count`] are an upper bound: the slice hash hides some of them.
+    pub fn data_level_of(&self, level: u8, cpu: CpuId) -> Option<&CacheLevel> {
+        self.levels.iter().find(|l| l.level == level && l.holds != Holds::Instruction && l.serves(cpu))
     }
 
     /// The level to color by default for `cpu`: the outermost one that is private to it and has more than one color, else

@@ -80,13 +80,6 @@ pub fn exceedance_at(n: u64, confidence: f64) -> f64 {
     -((-confidence).ln_1p() / n as f64).exp_m1()
 }
 
-/// The fewest jobs after which [`exceedance_at`] claims `p` or less: `ceil(ln(1 - confidence) / ln(1 - p))`.
-pub fn samples_needed(p: f64, confidence: f64) -> u64 {
-    assert!(p > 0.0 && p < 1.0, "exceedance probability {p} is not between 0 and 1");
-    assert!((0.0..1.0).contains(&confidence), "confidence {confidence} is not in 0..1");
-    ((-confidence).ln_1p() / (-p).ln_1p()).ceil() as u64
-}
-
 /// Samples in ascending order, at least one: sorted once, asked often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorted(Vec<u64>);
@@ -224,79 +217,6 @@ fn chi_square_survival(x: f64, degrees: usize) -> f64 {
     (q_first + (0..steps).map(term).sum::<f64>()).min(1.0)
 }
 
-/// Observations split into a low and a high mode.
-///
-/// By Otsu's criterion (IEEE Transactions on Systems, Man, and Cybernetics 9, 1979): of all splits of the sorted
-/// observations, the one with the largest variance between the modes, `w0 w1 (μ1 - μ0)²`, where `w` are the shares and
-/// `μ` the means of the two sides. Any data can be split so; ask [`is_bimodal`](Self::is_bimodal) before believing it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bimodal {
-    /// Middle between the highest low and the lowest high observation.
-    pub threshold: f64,
-    /// Median of the observations below the threshold.
-    pub low_median: f64,
-    /// Median of the observations above the threshold.
-    pub high_median: f64,
-    /// Observations below the threshold.
-    pub low_n: usize,
-    /// Observations above the threshold.
-    pub high_n: usize,
-    /// Variance between the modes as a share (0 to 1) of all variance. Two sharp modes give almost 1; splitting a
-    /// normal distribution gives 2/π = 0.64, a uniform one 0.75.
-    pub between_share: f64,
-    /// Width of the empty interval around the threshold, as a share (0 to 1) of the distance between the two medians.
-    pub gap_share: f64,
-}
-
-impl Bimodal {
-    /// The best split of `observations` (finite, in any order); `None` if they do not have two different values.
-    pub fn of(observations: &[f64]) -> Option<Self> {
-        assert!(observations.iter().all(|value| value.is_finite()), "an observation is not a finite number");
-        let mut sorted = observations.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let n = sorted.len() as f64;
-        let mean = sorted.iter().sum::<f64>() / n;
-        let variance = sorted.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
-
-        // With the overall mean taken off, the high side sums to minus the sum S of the low side, and the variance
-        // between i low and n - i high observations is S² / (i (n - i)).
-        let mut low_sum = 0.0;
-        let mut best: Option<(usize, f64)> = None;
-        for (i, pair) in sorted.windows(2).enumerate() {
-            low_sum += pair[0] - mean;
-            let low_n = i + 1;
-            let between = low_sum.powi(2) / (low_n as f64 * (n - low_n as f64));
-            if pair[0] < pair[1] && best.is_none_or(|(_, best)| between > best) {
-                best = Some((low_n, between));
-            }
-        }
-        let (low_n, between) = best?;
-        let (low, high) = sorted.split_at(low_n);
-        let (low_median, high_median) = (median(low)?, median(high)?);
-        let (low_edge, high_edge) = (low[low_n - 1], high[0]);
-        Some(Self {
-            threshold: low_edge + (high_edge - low_edge) / 2.0,
-            low_median,
-            high_median,
-            low_n,
-            high_n: high.len(),
-            between_share: (between / variance).min(1.0),
-            gap_share: (high_edge - low_edge) / (high_median - low_median),
-        })
-    }
-
-    /// Whether there are two modes at all: the split explains more than 0.8 of the variance, which neither a normal
-    /// (0.64) nor a uniform (0.75) distribution reaches, and the smaller mode holds at least `share_min` of the
-    /// observations.
-    ///
-    /// `share_min`: what the caller knows about the smaller mode. One color of 16 holds 1/16 of the pages, so 0.03 is a
-    /// good demand there. Without it a single outlier would make a mode.
-    pub fn is_bimodal(&self, share_min: f64) -> bool {
-        let smaller_share = self.low_n.min(self.high_n) as f64 / (self.low_n + self.high_n) as f64;
-        self.between_share > 0.8 && smaller_share >= share_min
-    }
-}
-
 /// Which blocks of each condition count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuietBlocks {
@@ -305,18 +225,6 @@ pub struct QuietBlocks {
     pub kept: Vec<Vec<usize>>,
     /// Per condition, how many blocks were quiet before the numbers were made equal.
     pub quiet_n: Vec<usize>,
-}
-
-impl QuietBlocks {
-    /// Blocks kept of each condition that has any; 0 if none has.
-    pub fn per_condition(&self) -> usize {
-        self.kept.iter().map(Vec::len).max().unwrap_or(0)
-    }
-
-    /// The conditions without a quiet block: nothing can be said about these.
-    pub fn without(&self) -> impl Iterator<Item = usize> {
-        self.kept.iter().enumerate().filter_map(|(condition, kept)| kept.is_empty().then_some(condition))
-    }
 }
 
 /// The quiet blocks of an experiment that ran all its conditions in blocks, each with a paired control.
@@ -397,10 +305,12 @@ mod tests {
 
     #[test]
     fn samples_for_a_claim_at_95_percent_are_the_known_numbers() {
-        // ln(0.05) = -2.995732274; divided by ln(1 - 1e-5) = -1.0000050000333e-5 it is 299571.73, and so on.
-        assert_eq!([1e-2, 1e-3, 1e-4, 1e-5].map(|p| samples_needed(p, 0.95)), [299, 2_995, 29_956, 299_572]);
+        // ln(0.05) = -2.995732274; divided by ln(1 - 1e-5) = -1.0000050000333e-5 it is 299571.73, and so on: the fewest
+        // samples that support each claim.
+        for (n, p) in [(299, 1e-2), (2_995, 1e-3), (29_956, 1e-4), (299_572, 1e-5)] {
+            assert!(exceedance_at(n, 0.95) <= p && p < exceedance_at(n - 1, 0.95), "{n}");
+        }
         // Three heads in a row: 1 - 0.5^3 = 0.875.
-        assert_eq!(samples_needed(0.5, 0.87), 3);
         assert!((exceedance_at(3, 0.875) - 0.5).abs() < 1e-15);
         assert_eq!(exceedance_at(0, 0.95), 1.0);
     }
@@ -473,69 +383,18 @@ mod tests {
     }
 
     #[test]
-    fn two_clean_modes_are_split_in_the_middle_of_the_gap() {
-        // Pages of another color lose 0 to 8 of 64 lines, of the same color 45 to 64.
-        let observations = [0.0, 64.0, 3.0, 1.0, 45.0, 8.0, 60.0, 2.0];
-        let split = Bimodal::of(&observations).expect("two values");
-        assert_eq!((split.low_n, split.high_n), (5, 3));
-        assert_eq!((split.threshold, split.low_median, split.high_median), (26.5, 2.0, 60.0));
-        assert!((split.gap_share - 37.0 / 58.0).abs() < 1e-12);
-        assert!(split.is_bimodal(1.0 / 16.0));
-        let two = Bimodal::of(&[1.0, 1.0, 5.0]).expect("two values");
-        assert_eq!((two.threshold, two.between_share, two.gap_share), (3.0, 1.0, 1.0));
-        assert_eq!(Bimodal::of(&[4.0, 4.0]), None);
-        assert_eq!(Bimodal::of(&[]), None);
-    }
-
-    /// Twelve uniform draws less six: normal enough, mean 0, deviation 1.
-    fn normal(random: &mut fastrand::Rng) -> f64 {
-        (0..12).map(|_| random.f64()).sum::<f64>() - 6.0
-    }
-
-    #[test]
-    fn a_mode_of_one_sixteenth_is_found_in_noise() {
-        let mut random = fastrand::Rng::with_seed(1);
-        let mut observations: Vec<f64> = (0..1600).map(|i| if i % 16 == 0 { 50.0 } else { 5.0 }).collect();
-        for observation in &mut observations {
-            *observation += 4.0 * normal(&mut random);
-        }
-        let split = Bimodal::of(&observations).expect("two values");
-        assert_eq!((split.low_n, split.high_n), (1500, 100));
-        assert!((split.low_median - 5.0).abs() < 1.0 && (split.high_median - 50.0).abs() < 2.0, "{split:?}");
-        assert!(split.is_bimodal(0.03));
-    }
-
-    #[test]
-    fn one_mode_is_not_taken_for_two() {
-        let mut random = fastrand::Rng::with_seed(2);
-        let normals: Vec<f64> = (0..2000).map(|_| normal(&mut random)).collect();
-        let split = Bimodal::of(&normals).expect("two values");
-        assert!((split.between_share - std::f64::consts::FRAC_2_PI).abs() < 0.03, "{split:?}");
-        assert!(!split.is_bimodal(0.03));
-        let uniform = Bimodal::of(&(0..2000).map(f64::from).collect::<Vec<_>>()).expect("two values");
-        assert!((uniform.between_share - 0.75).abs() < 1e-5, "{uniform:?}");
-        assert!(!uniform.is_bimodal(0.03));
-        // One outlier explains nearly all variance and is still no mode.
-        let mut outlier = normals;
-        outlier.push(1e6);
-        assert!(!Bimodal::of(&outlier).expect("two values").is_bimodal(0.03));
-    }
-
-    #[test]
     fn quiet_is_judged_within_a_condition_and_numbers_are_made_equal() {
         // Floors 100 and 1000. Quiet within 10 %: blocks 0, 2, 3 of the first, 1 and 3 of the second; so two of each,
         // and of the first its two quietest, 2 and 3.
         let quiet = quiet_blocks(&[vec![110, 500, 100, 101], vec![2000, 1000, 1101, 1100]], 0.1);
         assert_eq!(quiet, QuietBlocks { kept: vec![vec![2, 3], vec![1, 3]], quiet_n: vec![3, 2] });
-        assert_eq!((quiet.per_condition(), quiet.without().count()), (2, 0));
     }
 
     #[test]
     fn a_condition_without_blocks_is_named_and_does_not_empty_the_others() {
         let quiet = quiet_blocks(&[vec![], vec![7, 7, 9]], 0.0);
         assert_eq!(quiet.kept, [vec![], vec![0, 1]]);
-        assert_eq!(quiet.without().collect::<Vec<_>>(), [0]);
-        assert_eq!(quiet_blocks(&[[0u64; 0]; 0], 0.0).per_condition(), 0);
+        assert_eq!(quiet_blocks(&[[0u64; 0]; 0], 0.0), QuietBlocks { kept: vec![], quiet_n: vec![] });
     }
 
     proptest! {
@@ -561,10 +420,11 @@ mod tests {
         }
 
         #[test]
-        fn samples_needed_is_the_least_that_supports_the_claim(p in 1e-6f64..0.9, confidence in 0.5f64..0.999) {
-            let n = samples_needed(p, confidence);
-            prop_assert!(exceedance_at(n, confidence) <= p * (1.0 + 1e-9));
-            prop_assert!(exceedance_at(n - 1, confidence) > p * (1.0 - 1e-9));
+        fn exceedance_claimed_is_missed_with_the_remaining_confidence(n in 1u64..1_000_000, confidence in 0.5f64..0.999) {
+            // All n stay below a level that each exceeds with p: (1 - p)^n = 1 - confidence.
+            let p = exceedance_at(n, confidence);
+            let missed = (n as f64 * (-p).ln_1p()).exp();
+            prop_assert!((missed / (1.0 - confidence) - 1.0).abs() < 1e-9);
         }
 
         #[test]
@@ -583,32 +443,11 @@ mod tests {
         }
 
         #[test]
-        fn split_has_the_largest_variance_between_modes_of_all(values in prop::collection::vec(-1000i32..1000, 2..40)) {
-            let observations: Vec<f64> = values.iter().copied().map(f64::from).collect();
-            let between = |threshold: f64| {
-                let (low, high): (Vec<f64>, Vec<f64>) = observations.iter().partition(|&&v| v < threshold);
-                let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len() as f64;
-                (low.len() * high.len()) as f64 * (mean(&high) - mean(&low)).powi(2)
-            };
-            let Some(split) = Bimodal::of(&observations) else {
-                prop_assert!(values.iter().all(|v| *v == values[0]));
-                return Ok(());
-            };
-            for &threshold in &observations {
-                if observations.iter().any(|&v| v < threshold) {
-                    prop_assert!(between(threshold) <= between(split.threshold) * (1.0 + 1e-9));
-                }
-            }
-            prop_assert!(split.low_median < split.threshold && split.threshold < split.high_median);
-        }
-
-        #[test]
         fn kept_blocks_are_quiet_equal_in_number_and_the_quietest(
             medians in prop::collection::vec(prop::collection::vec(100u64..130, 1..12), 1..5)
         ) {
             let result = quiet_blocks(&medians, 0.1);
-            let k = result.per_condition();
-            prop_assert_eq!(Some(&k), result.quiet_n.iter().min());
+            let k = result.quiet_n.iter().copied().min().expect("conditions");
             for (medians, kept) in medians.iter().zip(&result.kept) {
                 prop_assert_eq!(kept.len(), k);
                 prop_assert!(kept.is_sorted_by(|a, b| a < b));

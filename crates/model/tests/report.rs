@@ -102,7 +102,10 @@ fn every_kernel_size_and_condition_is_in_it() {
     for kernel in ["Filter, f64", "DCT, f64", "FFT, f64", "Matrix multiplication", "Filter and matrix together"] {
         assert!(html.contains(kernel) && text.contains(kernel), "{kernel}");
     }
-    assert!(html.contains("uninterrupted timeslice, µs") && html.contains("filter activations per second"));
+    assert!(
+        html.contains("length of each of a job’s four time slices, µs")
+            && html.contains("filter activations per second")
+    );
     assert!(text.lines().any(|line| line.trim_start().starts_with("8192")));
 }
 
@@ -122,6 +125,25 @@ fn maxima_of_unequal_numbers_of_jobs_are_not_compared() {
     let row = |size: &str| text.lines().find(|line| line.trim_start().starts_with(size)).unwrap().to_owned();
     assert!(!row("8192").contains(" - "), "{}", row("8192"));
     assert_eq!(row("25 ").matches(" - ").count(), 3, "{}", row("25 "));
+}
+
+#[test]
+fn a_99_percent_quantile_is_given_from_100_jobs_on() {
+    let explained = "A dash for p99: of fewer than 100 jobs it is the longest.";
+    let mut evidence = synthetic::full();
+    assert!(!report::html(&evidence).contains(explained));
+    evidence.experiments.truncate(1);
+    let outcomes = &mut evidence.experiments[0].conditions;
+    // 777 times the shortest: nothing else in the report is.
+    let p99 = Cycles(777 * outcomes[&Condition::Alone].jobs.cycles_min.0);
+    for (n, cells) in [(100, 2 * outcomes.len()), (99, 0)] {
+        let outcomes = &mut evidence.experiments[0].conditions;
+        for jobs in outcomes.values_mut().flat_map(|outcome| [&mut outcome.jobs, &mut outcome.control]) {
+            (jobs.n, jobs.cycles_p99) = (n, p99);
+        }
+        let html = report::html(&evidence);
+        assert_eq!((html.contains(explained), html.matches(">777<").count()), (cells == 0, cells), "{n} jobs");
+    }
 }
 
 #[test]

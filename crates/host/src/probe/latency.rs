@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::sys::memory::page_bytes;
 use crate::sysfs::{Note, Sysfs};
 
-use super::{data_levels, huge_bytes, measured, memory, memory_limit, nanoseconds, note};
+use super::{data_levels, failed, huge_bytes, measured, memory, memory_limit, nanoseconds, note};
 
 /// The smallest memory visited.
 const SMALLEST: u64 = 4 << 10;
@@ -102,18 +102,21 @@ fn memory_load(curve: &[(Bytes, f64)], last_level: Bytes) -> Option<f64> {
 }
 
 /// Measures the curve on the calling thread's CPU, `cpu`, and reads the load times of its levels and of memory off it.
-pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) -> Result<(), HostError> {
+pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
     let levels = data_levels(machine, cpu);
     let Some(&last) = levels.last() else {
         notes.push(note("load latency", "no cache level is known".to_owned(), "`isochrome doctor` says why"));
-        return Ok(());
+        return;
     };
     let last = machine.levels[last].geometry.value;
     let line_bytes =
         levels.iter().map(|&i| machine.levels[i].geometry.value.line_bytes).max().unwrap_or(last.line_bytes);
     let wanted = (TIMES_LAST_LEVEL * last.cache_bytes().0).min(LARGEST);
     let largest = Bytes(wanted.min(memory_limit(&Sysfs::system()).0));
-    let curve = curve(largest, last.cache_bytes(), line_bytes, seed)?;
+    let curve = match curve(largest, last.cache_bytes(), line_bytes, seed) {
+        Ok(curve) => curve,
+        Err(reason) => return notes.push(failed("load latency", "not measured", &reason)),
+    };
 
     let mut inner = Bytes(0);
     for index in levels {
@@ -151,7 +154,6 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
         ));
     }
     machine.latency = curve;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::error::HostError;
 use crate::interrupt;
 use crate::palette::look::{LevelSizes, TimedLook};
 use crate::pool::FramePool;
-use crate::setting::RealtimeRequest;
+use crate::setting::{RealtimeRequest, RealtimeSettings};
 use crate::sys::clock;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::{Note, Sysfs};
@@ -23,7 +23,7 @@ use crate::sysfs::{Note, Sysfs};
 /// Where to measure.
 #[derive(Clone, Debug)]
 pub struct ProbeRequest {
-    /// CPUs to measure; all of the machine where there are none. Load latency and refill time are measured on the first.
+    /// CPUs to measure. Load latency and refill time are measured on the first: the one on which the colors were found.
     pub cpus: Vec<CpuId>,
     /// Seed of every random choice.
     pub seed: u64,
@@ -40,29 +40,29 @@ const FLOOD_LIMIT: Bytes = Bytes(512 << 20);
 /// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill
 /// times stay as they are. `progress` is called with what is being done. An interrupt ends it early with what was measured.
 ///
-/// Returns what could not be measured, and where what was seen contradicts what the machine declares.
+/// Returns what could not be measured and why, CPUs on which the calling thread may not run included, and where what was seen
+/// contradicts what the machine declares.
 pub fn probe(
     machine: &mut Machine,
     pool: Option<(&FramePool, u8)>,
     request: &ProbeRequest,
     mut progress: impl FnMut(&str),
-) -> Result<Vec<Note>, HostError> {
-    let cpus = if request.cpus.is_empty() { machine.cpus.clone() } else { request.cpus.clone() };
-    let Some(&first) = cpus.first() else { return Ok(Vec::new()) };
+) -> Vec<Note> {
     let mut notes = Vec::new();
+    // Nothing is taken for a CPU on which it was not measured.
+    let cpus: Vec<CpuId> = request.cpus.iter().copied().filter(|&cpu| pin(cpu, &mut notes).is_some()).collect();
 
     progress("clock");
     machine.counter_hz = Some(measured(clock::rate_hz()));
     machine.counter_quantum = Some(measured(clock::measure_quantum()));
 
-    {
-        let pinned = RealtimeRequest::new().pin(first).apply();
-        notes.extend_from_slice(pinned.notes());
+    let first = cpus.first().copied().filter(|first| request.cpus.first() == Some(first));
+    if let Some((first, _pinned)) = first.and_then(|first| Some((first, pin(first, &mut notes)?))) {
         progress("load latency");
-        latency::measure(machine, first, request.seed, &mut notes)?;
+        latency::measure(machine, first, request.seed, &mut notes);
         if let Some((pool, level)) = pool {
             progress("refill time");
-            refill::measure(machine, first, pool, level, request.seed, &mut notes)?;
+            refill::measure(machine, first, pool, level, request.seed, &mut notes);
         }
     }
 
@@ -72,14 +72,14 @@ pub fn probe(
             break;
         }
         let level = &machine.levels[index];
-        let of_level: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| belongs(level, cpu)).collect();
+        let of_level: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| level.serves(cpu)).collect();
         if level.holds == Holds::Instruction || of_level.is_empty() {
             continue;
         }
         let subject = name(level);
-        let pinned = RealtimeRequest::new().pin(of_level[0]).apply();
+        let Some(pinned) = pin(of_level[0], &mut notes) else { continue };
         progress(&format!("{subject}: calibrating"));
-        let sizes = sizes(machine, level);
+        let sizes = sizes(machine, level, &of_level);
         let mut primed = match Primed::calibrate(sizes, request.seed) {
             Ok(primed) => primed,
             Err(reason) => {
@@ -88,10 +88,10 @@ pub fn probe(
             }
         };
         let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != of_level[0]).take(PARTNERS).collect();
-        if !partners.is_empty() && pinned.notes().is_empty() {
+        if !partners.is_empty() {
             progress(&format!("{subject}: sharing"));
             let level = &mut machine.levels[index];
-            sharing::measure(level, &mut primed, of_level[0], &partners, &mut notes)?;
+            sharing::measure(level, &mut primed, of_level[0], &partners, &mut notes);
         }
         drop(pinned);
         machine.levels[index].retention.clear();
@@ -106,7 +106,14 @@ pub fn probe(
     if interrupt::interrupted() {
         notes.push(note("probe", "interrupted before everything was measured".to_owned(), "run it again"));
     }
-    Ok(notes)
+    notes
+}
+
+/// Pins the calling thread to `cpu` until the guard goes; a note says why where that cannot be had.
+fn pin(cpu: CpuId, notes: &mut Vec<Note>) -> Option<RealtimeSettings> {
+    let pinned = RealtimeRequest::new().pin(cpu).apply();
+    notes.extend_from_slice(pinned.notes());
+    pinned.notes().is_empty().then_some(pinned)
 }
 
 fn measured<T>(value: T) -> Fact<T> {
@@ -119,6 +126,11 @@ fn note(subject: &str, reason: String, hint: &str) -> Note {
 
 /// A note of what an error kept from being measured, with the error's own hint.
 fn failed(subject: &str, what: &str, error: &HostError) -> Note {
+    // The error's own hint is for whoever set a limit to find colors in.
+    if let HostError::TooLittleMemory { limit, needed } = error {
+        let reason = format!("{what}: {needed} of memory are needed, {limit} may be taken");
+        return note(subject, reason, "free some memory: a quarter of what is available is taken, at most 512 MiB");
+    }
     let text = error.to_string();
     let (reason, hint) = text.split_once("\n  hint: ").unwrap_or((&text, "run it while nothing else does"));
     note(subject, format!("{what}: {reason}"), hint)
@@ -128,28 +140,25 @@ fn name(level: &CacheLevel) -> String {
     format!("level {}{}", level.level, if level.holds == Holds::Data { " (data)" } else { "" })
 }
 
-/// Whether `level` is declared to serve `cpu`.
-fn belongs(level: &CacheLevel, cpu: CpuId) -> bool {
-    level.shared_by.value.iter().any(|group| group.contains(&cpu))
-}
-
 /// Data levels that serve `cpu`, innermost first, by index.
 fn data_levels(machine: &Machine, cpu: CpuId) -> Vec<usize> {
-    let holds_data = |level: &CacheLevel| level.holds != Holds::Instruction && belongs(level, cpu);
+    let holds_data = |level: &CacheLevel| level.holds != Holds::Instruction && level.serves(cpu);
     (0..machine.levels.len()).filter(|&i| holds_data(&machine.levels[i])).collect()
 }
 
-/// Size of the data level inside `level`, 0 for the innermost.
-fn inner_bytes(machine: &Machine, level: &CacheLevel) -> Bytes {
-    let cpu = level.shared_by.value.iter().flatten().next();
-    let inner = cpu.into_iter().flat_map(|&cpu| data_levels(machine, cpu)).map(|i| &machine.levels[i]);
-    inner.filter(|l| l.level < level.level).map(|l| l.geometry.value.cache_bytes()).max().unwrap_or_default()
+/// Size of the largest data level that any of `cpus` has inside `level`, 0 for the innermost: cores that differ share one
+/// level around unlike ones.
+fn inner_bytes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> Bytes {
+    let inner = |cpu: CpuId| (1..level.level).filter_map(move |inside| machine.data_level_of(inside, cpu));
+    let sizes = cpus.iter().flat_map(|&cpu| inner(cpu)).map(|l| l.geometry.value.cache_bytes());
+    sizes.max().unwrap_or_default()
 }
 
-fn sizes(machine: &Machine, level: &CacheLevel) -> LevelSizes {
+/// What a look at `level` from any of `cpus` needs to know.
+fn sizes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> LevelSizes {
     LevelSizes {
         line_bytes: level.geometry.value.line_bytes.0 as usize,
-        inner: inner_bytes(machine, level),
+        inner: inner_bytes(machine, level, cpus),
         level: level.geometry.value.cache_bytes(),
     }
 }

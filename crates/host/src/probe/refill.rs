@@ -12,7 +12,7 @@ use crate::sys::clock;
 use crate::sys::memory::Arena;
 use crate::sysfs::Note;
 
-use super::{belongs, data_levels, failed, measured, memory, nanoseconds, note};
+use super::{data_levels, failed, measured, memory, nanoseconds, note};
 
 /// Colors measured, spread over all.
 const COLORS: usize = 8;
@@ -88,15 +88,14 @@ pub(super) fn measure(
     level: u8,
     seed: u64,
     notes: &mut Vec<Note>,
-) -> Result<(), HostError> {
+) {
     let levels = data_levels(machine, cpu);
     let last_level = levels.last().map(|&i| machine.levels[i].geometry.value.cache_bytes()).unwrap_or_default();
+    let Some(index) = levels.into_iter().find(|&i| machine.levels[i].level == level) else {
+        return notes.push(failed("refill", "not measured", &HostError::NoSuchLevel { level }));
+    };
     let page_bytes = machine.page_bytes;
-    let found = machine
-        .levels
-        .iter_mut()
-        .find(|l| l.level == level && belongs(l, cpu) && l.geometry.value.color_count(page_bytes) > 1);
-    let Some(level) = found else { return Err(HostError::NoSuchLevel { level }) };
+    let level = &mut machine.levels[index];
     let geometry = level.geometry.value;
     let ways = geometry.ways as usize;
     let subject = format!("refill of {}", super::name(level));
@@ -104,15 +103,12 @@ pub(super) fn measure(
     let count = COLORS.min(pool.colors() as usize);
     let colors = (0..count).map(|i| Color((i * pool.colors() as usize / count) as u16));
     let colored: Result<Vec<Colored>, HostError> = colors.map(|color| Colored::take(pool, color, ways)).collect();
-    let colored = match colored {
-        Ok(colored) => colored,
-        Err(reason) => {
-            notes.push(failed(&subject, "not measured", &reason));
-            return Ok(());
-        }
-    };
     // A victim cache hands dirty lines back dirty: what is to be clean must have been written back all the way once.
-    purge(last_level.max(geometry.cache_bytes()), geometry.line_bytes)?;
+    let purged = |colored| purge(last_level.max(geometry.cache_bytes()), geometry.line_bytes).map(|()| colored);
+    let colored: Vec<Colored> = match colored.and_then(purged) {
+        Ok(colored) => colored,
+        Err(reason) => return notes.push(failed(&subject, "not measured", &reason)),
+    };
 
     let mut rng = fastrand::Rng::with_seed(seed);
     let kinds = [Between::Clean, Between::Dirty, Between::Other];
@@ -122,7 +118,7 @@ pub(super) fn measure(
     let mut times: [Vec<f64>; 3] = Default::default();
     for (color, kind) in order {
         if interrupt::interrupted() {
-            return Ok(());
+            return;
         }
         let (own, other) = (&colored[color], &colored[(color + 1) % count]);
         times[kind].push(match kinds[kind] {
@@ -132,7 +128,7 @@ pub(super) fn measure(
         });
     }
     let [Some(clean), Some(dirty), Some(present)] = times.map(|times| median(&times)) else {
-        return Ok(());
+        return;
     };
     if clean.min(dirty) < EVICTED * present {
         let (refill, present) = (nanoseconds(clean.min(dirty)), nanoseconds(present));
@@ -141,12 +137,11 @@ pub(super) fn measure(
             format!("{refill:.0} ns after a flood of the color, {present:.0} ns after one of another: no difference to speak of"),
             "measure the palette again: `isochrome palette`",
         ));
-        return Ok(());
+        return;
     }
     level.refill = Some(measured(Refill {
         clean_ns: Ns(nanoseconds(clean).round() as u64),
         dirty_ns: Ns(nanoseconds(dirty).round() as u64),
         lines: geometry.lines_per_color(page_bytes),
     }));
-    Ok(())
 }

@@ -20,7 +20,7 @@ use crate::sys::clock;
 use crate::sys::memory::Arena;
 use crate::sysfs::Note;
 
-use super::{Primed, belongs, measured, memory, name, note};
+use super::{Primed, failed, measured, memory, name, note};
 
 /// Times the level that is flooded.
 const FLOOD: u64 = 4;
@@ -191,11 +191,12 @@ pub(super) fn measure(
     cpu: CpuId,
     others: &[CpuId],
     notes: &mut Vec<Note>,
-) -> Result<(), HostError> {
+) {
     let subject = name(level);
     let (mut seen, mut told) = (false, 0);
     for &other in others {
-        let (mut effects, mut rounds_all, mut quiet, mut ran) = (Vec::new(), 0, 0, true);
+        let pair = format!("CPUs {} and {}", cpu.0, other.0);
+        let (mut effects, mut rounds_all, mut quiet, mut why_not) = (Vec::new(), 0, 0, None);
         for test in 0..TESTS {
             if interrupt::interrupted() {
                 break;
@@ -203,21 +204,29 @@ pub(super) fn measure(
             if test > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let Some(rounds) = rounds(primed, other, level.geometry.value.cache_bytes())? else {
-                ran = false;
-                break;
+            let rounds = match rounds(primed, other, level.geometry.value.cache_bytes()) {
+                Ok(Some(rounds)) => rounds,
+                Ok(None) => {
+                    let reason =
+                        format!("no thread may run on CPU {}, so it was not tested against CPU {}", other.0, cpu.0);
+                    why_not = Some(note(&subject, reason, "widen this cgroup's cpuset.cpus"));
+                    break;
+                }
+                Err(error) => {
+                    let what = format!("whether {pair} evict each other was not tested");
+                    why_not = Some(failed(&subject, &what, &error));
+                    break;
+                }
             };
             rounds_all += rounds.len();
             quiet += rounds.iter().filter(|round| round.is_quiet()).count();
             effects.extend(effect(&rounds));
         }
-        if !ran {
-            let reason = format!("no thread may run on CPU {}, so it was not tested against CPU {}", other.0, cpu.0);
-            notes.push(note(&subject, reason, "widen this cgroup's cpuset.cpus"));
+        if let Some(why_not) = why_not {
+            notes.push(why_not);
             continue;
         }
         let together = level.shared_by.value.iter().any(|group| group.contains(&cpu) && group.contains(&other));
-        let pair = format!("CPUs {} and {}", cpu.0, other.0);
         // The clearest test: one in which they share is enough to know that they can.
         let Some(&(flooded, control)) = effects.iter().max_by(|a, b| (a.0 - a.1).total_cmp(&(b.0 - b.1))) else {
             notes.push(note(
@@ -235,7 +244,7 @@ pub(super) fn measure(
         let (lost, without) = (100.0 * flooded, 100.0 * control);
         seen |= evicting > 0;
         if evicting > 0 && !together {
-            let private = if belongs(level, other) { "declared private to each" } else { "not declared to share it" };
+            let private = if level.serves(other) { "declared private to each" } else { "not declared to share it" };
             let moved = if evicting < effects.len() { ", and the host moves them between cores" } else { "" };
             notes.push(note(
                 &subject,
@@ -258,7 +267,6 @@ pub(super) fn measure(
     }
     // One pair that shares shows that CPUs do; that none does is known only if every pair was told.
     level.sharing_seen = (seen || told > 0 && told == others.len()).then(|| measured(seen));
-    Ok(())
 }
 
 #[cfg(test)]

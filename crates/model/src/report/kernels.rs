@@ -40,6 +40,7 @@ pub(super) fn unpredictability(evidence: &Evidence, kernels: &[Kernel<'_>]) -> M
                         figure {
                             h3 { (kernel.title()) }
                             (size_chart(&evidence.machine, kernel))
+                            @if let Some(job) = kernel.what_a_job_is() { figcaption { (job) } }
                             details { summary { "Numbers" } (size_table(&evidence.machine, kernel)) }
                         }
                     }
@@ -126,6 +127,8 @@ fn cache_rules(machine: &Machine, kernel: &Kernel<'_>) -> Vec<(f64, String)> {
 
 fn size_table(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
     let clock = Clock::of(machine);
+    let outcomes = || kernel.readings.iter().flat_map(|reading| CONDITIONS.iter().filter_map(|&c| reading.outcome(c)));
+    let few = outcomes().any(|o| [&o.jobs, &o.control].into_iter().any(|jobs| !reading::has_p99(jobs)));
     let comparable = kernel.readings.iter().all(|reading| FLOODED.iter().any(|&c| reading.max(c).is_some()));
     html! {
         (scroll(html! {
@@ -167,6 +170,7 @@ fn size_table(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
             @if !comparable {
                 "A dash for c" sub { "max" } ": conditions have different numbers of jobs, and a maximum grows with the number. "
             }
+            @if few { "A dash for p99: of fewer than 100 jobs it is the longest. " }
             "Only quiet blocks count."
         }
     }
@@ -180,10 +184,10 @@ fn condition_row(reading: &Reading<'_>, condition: Condition, outcome: &Outcome)
             td.name-cell { (chart::sample(look(condition))) " " (reading::name(condition)) }
             td.number { (format::grouped(jobs.n)) }
             td.number { b { (or_dash(reading.median(condition), format::significant)) } }
-            td.number { (or_dash(reading.over_min(jobs, |jobs| jobs.cycles_p99), format::significant)) }
+            td.number { (or_dash(reading.p99(jobs), format::significant)) }
             td.number { (or_dash(reading.max(condition), format::significant)) }
             td.number { (or_dash(reading.over_min(&outcome.control, |jobs| jobs.cycles_median), format::significant)) }
-            td.number { (or_dash(reading.over_min(&outcome.control, |jobs| jobs.cycles_p99), format::significant)) }
+            td.number { (or_dash(reading.p99(&outcome.control), format::significant)) }
             td.number { (outcome.blocks_quiet) "/" (outcome.blocks) }
             td.number { (format::nanoseconds(outcome.steal_ns.0 as f64)) }
         }
@@ -199,8 +203,8 @@ pub(super) fn long_jobs(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                 h2 { "How rare are long jobs?" }
                 p {
                     "Share of jobs that took longer than the time below, for the size of each kernel at which own colors change most. Each line ends at "
-                    "its high-water mark, the longest job seen, which is not a bound: with 95 % confidence a further job exceeds it with at most the probability "
-                    "given, if jobs are independent and nothing changes."
+                    "its high-water mark, the longest job seen, which is not a bound: with 95 % confidence a further job of a quiet block exceeds it with at most the "
+                    "probability given, if jobs were independent and nothing changes."
                 }
                 p.key { (key(&CONDITIONS)) }
                 div.figures { @for (kernel, reading) in shown { (long_jobs_of(evidence, kernel, reading)) } }
