@@ -123,7 +123,9 @@ pub enum HostError {
         source: io::Error,
     },
     /// A walk that hits the level takes about as long as one that misses it.
-    #[error("a walk over {lines} cached lines takes {hit_ticks} ticks and over {lines} evicted ones {miss_ticks}: too close to tell apart\n  hint: give the process a CPU of its own, or use hardware counters where there are any: `isochrome palette --by counters`")]
+    #[error(
+        "a walk over {lines} cached lines takes {hit_ticks} ticks and over {lines} evicted ones {miss_ticks}: too close to tell apart\n  hint: give the process a CPU of its own, or use hardware counters where there are any: `isochrome palette --by counters`"
+    )]
     TimingBlurred {
         /// Ticks of a walk that hits, third quartile.
         hit_ticks: u64,
@@ -133,13 +135,17 @@ pub enum HostError {
         lines: u32,
     },
     /// No set of pages was found that evicts others.
-    #[error("no set of pages evicts others from level {level}\n  hint: the level may be larger or shared with a busy neighbor; `isochrome probe` shows how well it keeps its contents")]
+    #[error(
+        "no set of pages evicts others from level {level}\n  hint: the level may be larger or shared with a busy neighbor; `isochrome probe` shows how well it keeps its contents"
+    )]
     NoEviction {
         /// Cache level.
         level: u8,
     },
     /// A region of no pages or no colors was asked for.
-    #[error("memory of no pages or no colors was asked for\n  hint: name at least one color, such as --colors 0-3, and one page")]
+    #[error(
+        "memory of no pages or no colors was asked for\n  hint: name at least one color, such as --colors 0-3, and one page"
+    )]
     NothingAsked,
     /// A color that does not exist.
     #[error("there is no color {color}: the level has {count} colors, numbered from 0\n  hint: the last is {}", count.saturating_sub(1))]
@@ -150,7 +156,9 @@ pub enum HostError {
         count: usize,
     },
     /// Too few pages of a color.
-    #[error("color {color} has {free} free pages, {wanted} are needed\n  hint: raise the memory limit (--memory), or use more colors")]
+    #[error(
+        "color {color} has {free} free pages, {wanted} are needed\n  hint: raise the memory limit (--memory), or use more colors"
+    )]
     ColorExhausted {
         /// The color.
         color: u16,
@@ -160,7 +168,9 @@ pub enum HostError {
         free: usize,
     },
     /// The kernel refused to move pages.
-    #[error("{pages} pages could not be put in place: {source}\n  hint: if this kernel lacks UFFDIO_MOVE (Linux 6.8), raise vm.max_map_count")]
+    #[error(
+        "{pages} pages could not be put in place: {source}\n  hint: if this kernel lacks UFFDIO_MOVE (Linux 6.8), raise vm.max_map_count"
+    )]
     MoveFailed {
         /// Pages to be moved.
         pages: usize,
@@ -188,10 +198,14 @@ pub enum HostError {
         needed: Bytes,
     },
     /// Frame numbers read as zero.
-    #[error("/proc/self/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let the palette be measured: `isochrome palette --by timing`")]
+    #[error(
+        "/proc/self/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let the palette be measured: `isochrome palette --by timing`"
+    )]
     FramesHidden,
     /// Eviction tests contradict the colors computed from frame bits.
-    #[error("frame-number bits do not give the color here: {wrong} of {tested} colors fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`")]
+    #[error(
+        "frame-number bits do not give the color here: {wrong} of {tested} colors fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`"
+    )]
     BitsContradicted {
         /// Colors that failed.
         wrong: usize,
@@ -199,7 +213,9 @@ pub enum HostError {
         tested: usize,
     },
     /// No event is known that counts the misses of a level.
-    #[error("no event is known that counts the misses of level {level} on `{processor}`\n  hint: use time instead: `isochrome palette --by timing`")]
+    #[error(
+        "no event is known that counts the misses of level {level} on `{processor}`\n  hint: use time instead: `isochrome palette --by timing`"
+    )]
     NoMissEvent {
         /// Cache level.
         level: u8,

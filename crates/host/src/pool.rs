@@ -62,7 +62,8 @@ impl FramePool {
         let mut stock = self.stock();
         let count = stock.free.len();
         for (i, color) in colors.iter().enumerate() {
-            let free = stock.free.get(usize::from(color.0)).ok_or(HostError::NoSuchColor { color: color.0, count })?.len();
+            let free =
+                stock.free.get(usize::from(color.0)).ok_or(HostError::NoSuchColor { color: color.0, count })?.len();
             // Of a color named more than once, every mention needs its pages.
             let mentions = colors.iter().filter(|c| *c == color).count();
             let wanted = pages / colors.len() * mentions + usize::from(i < pages % colors.len());
@@ -195,7 +196,10 @@ mod tests {
     fn what_cannot_be_supplied_is_refused_and_nothing_is_taken() {
         let pool = pool();
         assert!(matches!(pool.take(&[Color(4)], 1), Err(HostError::NoSuchColor { color: 4, count: 4 })));
-        assert!(matches!(pool.take(&[Color(2)], 17), Err(HostError::ColorExhausted { color: 2, wanted: 17, free: 16 })));
+        assert!(matches!(
+            pool.take(&[Color(2)], 17),
+            Err(HostError::ColorExhausted { color: 2, wanted: 17, free: 16 })
+        ));
         // Color 0 is named twice: 32 pages over (0, 0, 1) need 22 of it.
         assert!(matches!(
             pool.take(&[Color(0), Color(0), Color(1)], 32),

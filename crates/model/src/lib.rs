@@ -4,10 +4,12 @@
 //! clock and no environment, so every conclusion can be replayed from saved samples on any machine.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod evidence;
 pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
 pub mod stats;
+pub mod taskset;
 pub mod units;

@@ -111,7 +111,9 @@ fn refine(look: &mut dyn Look, search: Search, group: &mut Group, rng: &mut fast
         rng.shuffle(&mut candidates);
         for i in 0..candidates.len() {
             others.clear();
-            others.extend(candidates.iter().map(|(_, page)| *page).filter(|p| *p != candidates[i].1).take(search.set_len()));
+            others.extend(
+                candidates.iter().map(|(_, page)| *page).filter(|p| *p != candidates[i].1).take(search.set_len()),
+            );
             look.look(&others, &[candidates[i].1], 3, &mut shares);
             candidates[i].0 += shares[0];
         }
@@ -121,13 +123,7 @@ fn refine(look: &mut dyn Look, search: Search, group: &mut Group, rng: &mut fast
 }
 
 /// The group of `target` among `crowd`, or `None` when the crowd does not evict it or cannot be reduced.
-fn group_of(
-    look: &mut dyn Look,
-    search: Search,
-    target: u32,
-    crowd: &[u32],
-    rng: &mut fastrand::Rng,
-) -> Option<Group> {
+fn group_of(look: &mut dyn Look, search: Search, target: u32, crowd: &[u32], rng: &mut fastrand::Rng) -> Option<Group> {
     let mut rest = crowd.to_vec();
     if !look.evicts(&rest, target, 2, REPEATS) {
         return None;

@@ -274,11 +274,11 @@ impl Survey {
 
     fn look_at(&mut self, range: std::ops::Range<u32>) {
         let Survey { look, groups, group_colors, pages, rng, .. } = self;
-        let undecided =
-            |pages: &[PageSample], page: u32| color_of_looks(&pages[page as usize], group_colors).is_none();
+        let undecided = |pages: &[PageSample], page: u32| color_of_looks(&pages[page as usize], group_colors).is_none();
         // A page of an eviction set is traversed by that very set: it is looked at alone, with the set's other pages.
         for page in groups.iter().flatten().copied().filter(|page| range.contains(page)) {
-            let others: Vec<Vec<u32>> = groups.iter().map(|g| g.iter().copied().filter(|p| *p != page).collect()).collect();
+            let others: Vec<Vec<u32>> =
+                groups.iter().map(|g| g.iter().copied().filter(|p| *p != page).collect()).collect();
             for _ in 0..=CONFIRMING_ROUNDS {
                 classify(&mut **look, &others, &[page], 1, pages);
                 if !undecided(pages, page) {
@@ -424,7 +424,8 @@ fn classify(look: &mut dyn Look, sets: &[Vec<u32>], open: &[u32], batch: usize, 
         for set in sets {
             look.look(set, batch, PASSES, &mut shares);
             for (page, share) in batch.iter().zip(&shares) {
-                let looks = pages[*page as usize].looks.last_mut().expect("a look was begun for every page of the batch");
+                let looks =
+                    pages[*page as usize].looks.last_mut().expect("a look was begun for every page of the batch");
                 looks.push((share * 100.0) as u8);
             }
         }

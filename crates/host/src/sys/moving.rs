@@ -61,7 +61,8 @@ impl Mover {
 
     fn userfault() -> io::Result<OwnedFd> {
         // SAFETY: the system call takes flags only and returns a new file descriptor or -1.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY) };
+        let fd =
+            unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -80,7 +81,11 @@ impl Mover {
         match self {
             Mover::Userfault(fd) => {
                 let (start, len) = (to.address() as u64, (to.page_count() * page_bytes()) as u64);
-                ioctl(fd, UFFDIO_REGISTER, &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 })?;
+                ioctl(
+                    fd,
+                    UFFDIO_REGISTER,
+                    &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 },
+                )?;
                 let moved = pages_in_runs(from_pages, to_pages)
                     .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count));
                 ioctl(fd, UFFDIO_UNREGISTER, &mut [start, len])?;
@@ -119,7 +124,9 @@ fn move_run(fd: &OwnedFd, from: &Arena, src: u32, to: &Arena, dst: u32, count: u
         match result {
             Ok(()) => {}
             Err(_) if moved > 0 => {}
-            Err(error) if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => tries += 1,
+            Err(error) if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                tries += 1
+            }
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
                 tries += 1;
                 // Something is at the destination already: a page of zeros that a stray touch brought in.
