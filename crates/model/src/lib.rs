@@ -10,6 +10,7 @@ pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
+pub mod plan;
 pub mod stats;
 pub mod taskset;
 pub mod units;
