@@ -1,2 +1,86 @@
-//! The isochrome command.
-fn main() {}
+//! The isochrome command: arguments become calls, results become files.
+
+mod args;
+mod bench;
+mod demo;
+mod doctor;
+mod files;
+mod manual;
+mod palette;
+mod probe;
+mod report;
+mod station;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use isochrome_host::interrupt;
+use isochrome_host::sys::heap::HeapAllocator;
+
+use args::{Arguments, Verb};
+use station::InDoubt;
+
+/// Lets measured jobs allocate in memory of chosen colors.
+#[global_allocator]
+static ALLOCATOR: HeapAllocator = HeapAllocator;
+
+/// What a run came to; its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Done, and what was to hold holds.
+    Holds,
+    /// It ran, but what it shows is not conclusive.
+    Inconclusive,
+}
+
+/// Exit code for anything that could not run, bad arguments included.
+const COULD_NOT_RUN: u8 = 1;
+/// Exit code when what was measured does not allow a conclusion.
+const INCONCLUSIVE: u8 = 3;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Printing fails only when nobody listens any more.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(COULD_NOT_RUN) } else { ExitCode::SUCCESS };
+        }
+    };
+    let run = || -> anyhow::Result<Verdict> {
+        interrupt::install()?;
+        match arguments.verb {
+            Verb::Doctor(options) => doctor::run(&options),
+            Verb::Probe(options) => probe::run(&options),
+            Verb::Palette(options) => palette::run(&options),
+            Verb::Bench(options) => bench::run(&options),
+            Verb::Demo(options) => demo::run(&options),
+            Verb::Report(options) => report::run(&options),
+            Verb::Man(options) => manual::pages(&options),
+            Verb::Completions(options) => manual::completions(&options),
+        }
+    };
+    match run() {
+        Ok(Verdict::Holds) => ExitCode::SUCCESS,
+        Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
+        Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("isochrome: {}", told(&error));
+            ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
+        }
+    }
+}
+
+/// What went wrong, from the outside in; a cause that is part of what was said already is not repeated.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            // Hints come last, so a further cause goes before them.
+            let at = text.find("\n  hint:").unwrap_or(text.len());
+            let separator = if text.is_empty() { "" } else { ": " };
+            text.insert_str(at, &format!("{separator}{cause}"));
+        }
+    }
+    text
+}

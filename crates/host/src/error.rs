@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::kernels::KernelError;
+use crate::sys::heap::TooManyHeaps;
 use isochrome_model::units::{Bytes, ParseError};
 
 /// Trouble with the machine or with what it was asked to do; each message carries the values and a hint.
@@ -222,4 +224,35 @@ pub enum HostError {
         /// Processor model.
         processor: String,
     },
+    /// A kernel cannot be had, or computed a wrong result.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// All heaps are taken.
+    #[error("{0}\n  hint: memory that outlived its heap is kept for good; this is a bug, please report it")]
+    Heap(#[from] TooManyHeaps),
+    /// A task's memory did not end up where it was to be.
+    #[error(
+        "{used} bytes of a task's memory lie on the chosen pages, {spilled} elsewhere\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
+    )]
+    HeapMissed {
+        /// Bytes on the chosen pages.
+        used: usize,
+        /// Bytes elsewhere.
+        spilled: usize,
+    },
+    /// The CPUs this thread may run on could not be learned.
+    #[error(
+        "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
+    )]
+    Affinity {
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl HostError {
+    /// Whether a disturbance can be the cause, so that trying again makes sense.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, HostError::TimingBlurred { .. } | HostError::NoEviction { .. })
+    }
 }

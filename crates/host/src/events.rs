@@ -14,6 +14,8 @@ use crate::sysfs::Processor;
 pub enum Quantity {
     /// Instructions retired.
     Instructions,
+    /// Page faults, counted by the kernel on any machine.
+    PageFaults,
     /// Lines brought into the first-level data cache.
     L1DataRefills,
     /// Accesses to the second level.
@@ -58,8 +60,17 @@ impl Quantity {
 pub enum Code {
     /// The kernel's own `instructions`.
     Instructions,
+    /// The kernel's own `page-faults`, which needs no hardware.
+    PageFaults,
     /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
     Raw(u64),
+}
+
+impl Code {
+    /// Whether a counter of the processor is needed.
+    pub fn needs_hardware(self) -> bool {
+        self != Code::PageFaults
+    }
 }
 
 /// One row of the table.
@@ -81,6 +92,14 @@ pub const INSTRUCTIONS: Event = Event {
     name: "instructions",
     code: Code::Instructions,
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_INSTRUCTIONS",
+};
+
+/// Page faults, on any machine.
+pub const PAGE_FAULTS: Event = Event {
+    quantity: Quantity::PageFaults,
+    name: "page-faults",
+    code: Code::PageFaults,
+    source: "Linux, perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS",
 };
 
 const fn raw(quantity: Quantity, name: &'static str, code: u64, source: &'static str) -> Event {
@@ -168,10 +187,7 @@ pub fn events_of(processor: &Processor) -> &'static [Event] {
 
 /// The event of `processor` that counts `quantity`.
 pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
-    if quantity == Quantity::Instructions {
-        return Some(INSTRUCTIONS);
-    }
-    events_of(processor).iter().find(|event| event.quantity == quantity).copied()
+    [INSTRUCTIONS, PAGE_FAULTS].iter().chain(events_of(processor)).find(|event| event.quantity == quantity).copied()
 }
 
 #[cfg(test)]

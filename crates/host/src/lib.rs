@@ -1,11 +1,16 @@
 //! isochrome on Linux: collecting samples, colored memory, running jobs.
 
 pub mod counters;
+pub mod doctor;
 pub mod error;
 pub mod events;
+pub mod experiment;
+pub mod interrupt;
 pub mod kernels;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;
+pub mod setting;
+pub mod steal;
 pub mod sys;
 pub mod sysfs;

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use isochrome_model::units::{Bytes, Color, format_list};
 
 use crate::error::HostError;
+use crate::sys::heap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::moving::Mover;
 
@@ -40,6 +41,13 @@ impl FramePool {
     fn stock(&self) -> MutexGuard<'_, Stock> {
         // A panic while the pool was locked may have lost pages, never handed one out twice.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the free pages of every color in random order, so that the next region is made of other pages.
+    pub fn shuffle(&self, rng: &mut fastrand::Rng) {
+        for pages in &mut self.stock().free {
+            rng.shuffle(pages);
+        }
     }
 
     /// Number of colors.
@@ -117,6 +125,14 @@ impl ColoredRegion {
     /// Color of each page.
     pub fn page_colors(&self) -> impl Iterator<Item = Color> + '_ {
         self.colors.iter().copied().cycle().take(self.pages.len())
+    }
+}
+
+impl heap::sealed::Sealed for ColoredRegion {}
+
+impl heap::Ground for ColoredRegion {
+    fn ground(&self) -> &Arena {
+        &self.memory
     }
 }
 

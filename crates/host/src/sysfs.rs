@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::error::HostError;
 
 /// More CPUs than any Linux supports (NR_CPUS is at most 8192): a guard against a nonsensical list.
-const CPU_LIMIT: u32 = 1 << 16;
+pub(crate) const CPU_LIMIT: u32 = 1 << 16;
 
 /// More cache folders than any CPU has.
 const CACHE_INDEX_LIMIT: u32 = 32;

@@ -1,1 +1,290 @@
-fn main() {}
+//! Tests of what a machine must be able to do.
+//!
+//! Each states what it requires. Where the machine cannot, the test is reported as ignored with the reason, never as passed;
+//! `HARDWARE_REQUIRED=1` makes that a failure. To add one: write its body as a function and add a `hardware_test` to `main`.
+
+use std::process::ExitCode;
+
+use isochrome_host::counters::{Counters, usable_slots};
+use isochrome_host::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
+use isochrome_host::interrupt;
+use isochrome_host::setting::RealtimeRequest;
+use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::units::{Bytes, CpuId, Ns};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
+fn main() -> ExitCode {
+    if std::env::var_os(CHILD).is_some() {
+        return interrupt_twice();
+    }
+    let mut arguments = Arguments::from_args();
+    // One at a time: tests that share caches and CPUs would disturb each other.
+    arguments.test_threads.get_or_insert(1);
+    let trials = vec![
+        hardware_test(
+            "a_group_is_read_with_all_its_counts",
+            may_count_page_faults,
+            a_group_is_read_with_all_its_counts,
+        ),
+        hardware_test("counters_count_a_known_loop_alike", has_counters, counters_count_a_known_loop_alike),
+        hardware_test("second_level_misses_are_counted", counts_l2_misses, second_level_misses_are_counted),
+        hardware_test("more_events_than_slots_are_refused", has_counters, more_events_than_slots_are_refused),
+        hardware_test("affinity_is_restored_after_drop", has_two_cpus, affinity_is_restored_after_drop),
+        hardware_test("settings_are_restored_after_a_panic", has_two_cpus, settings_are_restored_after_a_panic),
+        hardware_test("timer_slack_is_set_and_restored", || Ok(()), timer_slack_is_set_and_restored),
+        hardware_test("an_impossible_setting_is_reported", || Ok(()), an_impossible_setting_is_reported),
+        hardware_test("a_denied_policy_is_reported", || Ok(()), a_denied_policy_is_reported),
+        hardware_test("the_policy_is_set_and_restored", fifo_is_permitted, the_policy_is_set_and_restored),
+        hardware_test(
+            "memory_is_locked_until_the_last_guard_goes",
+            may_lock,
+            memory_is_locked_until_the_last_guard_goes,
+        ),
+        hardware_test("the_second_interrupt_ends_the_program", || Ok(()), the_second_interrupt_ends_the_program),
+        hardware_test("prefaulting_stops_before_the_stack_ends", || Ok(()), prefaulting_stops_before_the_stack_ends),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// A test of `body` that is ignored where `requirement` gives a reason why it cannot run here.
+fn hardware_test(
+    name: &str,
+    requirement: impl FnOnce() -> Result<(), String> + Send + 'static,
+    body: impl FnOnce() + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Err(reason) = requirement() {
+            return match std::env::var_os("HARDWARE_REQUIRED") {
+                Some(value) if value == "1" => Err(Failed::from(format!("HARDWARE_REQUIRED=1, but {reason}"))),
+                _ => Ok(Completion::ignored_with(reason)),
+            };
+        }
+        body();
+        Ok(Completion::Completed)
+    })
+}
+
+// Requirements.
+
+fn has_counters() -> Result<(), String> {
+    match usable_slots() {
+        Ok(slots) if slots.usable > 0 => Ok(()),
+        Ok(slots) => Err(slots.fault.map_or_else(|| "no counter runs".to_owned(), |fault| fault.to_string())),
+        Err(error) => Err(first_line(&error)),
+    }
+}
+
+fn may_count_page_faults() -> Result<(), String> {
+    Counters::open(&[PAGE_FAULTS]).map(|_| ()).map_err(|error| first_line(&error))
+}
+
+fn counts_l2_misses() -> Result<(), String> {
+    has_counters()?;
+    let processor = Sysfs::system().processor().map_err(|error| first_line(&error))?;
+    l2_misses(&processor)
+        .map(|_| ())
+        .ok_or_else(|| format!("no event for second-level misses of {} is known", processor.name))
+}
+
+fn l2_misses(processor: &isochrome_host::sysfs::Processor) -> Option<isochrome_host::events::Event> {
+    [Quantity::L2DataMisses, Quantity::L2Refills, Quantity::L2Misses].iter().find_map(|&q| event(processor, q))
+}
+
+fn has_two_cpus() -> Result<(), String> {
+    match allowed_cpus().len() {
+        0 | 1 => Err("only one CPU is allowed to this process".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn fifo_is_permitted() -> Result<(), String> {
+    on_a_thread(|| Scheduling::fifo(1).apply()).map_err(|error| format!("SCHED_FIFO: {error}"))
+}
+
+fn may_lock() -> Result<(), String> {
+    let settings = RealtimeRequest::new().lock_memory().apply();
+    match settings.notes().first() {
+        Some(note) => Err(format!("{}: {}", note.subject, note.reason)),
+        None => Ok(()),
+    }
+}
+
+// What they see.
+
+fn first_line(error: &isochrome_host::error::HostError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+/// A field of the calling thread's status file.
+fn status(field: &str) -> String {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).unwrap_or_default().trim().to_owned()
+}
+
+fn allowed_cpus() -> Vec<u32> {
+    isochrome_model::units::parse_list(&status("Cpus_allowed_list"), 1 << 16).unwrap()
+}
+
+fn timer_slack() -> String {
+    std::fs::read_to_string("/proc/thread-self/timerslack_ns")
+        .or_else(|_| std::fs::read_to_string(format!("/proc/{}/timerslack_ns", std::process::id())))
+        .unwrap()
+}
+
+fn on_a_thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::spawn(body).join().unwrap()
+}
+
+// Counters.
+
+/// Page faults are counted without hardware, so this holds the reading itself to account wherever perf is permitted.
+fn a_group_is_read_with_all_its_counts() {
+    let counters = Counters::open(&[PAGE_FAULTS; 3]).unwrap();
+    let before = counters.read().unwrap();
+    let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+    let after = counters.read().unwrap();
+    drop(memory);
+    let counts = counters.between(&before, &after).unwrap();
+    // 64 MiB are at least 32 huge pages.
+    assert!(matches!(counts.values(), [a, b, c] if *a >= 32 && a == b && b == c), "{counts:?}");
+}
+
+fn counters_count_a_known_loop_alike() {
+    let slots = usable_slots().unwrap();
+    let counters = Counters::open(&vec![INSTRUCTIONS; slots.usable]).unwrap();
+    let before = counters.read().unwrap();
+    for round in 0..100_000 {
+        std::hint::black_box(round);
+    }
+    let after = counters.read().unwrap();
+    let counts = counters.between(&before, &after).unwrap();
+    let (least, most) = (*counts.values().iter().min().unwrap(), *counts.values().iter().max().unwrap());
+    assert!(least >= 100_000, "{counts:?}");
+    assert!(most - least <= most / 20, "{counts:?}");
+}
+
+fn second_level_misses_are_counted() {
+    let processor = Sysfs::system().processor().unwrap();
+    // Opening proves it: a walk that must miss was counted.
+    let counters = Counters::open(&[l2_misses(&processor).unwrap()]).unwrap();
+    let before = counters.read().unwrap();
+    let after = counters.read().unwrap();
+    assert!(counters.between(&before, &after).unwrap().values()[0] < 10_000);
+}
+
+fn more_events_than_slots_are_refused() {
+    let error = Counters::open(&[INSTRUCTIONS; 9]).unwrap_err();
+    assert!(error.to_string().contains("hint:"), "{error}");
+}
+
+// Settings.
+
+fn affinity_is_restored_after_drop() {
+    let before = allowed_cpus();
+    let last = *before.last().unwrap();
+    let settings = RealtimeRequest::new().pin(CpuId(last)).apply();
+    assert_eq!(settings.notes(), []);
+    assert_eq!(allowed_cpus(), [last]);
+    drop(settings);
+    assert_eq!(allowed_cpus(), before);
+}
+
+fn settings_are_restored_after_a_panic() {
+    let before = (allowed_cpus(), timer_slack(), Scheduling::current().unwrap().to_string());
+    let last = *before.0.last().unwrap();
+    // Thread of its own: its panic message is expected and goes to the captured output.
+    let outcome = std::panic::catch_unwind(|| {
+        let _settings = RealtimeRequest::new().pin(CpuId(last)).timer_slack(Ns(1)).fifo(1).apply();
+        assert_eq!(allowed_cpus(), [last]);
+        std::panic::resume_unwind(Box::new("a job failed"));
+    });
+    assert!(outcome.is_err());
+    assert_eq!((allowed_cpus(), timer_slack(), Scheduling::current().unwrap().to_string()), before);
+}
+
+fn timer_slack_is_set_and_restored() {
+    let before = timer_slack();
+    let settings = RealtimeRequest::new().timer_slack(Ns(1)).apply();
+    assert_eq!(settings.notes(), []);
+    assert_eq!(settings.changes().len(), 1);
+    assert_eq!(timer_slack().trim(), "1");
+    assert_eq!(settings.restore(), []);
+    assert_eq!(timer_slack(), before);
+}
+
+fn an_impossible_setting_is_reported() {
+    let before = allowed_cpus();
+    for absent in [1023, u32::MAX] {
+        let settings = RealtimeRequest::new().pin(CpuId(absent)).apply();
+        assert_eq!(settings.notes().len(), 1);
+        assert!(!settings.notes()[0].hint.is_empty());
+        assert_eq!(settings.changes(), []);
+    }
+    assert_eq!(allowed_cpus(), before);
+}
+
+/// Without the capability and with a limit of 0 the kernel denies it to anyone.
+fn a_denied_policy_is_reported() {
+    let limit = getrlimit(Resource::Rtprio);
+    setrlimit(Resource::Rtprio, Rlimit { current: Some(0), ..limit }).unwrap();
+    on_a_thread(|| {
+        let held = capabilities(None).unwrap();
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..held }).unwrap();
+        let settings = RealtimeRequest::new().fifo(1).apply();
+        assert_eq!(settings.notes()[0].subject, "SCHED_FIFO 1");
+        assert!(settings.notes()[0].hint.contains("cap_sys_nice"));
+        assert_eq!(settings.changes(), []);
+    });
+    setrlimit(Resource::Rtprio, limit).unwrap();
+}
+
+fn the_policy_is_set_and_restored() {
+    let before = Scheduling::current().unwrap().to_string();
+    let settings = RealtimeRequest::new().timer_slack(Ns(1)).fifo(7).apply();
+    assert_eq!(settings.notes(), []);
+    assert_eq!(Scheduling::current().unwrap().to_string(), "SCHED_FIFO 7");
+    assert_eq!(settings.restore(), []);
+    assert_eq!(Scheduling::current().unwrap().to_string(), before);
+}
+
+fn memory_is_locked_until_the_last_guard_goes() {
+    let outer = RealtimeRequest::new().lock_memory().apply();
+    assert_ne!(status("VmLck"), "0 kB");
+    on_a_thread(|| drop(RealtimeRequest::new().lock_memory().apply()));
+    assert_ne!(status("VmLck"), "0 kB");
+    drop(outer);
+    assert_eq!(status("VmLck"), "0 kB");
+}
+
+fn prefaulting_stops_before_the_stack_ends() {
+    let stack = 1 << 20;
+    let thread = std::thread::Builder::new().stack_size(stack).spawn(move || {
+        assert_eq!(RealtimeRequest::new().prefault_stack(Bytes(64 << 10)).apply().notes(), []);
+        // More than there is must not overflow it, and is said.
+        assert_eq!(RealtimeRequest::new().prefault_stack(Bytes(64 << 20)).apply().notes().len(), 1);
+    });
+    thread.unwrap().join().unwrap();
+}
+
+// Interrupts.
+
+/// Set for the run of this program that interrupts itself.
+const CHILD: &str = "ISOCHROME_TEST_INTERRUPT_TWICE";
+
+fn interrupt_twice() -> ExitCode {
+    interrupt::install().unwrap();
+    assert!(!interrupt::interrupted());
+    kill_process(getpid(), Signal::INT).unwrap();
+    assert!(interrupt::interrupted());
+    kill_process(getpid(), Signal::INT).unwrap();
+    // Not reached.
+    ExitCode::SUCCESS
+}
+
+fn the_second_interrupt_ends_the_program() {
+    let child = std::process::Command::new(std::env::current_exe().unwrap()).env(CHILD, "1").status().unwrap();
+    assert_eq!(child.code(), Some(130));
+}

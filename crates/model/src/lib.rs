@@ -6,11 +6,14 @@
 
 pub mod analysis;
 pub mod evidence;
+pub mod experiment;
+pub mod flood;
 pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
 pub mod plan;
+pub mod report;
 pub mod stats;
 pub mod taskset;
 pub mod units;

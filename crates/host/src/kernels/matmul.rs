@@ -13,13 +13,21 @@ const ORDER: usize = 64;
 const BLOCK: usize = 8;
 
 /// Where the three matrices lie; [`Matmul::ELEMENTS`] each.
-pub struct Matrices<'m> {
+pub struct Matrices<M = Vec<f64>> {
     /// Left factor, stored by rows.
-    pub a: &'m mut [f64],
+    pub a: M,
     /// Right factor, stored by columns.
-    pub b: &'m mut [f64],
+    pub b: M,
     /// The product, stored by rows.
-    pub c: &'m mut [f64],
+    pub c: M,
+}
+
+impl Matrices {
+    /// Three matrices of zeros from the global allocator.
+    pub fn allocate() -> Matrices {
+        let matrix = || vec![0.0; Matmul::ELEMENTS];
+        Matrices { a: matrix(), b: matrix(), c: matrix() }
+    }
 }
 
 /// A long job that can be interrupted between any two steps.
@@ -27,33 +35,36 @@ pub struct Matrices<'m> {
 /// Each submatrix of the product needs eight rows of `a` and eight columns of `b`: one 4 KiB page of each where the
 /// slices are page-aligned. One step computes one row of one submatrix, eight dot products. A step is 1/512 of the job, as
 /// the shortest timeslice of the paper, 25 µs, is 1/436 of its 10.9 ms.
-pub struct Matmul<'m> {
-    matrices: Matrices<'m>,
+pub struct Matmul<M = Vec<f64>> {
+    matrices: Matrices<M>,
     step_count: usize,
 }
 
-impl<'m> Matmul<'m> {
+impl Matmul {
     /// Elements of each matrix: 32 KiB, eight pages.
     pub const ELEMENTS: usize = ORDER * ORDER;
 
     /// Steps of one multiplication.
     pub const STEPS: usize = ORDER * ORDER / BLOCK;
+}
 
+impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
     /// Fills `a` and `b` with seeded values and clears `c`.
-    pub fn new(matrices: Matrices<'m>) -> Result<Matmul<'m>, KernelError> {
-        let Matrices { a, b, c } = matrices;
+    pub fn new(mut matrices: Matrices<M>) -> Result<Matmul<M>, KernelError> {
+        let Matrices { a, b, c } = &mut matrices;
+        let (a, b, c) = (a.as_mut(), b.as_mut(), c.as_mut());
         for (what, found) in [("matrix a", a.len()), ("matrix b", b.len()), ("matrix c", c.len())] {
-            if found != Self::ELEMENTS {
-                return Err(KernelError::MemoryLength { what, needed: Self::ELEMENTS, found });
+            if found != Matmul::ELEMENTS {
+                return Err(KernelError::MemoryLength { what, needed: Matmul::ELEMENTS, found });
             }
         }
-        for (matrix, stream) in [(&mut *a, Stream::Left), (&mut *b, Stream::Right)] {
+        for (matrix, stream) in [(a, Stream::Left), (b, Stream::Right)] {
             for (index, element) in matrix.iter_mut().enumerate() {
                 *element = seeded(stream, index as u64);
             }
         }
         c.fill(0.0);
-        Ok(Matmul { matrices: Matrices { a, b, c }, step_count: 0 })
+        Ok(Matmul { matrices, step_count: 0 })
     }
 
     /// Computes the next eight elements of the product; `false` once the product was complete already.
@@ -61,11 +72,12 @@ impl<'m> Matmul<'m> {
     /// A whole multiplication is `while matmul.step() {}`.
     #[inline]
     pub fn step(&mut self) -> bool {
-        if self.step_count == Self::STEPS {
+        if self.step_count == Matmul::STEPS {
             return false;
         }
         let (row, first_column) = place(self.step_count);
         let Matrices { a, b, c } = &mut self.matrices;
+        let (a, b, c) = (a.as_ref(), b.as_ref(), c.as_mut());
         let a_row = &a[row * ORDER..][..ORDER];
         let b_columns = b[first_column * ORDER..][..BLOCK * ORDER].chunks_exact(ORDER);
         let c_elements = &mut c[row * ORDER + first_column..][..BLOCK];
@@ -89,19 +101,19 @@ impl<'m> Matmul<'m> {
 
     /// The product, by rows; complete after [`Matmul::STEPS`] steps.
     pub fn product(&self) -> &[f64] {
-        self.matrices.c
+        self.matrices.c.as_ref()
     }
 
     /// Memory that one multiplication touches: the three matrices.
     pub fn working_set(&self) -> Bytes {
-        Bytes((3 * Self::ELEMENTS * size_of::<f64>()) as u64)
+        Bytes((3 * Matmul::ELEMENTS * size_of::<f64>()) as u64)
     }
 
     /// Compares what the steps done so far have computed with the plain triple loop, from the seed.
     pub fn check(&self) -> Result<(), KernelError> {
         for (row, first_column) in (0..self.step_count).map(place) {
             for column in first_column..first_column + BLOCK {
-                let (expected, found) = (by_definition(row, column), self.matrices.c[row * ORDER + column]);
+                let (expected, found) = (by_definition(row, column), self.product()[row * ORDER + column]);
                 // Each sum of 64 products below 1 rounds by less than 64 * 64 * 2^-53 < 1e-12. A NaN does not agree.
                 let agrees = (found - expected).abs() <= 1e-12;
                 if !agrees {
@@ -146,7 +158,7 @@ mod tests {
             Memory([(); 3].map(|()| vec![f64::NAN; Matmul::ELEMENTS]))
         }
 
-        fn matmul(&mut self) -> Matmul<'_> {
+        fn matmul(&mut self) -> Matmul<&mut Vec<f64>> {
             let [a, b, c] = &mut self.0;
             Matmul::new(Matrices { a, b, c }).unwrap()
         }

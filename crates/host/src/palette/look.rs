@@ -1,10 +1,12 @@
 //! Looking at evictions: how much of a page a traversal of other pages pushes out of a cache level.
 
-use isochrome_model::units::Bytes;
+use std::time::{Duration, Instant};
+
+use isochrome_model::units::{Bytes, Cycles};
 
 use crate::counters::Counters;
 use crate::error::HostError;
-use crate::events::Event;
+use crate::sys::heap::Ground;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
@@ -14,15 +16,6 @@ pub trait Look {
     /// Touches `targets`, traverses `set` `passes` times, and writes for each target the share of its lines that are gone
     /// since.
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
-
-    /// Makes `pages` resident and fit for looks.
-    fn make_ready(&mut self, pages: std::ops::Range<u32>);
-
-    /// The memory looked at.
-    fn arena(&self) -> &Arena;
-
-    /// Gives the memory back.
-    fn into_arena(self: Box<Self>) -> Arena;
 
     /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
@@ -43,15 +36,29 @@ pub trait Look {
     }
 }
 
+/// A look at the pages of an arena.
+pub trait ArenaLook: Look {
+    /// Makes `pages` resident and fit for looks.
+    fn make_ready(&mut self, pages: std::ops::Range<u32>);
+
+    /// The memory looked at.
+    fn arena(&self) -> &Arena;
+
+    /// Gives the memory back.
+    fn into_arena(self: Box<Self>) -> Arena;
+}
+
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
 /// Lines of a page that one timed look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
 /// today's cores, which bring in the rest of a page after some misses, have not begun.
-const STEPS: u32 = 16;
+pub const STEPS: u32 = 16;
 
-/// Walks of each kind taken to calibrate.
+/// Walks of each kind taken to calibrate; fewer, but not fewer than the second number, where a large level makes them slow.
 const CALIBRATION_WALKS: usize = 400;
+const CALIBRATION_WALKS_AT_LEAST: usize = 24;
+const CALIBRATION_TIME: Duration = Duration::from_secs(1);
 
 /// The level looked at and the one inside it.
 #[derive(Clone, Copy, Debug)]
@@ -82,49 +89,64 @@ impl LevelSizes {
 }
 
 /// Memory whose pages are walked, each along a chain of its own.
-struct Walker {
-    arena: Arena,
+pub struct Walker<G: Ground = Arena> {
+    memory: G,
     line_bytes: usize,
     rng: fastrand::Rng,
     order: Vec<u16>,
 }
 
-impl Walker {
-    fn new(arena: Arena, line_bytes: usize, seed: u64) -> Walker {
+impl<G: Ground> Walker<G> {
+    /// Walks pages of `memory`, once they are [made ready](Self::make_ready).
+    pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
         let order = (0..(page_bytes() / line_bytes) as u16).collect();
-        Walker { arena, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
+        Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
     }
 
     /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
     /// first would fetch them ahead if all pages were alike.
-    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+    pub fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         for page in pages {
             self.rng.shuffle(&mut self.order);
-            self.arena.write_chain(page, &self.order, self.line_bytes);
+            self.memory.ground().write_chain(page, &self.order, self.line_bytes);
         }
     }
 
-    fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
-        self.arena.touch(targets, self.line_bytes);
+    /// Touches `targets` and then `passes` times `set`.
+    pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
+        self.memory.ground().touch(targets, self.line_bytes);
         for _ in 0..passes {
-            self.arena.touch(set, self.line_bytes);
+            self.memory.ground().touch(set, self.line_bytes);
         }
     }
 
-    /// Ticks of a dependent walk over `steps` lines of `target`, beginning anywhere.
-    fn walk(&mut self, target: u32, steps: u32) -> u64 {
+    /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
+    pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
         let from = self.rng.usize(0..self.order.len()) * self.line_bytes;
-        self.arena.walk(target, from as u64, steps).0
+        self.memory.ground().walk(target, from as u64, steps)
+    }
+}
+
+/// Times of a walk over [`STEPS`] lines of a page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WalkTicks {
+    /// With all lines in the level.
+    pub hit: f64,
+    /// With all lines further out.
+    pub miss: f64,
+}
+
+impl WalkTicks {
+    /// Share (0 to 1) of the lines that were further out, from the time of a walk.
+    pub fn share_missing(&self, ticks: Cycles) -> f32 {
+        (((ticks.0 as f64 - self.hit) / (self.miss - self.hit)) as f32).clamp(0.0, 1.0)
     }
 }
 
 /// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
 pub struct TimedLook {
     walker: Walker,
-    /// Ticks of a walk whose lines are all in the level.
-    hit_ticks: f64,
-    /// Ticks of a walk whose lines are all further out.
-    miss_ticks: f64,
+    ticks: WalkTicks,
 }
 
 impl TimedLook {
@@ -137,7 +159,11 @@ impl TimedLook {
         let mut walker = Walker::new(arena, sizes.line_bytes, seed);
         walker.make_ready(0..pages.len() as u32);
         let (mut hits, mut misses) = (Vec::new(), Vec::new());
+        let begin = Instant::now();
         for walk in 0..CALIBRATION_WALKS {
+            if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
+                break;
+            }
             let others = &pages[1 + walk % 4..];
             let target = pages[walk % 4];
             walker.prepare(&others[..inner], &[target, target], 2);
@@ -149,10 +175,15 @@ impl TimedLook {
         misses.sort_unstable();
         // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
         let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
-        if hit_p75 * 5 > miss_p25 * 4 {
-            return Err(HostError::TimingBlurred { hit_ticks: hit_p75, miss_ticks: miss_p25, lines: STEPS });
+        if hit_p75.0 * 5 > miss_p25.0 * 4 {
+            return Err(HostError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
         }
-        Ok(TimedLook { walker, hit_ticks: hits[hits.len() / 2] as f64, miss_ticks: miss_p25 as f64 })
+        Ok(TimedLook { walker, ticks: WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 } })
+    }
+
+    /// What the calibration found.
+    pub fn ticks(&self) -> WalkTicks {
+        self.ticks
     }
 }
 
@@ -161,22 +192,23 @@ impl Look for TimedLook {
         self.walker.prepare(set, targets, passes);
         shares.clear();
         for target in targets {
-            let ticks = self.walker.walk(*target, STEPS) as f64;
-            let share = (ticks - self.hit_ticks) / (self.miss_ticks - self.hit_ticks);
-            shares.push((share as f32).clamp(0.0, 1.0));
+            let ticks = self.walker.walk(*target, STEPS);
+            shares.push(self.ticks.share_missing(ticks));
         }
     }
+}
 
+impl ArenaLook for TimedLook {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }
 
     fn arena(&self) -> &Arena {
-        &self.walker.arena
+        &self.walker.memory
     }
 
     fn into_arena(self: Box<Self>) -> Arena {
-        self.walker.arena
+        self.walker.memory
     }
 }
 
@@ -187,9 +219,9 @@ pub struct CountedLook {
 }
 
 impl CountedLook {
-    /// Looks at pages of `arena` with `event`, which counts demand misses of the level.
-    pub fn open(arena: Arena, line_bytes: usize, event: Event, seed: u64) -> Result<Self, HostError> {
-        Ok(CountedLook { counters: Counters::open(&[event])?, walker: Walker::new(arena, line_bytes, seed) })
+    /// Looks at pages of `arena`; the first of `counters` counts demand misses of the level.
+    pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
+        CountedLook { counters, walker: Walker::new(arena, line_bytes, seed) }
     }
 }
 
@@ -211,16 +243,18 @@ impl Look for CountedLook {
             before = after;
         }
     }
+}
 
+impl ArenaLook for CountedLook {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }
 
     fn arena(&self) -> &Arena {
-        &self.walker.arena
+        &self.walker.memory
     }
 
     fn into_arena(self: Box<Self>) -> Arena {
-        self.walker.arena
+        self.walker.memory
     }
 }

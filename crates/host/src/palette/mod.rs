@@ -7,21 +7,25 @@
 
 pub mod discover;
 pub mod look;
+#[cfg(test)]
+mod modeled;
 
 use std::time::{Duration, Instant};
 
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId};
 
+use crate::counters::Counters;
 use crate::error::HostError;
 use crate::events::{self, Event, Quantity};
 use crate::pagemap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Processor;
-use look::{CountedLook, LevelSizes, Look, TimedLook};
+use look::{ArenaLook, CountedLook, LevelSizes, Look, TimedLook};
 
 /// The cache level to color.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +55,8 @@ impl Target {
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
-    fn sizes(&self) -> LevelSizes {
+    /// Sizes of the level and of the one inside it.
+    pub fn sizes(&self) -> LevelSizes {
         LevelSizes {
             line_bytes: self.geometry.line_bytes.0 as usize,
             inner: self.inner,
@@ -71,7 +76,7 @@ impl Target {
 pub struct Survey {
     target: Target,
     method: Method,
-    look: Box<dyn Look>,
+    look: Box<dyn ArenaLook>,
     rng: fastrand::Rng,
     groups: Vec<Vec<u32>>,
     cross: Vec<Vec<f32>>,
@@ -112,72 +117,70 @@ const PASSES: u32 = 3;
 const BITS_CONTRADICTED: f64 = 0.1;
 
 impl Survey {
-    /// Begins a survey with the first method that works here: frame bits where an eviction test confirms them, hardware
-    /// counters, time.
-    ///
-    /// `memory`: limit of the memory that may be touched; only what is classified is.
-    pub fn start(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        Self::by_bits(target, memory, processor, seed)
-            .or_else(|_| Self::by_counters(target, memory, processor, seed))
-            .or_else(|_| Self::by_timing(target, memory, seed))
+    /// Memory to survey: up to `limit`, of which only what is looked at is touched.
+    pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
+        let needed = target.sizes().pages_needed();
+        let pages = limit.0 as usize / page_bytes();
+        if pages < needed {
+            let needed = Bytes((needed * page_bytes()) as u64);
+            return Err(HostError::TooLittleMemory { limit, needed });
+        }
+        Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
     }
 
-    /// Begins a survey with `method`.
+    /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
+    /// counters, time.
+    pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+        let by = |method| Self::start_by(method, target, Self::memory(target, limit)?, processor, seed);
+        by(Method::Bits).or_else(|_| by(Method::Counters)).or_else(|_| by(Method::Timing))
+    }
+
+    /// Begins a survey of `arena` with `method`.
     pub fn start_by(
         method: Method,
         target: Target,
-        memory: Bytes,
+        arena: Arena,
         processor: &Processor,
         seed: u64,
     ) -> Result<Survey, HostError> {
+        let begin = Instant::now();
+        let sizes = target.sizes();
         match method {
-            Method::Bits => Self::by_bits(target, memory, processor, seed),
-            Method::Timing => Self::by_timing(target, memory, seed),
-            Method::Counters => Self::by_counters(target, memory, processor, seed),
+            Method::Timing => {
+                let look = TimedLook::calibrate(arena, sizes, seed)?;
+                Self::discover(target, method, Box::new(look), seed, begin)
+            }
+            Method::Counters => {
+                let look = CountedLook::new(arena, sizes.line_bytes, miss_counters(processor, target.level)?, seed);
+                Self::discover(target, method, Box::new(look), seed, begin)
+            }
+            Method::Bits => {
+                let look: Box<dyn ArenaLook> = match miss_counters(processor, target.level) {
+                    Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
+                    Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
+                };
+                Self::confirm_bits(Self::new(target, method, look, seed, begin))
+            }
         }
     }
 
-    fn by_timing(target: Target, memory: Bytes, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let arena = arena_of(target, memory)?;
-        let look = TimedLook::calibrate(arena, target.sizes(), seed)?;
-        Self::discover(target, Method::Timing, Box::new(look), seed, begin)
-    }
-
-    fn by_counters(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let event = miss_event(processor, target.level)
-            .ok_or_else(|| HostError::NoMissEvent { level: target.level, processor: processor.name.clone() })?;
-        let line_bytes = target.geometry.line_bytes.0 as usize;
-        let look = CountedLook::open(arena_of(target, memory)?, line_bytes, event, seed)?;
-        Self::discover(target, Method::Counters, Box::new(look), seed, begin)
-    }
-
-    /// Colors by frame-number bits, put to an eviction test with counters or, without them, by time.
-    fn by_bits(target: Target, memory: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
-        let begin = Instant::now();
-        let arena = arena_of(target, memory)?;
-        let sizes = target.sizes();
-        let look: Box<dyn Look> = match miss_event(processor, target.level)
-            .and_then(|event| CountedLook::open(arena_of(target, memory).ok()?, sizes.line_bytes, event, seed).ok())
-        {
-            Some(look) => Box::new(look),
-            None => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
-        };
-        let mut survey = Self::new(target, Method::Bits, look, seed, begin);
+    /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
+    fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
         survey.make_ready(survey.crowd());
         let frames = pagemap::frames(survey.look.arena());
-        let search = target.search();
+        let search = survey.target.search();
         let mut groups = vec![Vec::new(); search.colors_expected];
         for (page, frame) in (0u32..).zip(&frames[..survey.ready as usize]) {
             let frame = frame.ok_or(HostError::FramesHidden)?;
-            groups[usize::from(target.geometry.color_of(frame, Bytes(page_bytes() as u64)).0)].push(page);
+            let color = survey.target.geometry.color_of(frame, Bytes(page_bytes() as u64));
+            groups[usize::from(color.0)].push(page);
         }
         for group in &mut groups {
             group.truncate(search.set_len());
         }
-        if groups.iter().any(|g| g.len() < search.set_len()) {
-            return Err(HostError::TooLittleMemory { limit: memory, needed: Bytes(memory.0 * 2) });
+        if groups.iter().any(|group| group.len() < search.set_len()) {
+            let limit = Bytes((survey.pages_at_most() * page_bytes()) as u64);
+            return Err(HostError::TooLittleMemory { limit, needed: Bytes(limit.0 * 2) });
         }
         survey.know(groups);
         let (wrong, tested) = contradictions(&survey.cross);
@@ -187,7 +190,7 @@ impl Survey {
         Ok(survey)
     }
 
-    fn new(target: Target, method: Method, look: Box<dyn Look>, seed: u64, begin: Instant) -> Survey {
+    fn new(target: Target, method: Method, look: Box<dyn ArenaLook>, seed: u64, begin: Instant) -> Survey {
         Survey {
             target,
             method,
@@ -211,7 +214,7 @@ impl Survey {
     fn discover(
         target: Target,
         method: Method,
-        look: Box<dyn Look>,
+        look: Box<dyn ArenaLook>,
         seed: u64,
         begin: Instant,
     ) -> Result<Survey, HostError> {
@@ -302,7 +305,7 @@ impl Survey {
     /// Puts the colors to a test that does not use the eviction sets: do as many pages of one color as the cache has ways fit,
     /// do half as many more thrash, and do as many pages of all colors together fit?
     pub fn verify(&mut self) -> Verification {
-        let colors: Vec<Option<Color>> = infer(&self.samples()).page_colors;
+        let colors: Vec<Option<Color>> = self.inference().page_colors;
         let members = |color: u16| -> Vec<u32> {
             (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
         };
@@ -343,12 +346,41 @@ impl Survey {
         }
     }
 
+    /// What the samples so far mean.
+    pub fn inference(&self) -> Inference {
+        infer(&self.samples())
+    }
+
     /// Ends the survey: what was seen, what it means, and the memory.
     pub fn finish(self) -> Collection {
         let samples = self.samples();
         let inference = infer(&samples);
         let (elapsed, classifying) = (self.begin.elapsed(), self.classifying);
         Collection { inference, samples, elapsed, classifying, arena: self.look.into_arena() }
+    }
+}
+
+impl Collection {
+    /// Time to classify one page, in microseconds.
+    pub fn us_per_page(&self) -> f64 {
+        self.classifying.as_secs_f64() * 1e6 / self.samples.pages.len().max(1) as f64
+    }
+
+    /// What a reader is told of it.
+    pub fn evidence(&self) -> PaletteEvidence {
+        PaletteEvidence {
+            level: self.samples.level,
+            colors: self.inference.palette.colors,
+            colors_expected: self.inference.colors_expected,
+            method: self.samples.method.name().to_owned(),
+            pages: self.samples.pages.len() as u64,
+            ambiguous: self.inference.ambiguous.len() as u64,
+            seconds: self.elapsed.as_secs_f64(),
+            us_per_page: self.us_per_page(),
+            per_color: self.inference.per_color.clone(),
+            eviction: self.inference.eviction.clone(),
+            rule: self.inference.rule_in_words.clone(),
+        }
     }
 }
 
@@ -384,16 +416,6 @@ fn rng_sample(rng: &mut fastrand::Rng, members: &[u32], count: usize) -> Vec<u32
     rng.choose_multiple(members.iter().copied(), count)
 }
 
-fn arena_of(target: Target, memory: Bytes) -> Result<Arena, HostError> {
-    let needed = target.sizes().pages_needed();
-    let pages = memory.0 as usize / page_bytes();
-    if pages < needed {
-        let needed = Bytes((needed * page_bytes()) as u64);
-        return Err(HostError::TooLittleMemory { limit: memory, needed });
-    }
-    Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
-}
-
 /// The event that counts demand misses of data at `level`.
 pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
     let quantities: &[Quantity] = match level {
@@ -402,6 +424,13 @@ pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
         _ => &[],
     };
     quantities.iter().find_map(|quantity| events::event(processor, *quantity))
+}
+
+/// A counter of demand misses of data at `level`.
+fn miss_counters(processor: &Processor, level: u8) -> Result<Counters, HostError> {
+    let event = miss_event(processor, level)
+        .ok_or_else(|| HostError::NoMissEvent { level, processor: processor.name.clone() })?;
+    Counters::open(&[event])
 }
 
 /// How many entries of `cross` speak against the groups being one color each, and how many there are.
@@ -456,4 +485,95 @@ fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
         lows[lows.len() / 2]
     };
     groups.iter().map(|target| groups.iter().map(|by| pair(target, by)).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use modeled::ModeledLook;
+
+    /// 16 colors of an 8-way cache, as on Zen 3.
+    fn target() -> Target {
+        let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
+        Target { level: 2, geometry, inner: Bytes(32 << 10) }
+    }
+
+    fn survey(look: ModeledLook, pages: usize) -> (Collection, Vec<u16>) {
+        let truth = look.colors.clone();
+        let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
+        survey.classify(pages);
+        let truth = truth[..pages].to_vec();
+        (survey.finish(), truth)
+    }
+
+    /// Share of the pages with a color whose color is the true one, up to numbering; pages without one.
+    fn against(truth: &[u16], collection: &Collection) -> (f64, usize) {
+        let truth: Vec<Option<Color>> = truth.iter().map(|color| Some(Color(*color))).collect();
+        let inference = &collection.inference;
+        (isochrome_model::palette::agreement(&inference.page_colors, &truth).unwrap_or(0.0), inference.ambiguous.len())
+    }
+
+    #[test]
+    fn every_color_of_a_quiet_cache_is_found_and_every_page_classified() {
+        let (collection, truth) = survey(ModeledLook::new(16, 8, 4096, 1), 4096);
+        assert_eq!(collection.inference.palette.colors, 16);
+        assert_eq!(against(&truth, &collection), (1.0, 0));
+        assert_eq!(collection.inference.doubts, []);
+    }
+
+    #[test]
+    fn noise_and_replacement_luck_hide_no_color() {
+        for seed in 0..5 {
+            let mut look = ModeledLook::new(16, 8, 4096, seed);
+            (look.noise, look.luck) = (0.05, 0.1);
+            let (collection, truth) = survey(look, 2048);
+            assert_eq!(collection.inference.palette.colors, 16, "seed {seed}");
+            let (agreement, ambiguous) = against(&truth, &collection);
+            assert!(agreement >= 0.995, "seed {seed}: {agreement}");
+            assert!(ambiguous <= 10, "seed {seed}: {ambiguous} of 2048");
+        }
+    }
+
+    #[test]
+    fn colors_that_no_page_has_are_missed_aloud() {
+        let (collection, truth) = survey(ModeledLook::new(10, 8, 4096, 3), 1024);
+        assert_eq!(collection.inference.palette.colors, 10);
+        assert_eq!(against(&truth, &collection), (1.0, 0));
+        assert!(matches!(collection.inference.doubts[..], [infer::Doubt::Count { found: 10, expected: 16 }]));
+    }
+
+    #[test]
+    fn a_cache_in_which_nothing_evicts_is_an_error() {
+        let look = ModeledLook::new(16, 5000, 4096, 1);
+        let error = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).err().unwrap();
+        assert!(matches!(error, HostError::NoEviction { level: 2 }));
+        assert!(error.to_string().contains("hint:"));
+    }
+
+    #[test]
+    fn verification_passes_true_colors_and_fails_false_ones() {
+        let mut survey =
+            Survey::discover(target(), Method::Timing, Box::new(ModeledLook::new(16, 8, 4096, 1)), 1, Instant::now())
+                .unwrap();
+        survey.classify(2048);
+        assert!(survey.verify().holds());
+        // Groups that mix the colors: pages of one "color" no longer thrash.
+        for (i, page) in survey.pages.iter_mut().enumerate() {
+            for look in &mut page.looks {
+                look.fill(0);
+                look[i % 16] = 100;
+            }
+        }
+        assert!(!survey.verify().holds());
+    }
+
+    #[test]
+    fn contradicted_bits_are_counted_per_color() {
+        let clean = [[1.0, 0.0], [0.0, 1.0]].map(|row| row.to_vec());
+        assert_eq!(contradictions(&clean), (0, 2));
+        // Frame bits that mean nothing: no set evicts its own color.
+        assert_eq!(contradictions(&[[0.1, 0.0], [0.0, 0.2]].map(|row| row.to_vec())), (2, 2));
+        // Two bit colors that are one: each evicts the other.
+        assert_eq!(contradictions(&[[1.0, 0.9], [0.8, 1.0]].map(|row| row.to_vec())), (2, 2));
+    }
 }

@@ -3,6 +3,7 @@
 //! Every page used here carries the same chain: the first word of each line holds the offset, within the page, of the
 //! next line to visit. The order is random so that no prefetcher foresees it, and relative so that it survives a move.
 
+use isochrome_model::flood::Access;
 use isochrome_model::units::Cycles;
 
 use super::{clock, memory::Arena};
@@ -30,6 +31,27 @@ impl Arena {
                 // SAFETY: `offset` lies inside the page, which belongs to this arena.
                 unsafe { base.add(offset).cast::<u64>().read_volatile() };
                 offset += line_bytes;
+            }
+        }
+    }
+
+    /// Carries out `accesses` one after the other. Panics when one lies outside.
+    #[inline]
+    pub fn carry_out(&self, accesses: impl Iterator<Item = Access>) {
+        let base = self.page_ptr(0);
+        let size = self.page_count() * super::memory::page_bytes();
+        for Access { offset, write } in accesses {
+            let offset = offset.0 as usize & !7;
+            assert!(offset < size, "an access at {offset} lies outside an arena of {size} bytes");
+            // SAFETY: the offset was just checked to lie inside the mapping, which is page-aligned and holds a whole number
+            // of pages, so the eight bytes there belong to it; volatile, as only the cache is to notice.
+            unsafe {
+                let word = base.add(offset).cast::<u64>();
+                if write {
+                    word.write_volatile(offset as u64);
+                } else {
+                    word.read_volatile();
+                }
             }
         }
     }

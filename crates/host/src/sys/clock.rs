@@ -1,5 +1,7 @@
 //! The machine's constant-rate counter.
 
+use std::sync::OnceLock;
+
 use isochrome_model::units::Cycles;
 
 /// The counter now. Loads before the call have completed, loads after it have not begun.
@@ -37,8 +39,14 @@ pub fn spin_until(until: Cycles) {
     }
 }
 
+/// Ticks per second, measured once.
+pub fn rate_hz() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(measure_rate_hz)
+}
+
 /// Ticks per second, measured against the operating system's monotonic clock over about 20 ms.
-pub fn measure_rate_hz() -> u64 {
+fn measure_rate_hz() -> u64 {
     // Three spans, the median: a span in which the host took the CPU away between the two readings is off.
     let mut rates = [0u64; 3];
     for rate in &mut rates {
@@ -51,6 +59,15 @@ pub fn measure_rate_hz() -> u64 {
     }
     rates.sort_unstable();
     rates[1]
+}
+
+/// Ticks between two readings with nothing between them: the fewest of many.
+pub fn overhead() -> Cycles {
+    let empty = |_| {
+        let begin = now();
+        Cycles(now().0 - begin.0)
+    };
+    (0..1000).map(empty).min().unwrap_or_default()
 }
 
 /// Smallest step of the counter, in ticks: the median of the nonzero differences between readings, halved down to what

@@ -60,6 +60,11 @@ impl Arena {
         self.base.as_ptr() as usize
     }
 
+    /// Where the arena begins, for an allocator that hands out parts of it.
+    pub(super) fn expose(&self) -> usize {
+        self.base.as_ptr().expose_provenance()
+    }
+
     /// All of it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is readable and writable, lives as long as the arena, holds initialized bytes (zeros where

@@ -4,6 +4,9 @@
 
 pub mod access;
 pub mod clock;
+pub mod heap;
 pub mod memory;
 pub mod moving;
 pub mod perf;
+pub mod scheduling;
+pub mod userfault;

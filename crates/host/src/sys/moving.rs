@@ -1,9 +1,10 @@
 //! Moving resident pages to other addresses: the frame, and with it the color, stays the same.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::memory::{Arena, page_bytes};
+use super::userfault;
 
 /// How pages are moved.
 pub enum Mover {
@@ -13,23 +14,11 @@ pub enum Mover {
     Remap,
 }
 
-// linux/userfaultfd.h, the generic ioctl encoding of x86-64 and aarch64.
-const UFFD_API: u64 = 0xAA;
-const UFFD_USER_MODE_ONLY: i32 = 1;
-const UFFD_FEATURE_MOVE: u64 = 1 << 16;
-const UFFDIO_API: u64 = 0xc018_aa3f;
+// linux/userfaultfd.h, alike on x86-64 and aarch64.
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
-
-#[repr(C)]
-#[derive(Default)]
-struct Api {
-    api: u64,
-    features: u64,
-    ioctls: u64,
-}
 
 #[repr(C)]
 #[derive(Default)]
@@ -54,23 +43,12 @@ struct Move {
 const TRIES: u32 = 1000;
 
 impl Mover {
-    /// The best way this kernel and these privileges allow. `UFFD_USER_MODE_ONLY` needs no privilege.
+    /// The best way this kernel allows; neither needs a privilege.
     pub fn open() -> Mover {
-        Self::userfault().map_or(Mover::Remap, Mover::Userfault)
-    }
-
-    fn userfault() -> io::Result<OwnedFd> {
-        // SAFETY: the system call takes flags only and returns a new file descriptor or -1.
-        let fd =
-            unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | UFFD_USER_MODE_ONLY) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
+        match userfault::open_for_user_mode() {
+            Ok((fd, features)) if features & userfault::FEATURE_MOVE != 0 => Mover::Userfault(fd),
+            _ => Mover::Remap,
         }
-        // SAFETY: the descriptor was just opened and is owned by nobody else.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        // Asking for a feature that the kernel lacks fails with EINVAL.
-        ioctl(&fd, UFFDIO_API, &mut Api { api: UFFD_API, features: UFFD_FEATURE_MOVE, ioctls: 0 })?;
-        Ok(fd)
     }
 
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.

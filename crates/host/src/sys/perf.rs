@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
-use perf_event::events::{Hardware, Raw};
+use perf_event::events::{Hardware, Raw, Software};
 use perf_event::{Builder, Counter, ReadFormat};
 
 use crate::events::Code;
@@ -46,10 +46,11 @@ impl Group {
     /// Panics when `codes` is empty or longer than [`GROUP_LIMIT`].
     pub fn open(codes: &[Code]) -> Result<Group, (usize, io::Error)> {
         assert!((1..=GROUP_LIMIT).contains(&codes.len()), "a group holds 1 to {GROUP_LIMIT} events");
-        let mut leader = builder(codes[0])
-            .read_format(ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING)
-            .build()
-            .map_err(|error| (0, error))?;
+        let mut leader = builder(codes[0]);
+        // Set directly: `Builder::read_format` adds an identification to every value.
+        leader.attrs_mut().read_format =
+            (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits();
+        let mut leader = leader.build().map_err(|error| (0, error))?;
         let mut members = Vec::with_capacity(codes.len() - 1);
         for (position, &code) in codes.iter().enumerate().skip(1) {
             members.push(builder(code).build_with_group(&mut leader).map_err(|error| (position, error))?);
@@ -72,7 +73,7 @@ impl Group {
             u64::from_ne_bytes(word)
         };
         // A group in the error state reads as end of file.
-        if length < 8 * (HEADER + expected) || word(0) != expected as u64 {
+        if length != 8 * (HEADER + expected) || word(0) != expected as u64 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the kernel returned no complete group"));
         }
         let mut counts = [0; GROUP_LIMIT];
@@ -87,6 +88,7 @@ impl Group {
 fn builder(code: Code) -> Builder<'static> {
     let mut builder = match code {
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),
+        Code::PageFaults => Builder::new(Software::PAGE_FAULTS),
         Code::Raw(config) => Builder::new(Raw::new(config)),
     };
     builder.observe_self().any_cpu().exclude_kernel(true).exclude_hv(true);

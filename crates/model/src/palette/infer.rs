@@ -119,7 +119,14 @@ pub fn infer(samples: &Samples) -> Inference {
     let colors_expected = samples.geometry.color_count(samples.page_bytes);
     Inference {
         doubts: doubts(samples, &group_colors, colors, colors_expected, &per_color, ambiguous.len()),
-        palette: Palette { schema: SCHEMA.to_owned(), level: samples.level, colors, rule },
+        palette: Palette {
+            schema: SCHEMA.to_owned(),
+            level: samples.level,
+            colors,
+            rule,
+            fingerprint: None,
+            boot_id: None,
+        },
         colors_expected,
         eviction: eviction_matrix(&samples.cross, &group_colors, colors as usize),
         group_colors,

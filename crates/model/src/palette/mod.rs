@@ -53,6 +53,12 @@ pub struct Palette {
     /// How a frame leads to its color.
     #[serde(flatten)]
     pub rule: Rule,
+    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint) of the machine it was measured on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
+    /// The boot it was measured in: a table holds for that one only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
 }
 
 impl Palette {

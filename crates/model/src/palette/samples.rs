@@ -69,3 +69,40 @@ pub struct Samples {
     /// Pages classified.
     pub pages: Vec<PageSample>,
 }
+
+/// Samples that do not fit together: a file that was cut or edited.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{what} has {found} entries where {expected} are due\n  hint: the samples were cut or edited; collect them again with `isochrome palette --samples FILE`"
+)]
+pub struct Misshapen {
+    /// What does not fit.
+    pub what: String,
+    /// Entries there are.
+    pub found: usize,
+    /// Entries there should be.
+    pub expected: usize,
+}
+
+impl Samples {
+    /// Checks that every look and every row of the cross table has one entry per group.
+    pub fn check(&self) -> Result<(), Misshapen> {
+        let groups = self.groups.len();
+        let fits = |what: &dyn Fn() -> String, found: usize| {
+            if found == groups { Ok(()) } else { Err(Misshapen { what: what(), found, expected: groups }) }
+        };
+        fits(&|| "the cross table".to_owned(), self.cross.len())?;
+        for (i, row) in self.cross.iter().enumerate() {
+            fits(&|| format!("row {i} of the cross table"), row.len())?;
+        }
+        for (i, page) in self.pages.iter().enumerate() {
+            for look in &page.looks {
+                fits(&|| format!("a look at page {i}"), look.len())?;
+            }
+        }
+        if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
+            return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });
+        }
+        Ok(())
+    }
+}

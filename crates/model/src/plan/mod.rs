@@ -15,6 +15,8 @@ use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilizat
 use crate::taskset::{PartitionSet, Scope, TaskSet};
 use allocate::{Groups, Rules};
 
+pub use draw::{color_map, gantt};
+pub use explain::{Reason, Remedy, explain, remedies};
 pub use optimal::Progress;
 
 /// Partitions a plan can distribute, at most.

@@ -318,3 +318,18 @@ fn sixteen_distinct_tasks_are_planned_to_within_a_percent() {
     recheck(&set, &plan);
     assert!(plan.gap.unwrap() <= 0.01, "{:?}", plan.gap);
 }
+
+#[test]
+fn pictures_show_every_task_and_partition_and_are_well_formed() {
+    let set = table_1(1, platform(1, 8, 256, DELTA));
+    let plan = planned(&set, Method::Optimal, Objective::Utilization);
+    let map = color_map(&plan, 8);
+    let parsed = roxmltree::Document::parse(&map).unwrap();
+    // 4 tasks of 8 partitions, and the background.
+    assert_eq!(parsed.descendants().filter(|node| node.has_tag_name("rect")).count(), 4 * 8 + 1);
+    let names: Vec<&str> = plan.cores[0].tasks.iter().map(|task| task.name.as_str()).collect();
+    let members: Vec<(usize, PartitionSet)> = (0..4).map(|task| (task, PartitionSet::range(0, 8))).collect();
+    let drawn = gantt(&names, &core_tasks(&set, &members), Charges::of(&set), Analysis::Kim2013);
+    roxmltree::Document::parse(&drawn).unwrap();
+    assert!(names.iter().all(|name| drawn.contains(name)));
+}

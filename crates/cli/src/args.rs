@@ -1,0 +1,281 @@
+//! Arguments: the one definition behind parser, help, manual pages and completions. Parsing touches nothing.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use isochrome_model::units::Bytes;
+
+/// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
+#[derive(Debug, Parser)]
+#[command(
+    name = "isochrome",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done and holds, 1 could not run, 2 a bound or threshold was violated, 3 inconclusive.\n\
+                  Start with `isochrome doctor`, or with everything at once: `isochrome demo`."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Say what this machine allows and how to allow more
+    #[command(
+        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.[] | select(.status != \"ok\")'"
+    )]
+    Doctor(DoctorOptions),
+    /// Measure the caches: latencies, refill time per color, sharing between CPUs, retention
+    #[command(after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json")]
+    Probe(ProbeOptions),
+    /// Find the page colors of a cache level
+    #[command(after_help = "Examples:\n  isochrome palette\n  isochrome palette --by timing --pages 65536 --json\n  \
+                            isochrome palette --verify --again timing\n  isochrome palette -o palette.json --samples samples.json\n  \
+                            isochrome palette --replay samples.json")]
+    Palette(PaletteOptions),
+    /// Measure what a cache flood costs a task, with and without colors of its own
+    #[command(
+        after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
+                            isochrome bench fft --points 2048 --raw jobs.csv"
+    )]
+    Bench(BenchOptions),
+    /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
+    #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
+    Demo(DemoOptions),
+    /// Make a report to read from evidence
+    #[command(
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
+    )]
+    Report(ReportOptions),
+    /// Write the manual pages
+    #[command(after_help = "Example:\n  isochrome man -o /usr/local/share/man/man1")]
+    Man(ManOptions),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  isochrome completions bash > /etc/bash_completion.d/isochrome")]
+    Completions(CompletionOptions),
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where and on what to measure.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// CPU to measure on [default: the last one allowed]
+    #[arg(long, value_name = "CPU")]
+    pub cpu: Option<u32>,
+    /// Cache level to color [default: the outermost private one with more than one color]
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
+    /// How colors are found
+    #[arg(long, value_enum, default_value_t = By::Auto)]
+    pub by: By,
+    /// Limit of the memory used
+    #[arg(long, value_name = "SIZE", default_value = "1G")]
+    pub memory: Bytes,
+    /// Seed of every random choice [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+/// How colors are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// The first that works: bits, counters, timing
+    Auto,
+    /// Frame-number bits, verified by eviction tests
+    Bits,
+    /// The time of walks over pages; needs no privilege
+    Timing,
+    /// Hardware counters of misses
+    Counters,
+}
+
+/// Options of `probe`.
+#[derive(Debug, Args)]
+pub struct ProbeOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the machine file here
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Options of `palette`.
+#[derive(Debug, Args)]
+pub struct PaletteOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Pages to classify
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub pages: usize,
+    /// Put the colors to a test that does not use the eviction sets
+    #[arg(long)]
+    pub verify: bool,
+    /// Find the colors of the same pages again by this method, and compare; repeatable
+    #[arg(long, value_enum, value_name = "METHOD")]
+    pub again: Vec<By>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the palette here
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write everything that was seen here, to be replayed
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+    /// Conclude from saved samples instead of measuring; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["verify", "again", "samples"])]
+    pub replay: Option<PathBuf>,
+}
+
+/// Options of `bench`.
+#[derive(Debug, Args)]
+pub struct BenchOptions {
+    /// What the job does.
+    #[command(subcommand)]
+    pub kernel: BenchKernel,
+}
+
+/// The kernels.
+#[derive(Debug, Subcommand)]
+pub enum BenchKernel {
+    /// A digital filter: one sample per job
+    Filter {
+        /// Coefficients, 4 to 8192
+        #[arg(long, value_name = "N", default_value_t = 4096)]
+        taps: usize,
+        /// Element type
+        #[arg(long, value_enum, default_value_t = Element::F64)]
+        element: Element,
+        /// How much to run.
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// A discrete cosine transform per job
+    Dct {
+        /// Points, a power of two from 64 to 8192
+        #[arg(long, value_name = "N", default_value_t = 2048)]
+        points: usize,
+        /// How much to run.
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// A fast Fourier transform per job
+    Fft {
+        /// Points, a power of two from 64 to 4096
+        #[arg(long, value_name = "N", default_value_t = 2048)]
+        points: usize,
+        /// How much to run.
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// 64x64 matrix multiplication, flooded after each time slice
+    Matmul {
+        /// Time slice in microseconds, 1 to 10000
+        #[arg(long, value_name = "US", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+        slice_us: u64,
+        /// How much to run.
+        #[command(flatten)]
+        options: RunOptions,
+    },
+    /// The matrix multiplication, interrupted by the filter
+    Combined {
+        /// Interruptions per second of the multiplication's time, 100 to 100000
+        #[arg(long, value_name = "HZ", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(100..=100_000))]
+        rate_hz: u64,
+        /// How much to run.
+        #[command(flatten)]
+        options: RunOptions,
+    },
+}
+
+/// Element type of the filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Element {
+    /// 64-bit floating point
+    F64,
+    /// 32-bit integers
+    I32,
+}
+
+/// How much to run, and what to do with the outcome.
+#[derive(Debug, Args)]
+pub struct RunOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Blocks of each condition; more are run, up to four times as many, while too few are quiet
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub blocks: u32,
+    /// Jobs of each kind per block
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub jobs: u32,
+    /// Colors of the task where it has its own, such as 0-3 [default: as many as its memory needs]
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write every job to this CSV file
+    #[arg(long, value_name = "FILE")]
+    pub raw: Option<PathBuf>,
+    /// Write the evidence here, for `isochrome report`
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Options of `demo`.
+#[derive(Debug, Args)]
+pub struct DemoOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Folder of the report
+    #[arg(short, long, value_name = "DIR", default_value = "report")]
+    pub output: PathBuf,
+    /// Fewer sizes and blocks: a look in seconds, not a measurement
+    #[arg(long)]
+    pub quick: bool,
+}
+
+/// Options of `report`.
+#[derive(Debug, Args)]
+pub struct ReportOptions {
+    /// Evidence file; `-` for standard input
+    pub evidence: PathBuf,
+    /// Write the report here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// A table for the terminal instead of HTML
+    #[arg(long)]
+    pub text: bool,
+}
+
+/// Options of `man`.
+#[derive(Debug, Args)]
+pub struct ManOptions {
+    /// Folder to write to
+    #[arg(short, long, value_name = "DIR", default_value = "man")]
+    pub output: PathBuf,
+}
+
+/// Options of `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionOptions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}

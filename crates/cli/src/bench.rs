@@ -1,0 +1,172 @@
+//! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Result;
+use isochrome_host::experiment::{Amount, Bench, Measured, Work};
+use isochrome_host::interrupt;
+use isochrome_host::kernels::KernelKind;
+use isochrome_host::pool::FramePool;
+use isochrome_model::evidence::Experiment;
+use isochrome_model::experiment::{Job, conclude, quiet_blocks_at_least};
+use isochrome_model::report::text::table;
+use isochrome_model::units::{Color, parse_list};
+
+use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
+use crate::station::{Station, progress, spinner};
+use crate::{Verdict, demo, files};
+
+/// Quiet blocks of each condition aimed at.
+const QUIET_BLOCKS: u64 = 10;
+/// Rounds of blocks at most.
+const ROUNDS: u64 = 4;
+
+pub fn run(options: &BenchOptions) -> Result<Verdict> {
+    let (work, options) = match &options.kernel {
+        BenchKernel::Filter { taps, element: Element::F64, options } => {
+            (Work::Short(KernelKind::FilterF64, *taps), options)
+        }
+        BenchKernel::Filter { taps, element: Element::I32, options } => {
+            (Work::Short(KernelKind::FilterI32, *taps), options)
+        }
+        BenchKernel::Dct { points, options } => (Work::Short(KernelKind::Dct, *points), options),
+        BenchKernel::Fft { points, options } => (Work::Short(KernelKind::Fft, *points), options),
+        BenchKernel::Matmul { slice_us, options } => (Work::Matmul { slice_us: *slice_us }, options),
+        BenchKernel::Combined { rate_hz, options } => (Work::Combined { rate_hz: *rate_hz }, options),
+    };
+    if let Work::Short(kind, size) = work {
+        kind.check_size(size)?;
+    }
+    let place = &options.place;
+    let station = Station::new(place)?;
+    let target = station.target(place)?;
+    let colors = own_colors(options, target.geometry.color_count(station.machine.page_bytes))?;
+    let bar = spinner("finding colors");
+    let collection = {
+        let _settings = station.pin();
+        station.collect(place, target)?
+    };
+    bar.finish_and_clear();
+    let palette = collection.evidence();
+    let pool = FramePool::new(collection.arena, &collection.inference.page_colors, palette.colors);
+
+    let (counters, settings) = (station.counters(), station.settle());
+    let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
+    let amount = Amount {
+        cpu: station.cpu,
+        blocks: options.blocks as usize,
+        jobs: options.jobs as usize,
+        colors,
+        seed: station.seed,
+    };
+    let measured = measure(&bench, work, &amount)?;
+    drop(settings);
+
+    let experiment = experiment(&measured);
+    if let Some(path) = &options.raw {
+        files::write(path, &raw_csv(&[measured]))?;
+    }
+    let quiet = quiet_blocks_at_least(&experiment.conditions);
+    let evidence = demo::evidence(&station, Some(palette), vec![experiment.clone()], &[], Vec::new());
+    if let Some(path) = &options.output {
+        files::write_json(path, &evidence)?;
+    }
+    if options.json {
+        files::print_json(&experiment)?;
+    } else {
+        files::print(&table(&evidence))?;
+    }
+    Ok(if quiet > 0 { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {
+    let Some(list) = &options.colors else { return Ok(None) };
+    let colors = parse_list(list, count)?;
+    anyhow::ensure!(!colors.is_empty(), "the list of colors is empty\n  hint: --colors 0-3");
+    anyhow::ensure!(
+        (colors.len() as u32) < count,
+        "all {count} colors for the task leave none for anything else\n  hint: --colors 0-{}",
+        (count / 2).max(1) - 1
+    );
+    Ok(Some(colors.into_iter().map(|color| Color(color as u16)).collect()))
+}
+
+/// Runs `work`, and again while too few blocks are quiet.
+pub fn measure(bench: &Bench<'_>, work: Work, amount: &Amount) -> Result<Measured> {
+    let mut all: Option<Measured> = None;
+    for round in 0..ROUNDS {
+        let bar = progress(&work.to_string(), 1);
+        let amount = Amount { seed: amount.seed.wrapping_add(round), ..amount.clone() };
+        let more = bench.run(work, &amount, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?;
+        bar.finish_and_clear();
+        let measured = match all.take() {
+            None => more,
+            Some(mut measured) => {
+                measured.blocks.extend(more.blocks);
+                measured.interrupted |= more.interrupted;
+                measured
+            }
+        };
+        let quiet = quiet_blocks_at_least(&conclude(&measured.blocks));
+        let enough = quiet >= QUIET_BLOCKS.min(amount.blocks as u64) || interrupt::interrupted();
+        all = Some(measured);
+        if enough {
+            break;
+        }
+    }
+    Ok(all.expect("there is at least one round"))
+}
+
+/// What the jobs mean.
+pub fn experiment(measured: &Measured) -> Experiment {
+    let (name, value) = measured.work.parameter();
+    Experiment {
+        bench: measured.work.bench().to_owned(),
+        parameter: BTreeMap::from([(name.to_owned(), value)]),
+        element: measured.work.element().to_owned(),
+        working_set: measured.working_set,
+        conditions: conclude(&measured.blocks),
+    }
+}
+
+/// Every job, one line each; empty fields were not measured.
+pub fn raw_csv(all: &[Measured]) -> String {
+    let mut text =
+        String::from("bench,parameter,value,element,block,condition,after,job,cycles,l2_misses,l1_misses,lost\n");
+    let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
+    for measured in all {
+        let (parameter, value) = measured.work.parameter();
+        let (bench, element) = (measured.work.bench(), measured.work.element());
+        for (i, block) in measured.blocks.iter().enumerate() {
+            let condition = serde_json::to_value(block.condition).ok();
+            let condition = condition.as_ref().and_then(|c| c.as_str()).unwrap_or_default();
+            let mut lines = |after: &str, jobs: &[Job]| {
+                for (j, job) in jobs.iter().enumerate() {
+                    let lost = job.lost.map_or_else(String::new, |lost| format!("{lost:.3}"));
+                    let _ = writeln!(
+                        text,
+                        "{bench},{parameter},{value},{element},{i},{condition},{after},{j},{},{},{},{lost}",
+                        job.cycles.0,
+                        number(job.l2_misses),
+                        number(job.l1_misses),
+                    );
+                }
+            };
+            lines(if condition == "alone" { "spin" } else { "flood" }, &block.jobs);
+            lines("spin", &block.control);
+        }
+    }
+    text
+}
+
+/// Writes the raw jobs of `all` beside the evidence in `folder`; the file's name and hash.
+pub fn write_raw(folder: &Path, name: &str, all: &[Measured]) -> Result<isochrome_model::evidence::RawFile> {
+    let text = raw_csv(all);
+    files::write(&folder.join(name), &text)?;
+    Ok(isochrome_model::evidence::RawFile { path: name.to_owned(), sha256: files::sha256(&text) })
+}

@@ -1,0 +1,89 @@
+//! Reading and writing files, `-` and standard output included.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+/// The text of `path`; of standard input for `-`.
+pub fn read(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    if path == Path::new("-") {
+        io::stdin().read_to_string(&mut text).context("standard input")?;
+    } else {
+        text = fs::read_to_string(path).with_context(|| format!("{}", path.display()))?;
+    }
+    Ok(text)
+}
+
+/// The JSON in `path`, whose `schema` must be `schema`.
+pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
+    let text = read(path)?;
+    let shown = path.display();
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        schema: Option<String>,
+    }
+    let found: Versioned = serde_json::from_str(&text).with_context(|| {
+        format!("{shown}: not a JSON object\n  hint: isochrome writes the file itself; write it again")
+    })?;
+    anyhow::ensure!(
+        found.schema.as_deref() == Some(schema),
+        "{shown}: schema is {}, not `{schema}`\n  hint: the file was written by another version of isochrome, or is another kind of file",
+        found.schema.map_or_else(|| "missing".to_owned(), |s| format!("`{s}`")),
+    );
+    serde_json::from_str(&text).with_context(|| format!("{shown}: not a whole {schema}\n  hint: write the file again"))
+}
+
+/// Writes `text` to `path` as a whole: through a new file beside it, so that an interrupted write leaves the old one.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    let shown = path.display();
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = Path::new(&beside);
+    fs::write(beside, text)
+        .and_then(|()| fs::rename(beside, path))
+        .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
+}
+
+/// Writes `value` to `path` as JSON.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write(path, &text)
+}
+
+/// Writes `value` to `path` as JSON on one line: for files too large to be read by eye.
+pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    write(path, &text)
+}
+
+/// Prints `text` on standard output.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())?;
+    Ok(())
+}
+
+/// Prints `value` on standard output as one line of JSON.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Whether `error` only says that the reader of standard output has gone, as `head` does.
+pub fn nobody_listens(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// SHA-256 of `text`, in hexadecimal.
+pub fn sha256(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,123 @@
+//! The command as its users meet it: exit codes, messages, files. What needs working hardware is in `hardware.rs`.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn isochrome(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_isochrome")).args(arguments).output().expect("the command starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("output is text")
+}
+
+/// Asserts that `arguments` are refused with exit code 1, nothing on standard output, and a message with a hint that
+/// mentions `what`.
+fn refused(arguments: &[&str], what: &str) {
+    let output = isochrome(arguments);
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{arguments:?} printed a result");
+    assert!(message.contains(what), "{arguments:?}: {message}");
+    assert!(message.contains("hint:"), "{arguments:?} gives no hint: {message}");
+}
+
+#[test]
+fn bad_numbers_are_refused_with_a_hint() {
+    refused(&["palette", "--pages", "0"], "0 pages");
+    refused(&["palette", "--cpu", "4095"], "CPU 4095");
+    refused(&["palette", "--level", "9"], "level 9");
+    refused(&["palette", "--level", "1"], "single page color");
+    refused(&["palette", "--memory", "64K", "--pages", "8"], "memory limit of 64 KiB");
+    refused(&["palette", "--memory", "1M"], "do not fit into the memory limit");
+    refused(&["bench", "filter", "--taps", "3"], "3 taps");
+    refused(&["bench", "filter", "--taps", "9999999999"], "taps");
+    refused(&["bench", "fft", "--points", "1000"], "1000 points");
+    refused(&["bench", "dct", "--colors", "0-9999"], "out of range");
+    refused(&["bench", "dct", "--colors", "x"], "`x` is not a list");
+}
+
+#[test]
+fn arguments_that_do_not_parse_exit_with_1_and_help_with_0() {
+    for arguments in
+        [&["palete"][..], &["bench"], &["palette", "--memory", "lots"], &["bench", "matmul", "--slice-us", "0"]]
+    {
+        assert_eq!(isochrome(arguments).status.code(), Some(1), "{arguments:?}");
+    }
+    for arguments in [&["--help"][..], &["palette", "--help"], &["bench", "filter", "--help"], &["--version"]] {
+        let output = isochrome(arguments);
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(!output.stdout.is_empty());
+    }
+    // Every verb shows examples.
+    for verb in ["doctor", "probe", "palette", "bench", "demo", "report", "man", "completions"] {
+        assert!(stdout(&isochrome(&[verb, "--help"])).contains("Example"), "{verb}");
+    }
+}
+
+#[test]
+fn corrupt_files_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    refused(&["report", &file("garbage.json", "]{")], "garbage.json: not a JSON object");
+    refused(&["report", &file("other.json", r#"{"schema":"something/9"}"#)], "`something/9`");
+    refused(&["report", &file("none.json", "{}")], "schema is missing");
+    refused(&["report", &file("cut.json", r#"{"schema":"isochrome-evidence/1","experiments":["#)], "cut.json");
+    refused(&["report", &file("part.json", r#"{"schema":"isochrome-evidence/1"}"#)], "missing field");
+    refused(
+        &["palette", "--replay", &file("samples.json", r#"{"schema":"isochrome-palette-samples/1"}"#)],
+        "missing field",
+    );
+    let whole = include_str!("../../model/tests/data/zen3-vm-samples.json");
+    let ragged = whole.replacen("\"looks\":[[", "\"looks\":[[1,", 1);
+    refused(&["palette", "--replay", &file("ragged.json", &ragged)], "17 entries where 16");
+}
+
+#[test]
+fn saved_samples_replay_to_the_same_palette_anywhere() {
+    let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/tests/data/zen3-vm-samples.json");
+    let output = isochrome(&["palette", "--replay", samples.to_str().unwrap(), "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (json["colors"].as_u64(), json["pages"].as_u64(), json["ambiguous"].as_u64()),
+        (Some(16), Some(1024), Some(0))
+    );
+    assert_eq!(json["per_color"].as_array().unwrap().len(), 16);
+}
+
+#[test]
+fn doctor_looks_at_the_machine_and_says_what_helps() {
+    let output = isochrome(&["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    let checks: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = checks.as_array().unwrap();
+    assert!(checks.len() > 10);
+    for check in checks {
+        assert!(check["why"].as_str().is_some_and(|why| !why.is_empty()), "{check}");
+    }
+    assert!(stdout(&isochrome(&["doctor"])).contains("cache level 2"));
+}
+
+#[test]
+fn manual_pages_and_completions_come_from_the_same_definition() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = isochrome(&["man", "-o", folder.path().join("man1").to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0));
+    let page = std::fs::read_to_string(folder.path().join("man1/isochrome-palette.1")).unwrap();
+    assert!(page.contains("verify") && page.contains("EXAMPLES") || page.contains("Examples"));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(stdout(&isochrome(&["completions", shell])).contains("isochrome"));
+    }
+}
+
+#[test]
+fn a_report_that_cannot_be_written_says_where_and_leaves_nothing() {
+    let output = isochrome(&["demo", "--quick", "-o", "/proc/nowhere/report"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
+}

@@ -1,0 +1,185 @@
+//! The command on the machine the tests run on.
+//!
+//! A shared machine can be too noisy to measure on. So these tests assert what must hold of any answer (files, forms, that the
+//! tool says so when it is not sure), and of the measurement only what the tool itself calls conclusive. Where a machine
+//! cannot answer at all the test is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
+
+use std::process::{Command, ExitCode, Output};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use serde_json::Value;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // One at a time: they share caches and CPUs.
+    arguments.test_threads.get_or_insert(1);
+    let trials = vec![
+        trial("palette_by_timing_finds_the_colors_or_says_that_it_is_not_sure", palette_by_timing),
+        trial("palette_classifies_again_as_before", palette_again),
+        trial("palette_without_privileges_needs_no_frame_numbers", palette_unprivileged),
+        trial("bench_filter_reports_every_condition_with_equal_n", bench_filter),
+        trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// What a test came to.
+type Outcome = Result<(), NotRun>;
+
+/// Why a machine cannot run a test.
+struct NotRun(String);
+
+fn trial(name: &'static str, test: fn() -> Outcome) -> Trial {
+    Trial::ignorable_test(name, move || match test() {
+        Ok(()) => Ok(Completion::Completed),
+        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
+        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+fn isochrome(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    command.args(arguments);
+    command
+}
+
+/// Runs; a machine without colors or usable timing is a reason not to run the test.
+fn output(mut command: Command) -> Result<Output, NotRun> {
+    let output = command.output().expect("the command starts");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    match output.status.code() {
+        Some(0) => Ok(output),
+        Some(3) if !message.contains("palette is in doubt") => Ok(output),
+        _ if ["too close to tell apart", "single page color", "no set of pages evicts", "palette is in doubt"]
+            .iter()
+            .any(|w| message.contains(w)) =>
+        {
+            Err(NotRun(message.lines().next().unwrap_or_default().to_owned()))
+        }
+        code => panic!("exit code {code:?}: {message}"),
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
+}
+
+/// What must hold of any palette: pages add up, and exit code 0 is given exactly when nothing is in doubt.
+fn check_palette(output: &Output, pages: u64) -> Value {
+    let palette = json(output);
+    let per_color: Vec<u64> = palette["per_color"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    assert_eq!(palette["pages"], pages);
+    assert_eq!(per_color.len() as u64, palette["colors"].as_u64().unwrap());
+    assert_eq!(per_color.iter().sum::<u64>() + palette["ambiguous"].as_u64().unwrap(), pages);
+    let sure = palette["doubts"].as_array().unwrap().is_empty();
+    if output.status.code() == Some(0) {
+        assert!(sure);
+        assert_eq!(palette["colors"], palette["colors_expected"]);
+    }
+    palette
+}
+
+fn palette_by_timing() -> Outcome {
+    let output = output(isochrome(&["palette", "--by", "timing", "--pages", "2048", "--json"]))?;
+    let palette = check_palette(&output, 2048);
+    assert_eq!(palette["method"], "timing");
+    if output.status.code() == Some(0) {
+        // Each color between 0.64 and 1.44 of its even share.
+        let share = 2048.0 / palette["colors"].as_f64().unwrap();
+        for n in palette["per_color"].as_array().unwrap() {
+            assert!((0.64..=1.44).contains(&(n.as_f64().unwrap() / share)), "{n} of {share}");
+        }
+    }
+    Ok(())
+}
+
+fn palette_again() -> Outcome {
+    let arguments = ["palette", "--by", "timing", "--pages", "2048", "--again", "timing", "--verify", "--json"];
+    let output = output(isochrome(&arguments))?;
+    let palette = check_palette(&output, 2048);
+    if output.status.code() == Some(0) {
+        let agreement = palette["again"][0]["agreement"].as_f64().unwrap();
+        assert!(agreement >= 0.98, "{agreement}");
+    }
+    Ok(())
+}
+
+fn palette_unprivileged() -> Outcome {
+    let nobody = |program: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]);
+        command.arg(program);
+        command
+    };
+    // The program is copied to where everybody may run it.
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("isochrome");
+    std::fs::copy(env!("CARGO_BIN_EXE_isochrome"), &program).unwrap();
+    for path in [folder.path(), &program] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    let program = program.to_str().unwrap();
+    if !nobody(program).arg("--version").output().is_ok_and(|o| o.status.success()) {
+        return Err(NotRun("becoming an unprivileged user takes root and setpriv".to_owned()));
+    }
+    let mut command = nobody(program);
+    command.args(["palette", "--pages", "1024", "--json"]);
+    let output = output(command)?;
+    let palette = check_palette(&output, 1024);
+    assert_eq!(palette["method"], "timing");
+    assert!(palette["rule"].as_str().unwrap().contains("hidden"), "{}", palette["rule"]);
+    Ok(())
+}
+
+fn bench_filter() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = folder.path().join("jobs.csv");
+    let (raw_text, evidence) = (raw.to_str().unwrap(), folder.path().join("evidence.json"));
+    let arguments =
+        ["bench", "filter", "--taps", "1024", "--blocks", "4", "--jobs", "5", "--json", "--raw", raw_text, "-o"];
+    let mut command = isochrome(&arguments);
+    command.arg(&evidence);
+    let output = output(command)?;
+    let experiment = json(&output);
+    assert_eq!((experiment["bench"].as_str(), experiment["taps"].as_u64()), (Some("filter"), Some(1024)));
+    let mut counts = Vec::new();
+    for condition in ["alone", "unpartitioned", "partitioned", "single_writer"] {
+        let outcome = &experiment["conditions"][condition];
+        for key in
+            ["n", "cycles_min", "cycles_median", "cycles_p99", "cycles_p999", "cycles_max", "blocks", "blocks_quiet"]
+        {
+            assert!(outcome[key].is_u64(), "{condition} {key}: {}", outcome[key]);
+        }
+        assert!(outcome.get("l2_misses_median").is_some(), "null where there are no counters, but present");
+        counts.push(outcome["n"].as_u64().unwrap());
+        // Whatever was counted or timed, the quantiles are in order.
+        let quantile = |key: &str| outcome[key].as_u64().unwrap();
+        assert!(
+            quantile("cycles_min") <= quantile("cycles_median") && quantile("cycles_p999") <= quantile("cycles_max")
+        );
+    }
+    counts.retain(|n| *n > 0);
+    assert!(counts.iter().all(|n| *n == counts[0]), "{counts:?}");
+    // Every job of every block is in the raw file: four conditions, both kinds, times whatever rounds were needed.
+    let lines = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
+    assert!(lines >= 4 * 4 * 2 * 5 && lines.is_multiple_of(4 * 4 * 2 * 5), "{lines}");
+    assert!(isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap().status.success());
+    Ok(())
+}
+
+fn demo() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report");
+    let mut command = isochrome(&["demo", "--quick", "-o"]);
+    command.arg(&report);
+    output(command)?;
+    let html = std::fs::read_to_string(report.join("index.html")).unwrap();
+    assert!(html.contains("<svg") && html.trim_end().ends_with("</html>"));
+    let evidence: Value =
+        serde_json::from_str(&std::fs::read_to_string(report.join("evidence.json")).unwrap()).unwrap();
+    assert_eq!(evidence["schema"], "isochrome-evidence/1");
+    for raw in evidence["raw"].as_array().unwrap() {
+        assert!(report.join(raw["path"].as_str().unwrap()).is_file(), "{raw}");
+    }
+    Ok(())
+}

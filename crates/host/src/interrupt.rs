@@ -1,0 +1,29 @@
+//! Ctrl-C and SIGTERM: the first asks to finish, the second ends at once.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::error::HostError;
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Handles SIGINT and SIGTERM from now on: the first signal sets [`interrupted`]; after that the next one ends the process
+/// with 128 + its number (130 for Ctrl-C), as a shell reports it. Settings of threads end with the process.
+///
+/// To be called once, by the program.
+pub fn install() -> Result<(), HostError> {
+    for signal in [SIGINT, SIGTERM] {
+        let failed = |source| HostError::Signal { signal, source };
+        // In this order: the first signal finds the flag still clear.
+        flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED).map_err(failed)?;
+        flag::register(signal, &INTERRUPTED).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Whether a signal asked to finish.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}

@@ -1,0 +1,66 @@
+//! A modeled cache to look at: the search and the classification tested without hardware.
+
+use super::look::{ArenaLook, Look};
+use crate::sys::memory::Arena;
+
+/// Most colors modeled.
+const COLORS: usize = 64;
+
+/// Pages of known color in a cache of some ways. A page is evicted when pages of its color fill the ways.
+pub struct ModeledLook {
+    /// Color of each page.
+    pub colors: Vec<u16>,
+    /// Chance that a look is disturbed, which makes any share of a page's lines miss.
+    pub noise: f64,
+    /// Chance that a page survives although pages of its color fill the ways, if they are less than half as many again.
+    pub luck: f64,
+    ways: usize,
+    rng: fastrand::Rng,
+    arena: Arena,
+}
+
+impl ModeledLook {
+    pub fn new(colors: u16, ways: usize, pages: usize, seed: u64) -> ModeledLook {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let colors = (0..pages).map(|_| rng.u16(0..colors)).collect();
+        // Never touched: only its size is asked for.
+        ModeledLook { colors, noise: 0.0, luck: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
+    }
+}
+
+impl Look for ModeledLook {
+    fn look(&mut self, set: &[u32], targets: &[u32], _passes: u32, shares: &mut Vec<f32>) {
+        let mut rivals = [0; COLORS];
+        for page in set {
+            rivals[usize::from(self.colors[*page as usize])] += 1;
+        }
+        // Targets of a batch touched after one also compete with it.
+        let mut later = [0; COLORS];
+        shares.clear();
+        for target in targets.iter().rev() {
+            let color = usize::from(self.colors[*target as usize]);
+            let own = usize::from(set.contains(target));
+            let against = rivals[color] + later[color] - own;
+            later[color] += 1;
+            let lucky = against < self.ways * 3 / 2 && self.rng.f64() < self.luck;
+            let mut share: f32 = if against >= self.ways && !lucky { 0.9 } else { 0.03 };
+            if self.rng.f64() < self.noise {
+                share = share.max(self.rng.f32());
+            }
+            shares.push(share);
+        }
+        shares.reverse();
+    }
+}
+
+impl ArenaLook for ModeledLook {
+    fn make_ready(&mut self, _pages: std::ops::Range<u32>) {}
+
+    fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    fn into_arena(self: Box<Self>) -> Arena {
+        self.arena
+    }
+}

@@ -1,0 +1,64 @@
+//! Scheduling policy of the calling thread, by the system calls themselves: musl's `sched_setscheduler` does nothing but fail.
+
+use std::io;
+
+/// Policy, priority and everything else of sched_setattr(2) that belongs to them.
+#[derive(Clone, Copy, Debug)]
+pub struct Scheduling(libc::sched_attr);
+
+/// Bytes of the structure: its first published size, so that every kernel since 3.14 takes it.
+const ATTRIBUTE_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
+
+impl Scheduling {
+    /// SCHED_FIFO at `priority`, 1 to 99.
+    pub fn fifo(priority: u8) -> Scheduling {
+        Scheduling(libc::sched_attr {
+            size: ATTRIBUTE_BYTES,
+            sched_policy: libc::SCHED_FIFO as u32,
+            sched_flags: 0,
+            sched_nice: 0,
+            sched_priority: u32::from(priority),
+            sched_runtime: 0,
+            sched_deadline: 0,
+            sched_period: 0,
+        })
+    }
+
+    /// That of the calling thread.
+    pub fn current() -> io::Result<Scheduling> {
+        let mut attributes = Scheduling::fifo(1).0;
+        // SAFETY: the kernel writes at most `ATTRIBUTE_BYTES` bytes to the address given, which is a live, exclusively borrowed
+        // structure of exactly that size whose fields are integers, so any bytes are valid. Thread 0 is the calling one.
+        let result = unsafe {
+            libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, ATTRIBUTE_BYTES, 0 as libc::c_uint)
+        };
+        if result == 0 { Ok(Scheduling(attributes)) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Gives it to the calling thread.
+    pub fn apply(&self) -> io::Result<()> {
+        let mut attributes = libc::sched_attr { size: ATTRIBUTE_BYTES, ..self.0 };
+        // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly
+        // that size; where it rejects the size it writes the one it knows into the first field, which is part of the structure.
+        let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw mut attributes, 0 as libc::c_uint) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl std::fmt::Display for Scheduling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0.sched_policy as libc::c_int {
+            libc::SCHED_OTHER => write!(f, "SCHED_OTHER nice {}", self.0.sched_nice),
+            libc::SCHED_BATCH => write!(f, "SCHED_BATCH nice {}", self.0.sched_nice),
+            libc::SCHED_IDLE => write!(f, "SCHED_IDLE"),
+            libc::SCHED_FIFO => write!(f, "SCHED_FIFO {}", self.0.sched_priority),
+            libc::SCHED_RR => write!(f, "SCHED_RR {}", self.0.sched_priority),
+            libc::SCHED_DEADLINE => write!(
+                f,
+                "SCHED_DEADLINE {}/{}/{} ns",
+                self.0.sched_runtime, self.0.sched_deadline, self.0.sched_period
+            ),
+            other => write!(f, "policy {other}"),
+        }
+    }
+}

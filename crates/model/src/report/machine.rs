@@ -1,0 +1,167 @@
+//! The machine, each fact with its source.
+
+use maud::{Markup, html};
+
+use super::chart::{self, Axis, Chart, Dash, Line, Look, Mark};
+use super::{format, retention_sentence, scroll};
+use crate::evidence::Evidence;
+use crate::machine::{CacheLevel, Fact, Holds, Retention, Source, Waiting};
+use crate::units::{CpuId, Ns, format_list};
+
+fn source(source: Source) -> Markup {
+    let name = match source {
+        Source::Sysfs => "sysfs",
+        Source::Cpuid => "cpuid",
+        Source::Measured => "measured",
+        Source::Declared => "declared",
+    };
+    html! { small.source { (name) } }
+}
+
+/// A fact as a table cell; a dash when it is not known.
+fn cell<T: Copy>(fact: Option<Fact<T>>, text: impl Fn(T) -> String) -> Markup {
+    html! { td { @match fact { Some(fact) => { (text(fact.value)) (source(fact.source)) } None => (format::DASH) } } }
+}
+
+fn sharers(groups: &[Vec<CpuId>]) -> String {
+    if groups.iter().all(|group| group.len() == 1) {
+        return "one per CPU".to_owned();
+    }
+    let lists = groups.iter().map(|group| format_list(&group.iter().map(|cpu| cpu.0).collect::<Vec<_>>()));
+    format!("CPUs {}", lists.collect::<Vec<_>>().join(" · "))
+}
+
+fn level_name(level: &CacheLevel) -> String {
+    let suffix = match level.holds {
+        Holds::Data => "d",
+        Holds::Instruction => "i",
+        Holds::Unified => "",
+    };
+    format!("L{}{suffix}", level.level)
+}
+
+pub(super) fn section(evidence: &Evidence) -> Markup {
+    let machine = &evidence.machine;
+    let levels = &machine.levels;
+    let cpus: Vec<u32> = machine.cpus.iter().map(|cpu| cpu.0).collect();
+    let colors = |level: &CacheLevel| match machine.page_bytes.0 {
+        0 => format::DASH.to_owned(),
+        _ => level.geometry.value.color_count(machine.page_bytes).to_string(),
+    };
+    html! {
+        section id="machine" {
+            h2 { "The machine" }
+            p {
+                (machine.cpu_model) " (" (machine.architecture) "), CPUs " (format_list(&cpus)) ", pages of " (machine.page_bytes)
+                @if let Some(hypervisor) = &machine.hypervisor { ", a virtual machine under " (hypervisor) }
+                "."
+                @if let Some(hz) = machine.counter_hz {
+                    " Time is read from a counter of " (format::significant(hz.value as f64 / 1e6)) " MHz" (source(hz.source))
+                    @if let Some(quantum) = machine.counter_quantum {
+                        " that moves in steps of " (format::significant(quantum.value)) " ticks" (source(quantum.source))
+                    }
+                    "."
+                }
+                @if let Some(load) = machine.memory_load_ns {
+                    " A dependent load from main memory takes " (format::nanoseconds(load.value)) (source(load.source)) "."
+                }
+            }
+            @if levels.is_empty() { p { "Nothing is known of its caches." } } @else {
+                div.pair {
+                (scroll(html! {
+                    table.facts {
+                        thead { tr { td {} @for level in levels { th scope="col" { (level_name(level)) } } } }
+                        tbody {
+                            tr { th scope="row" { "size" } @for l in levels { (cell(Some(l.geometry), |g| g.cache_bytes().to_string())) } }
+                            tr { th scope="row" { "ways × sets" } @for l in levels { td { (l.geometry.value.ways) " × " (format::grouped(l.geometry.value.set_count)) } } }
+                            tr { th scope="row" { "line" } @for l in levels { td { (l.geometry.value.line_bytes) } } }
+                            tr { th scope="row" { "page colors" } @for l in levels { td { (colors(l)) } } }
+                            tr { th scope="row" { "shared by" } @for l in levels { td { (sharers(&l.shared_by.value)) (source(l.shared_by.source)) } } }
+                            tr { th scope="row" { "sharing seen" } @for l in levels { (cell(l.sharing_seen, |seen| if seen { "yes" } else { "no" }.to_owned())) } }
+                            tr { th scope="row" { "load" } @for l in levels { (cell(l.load_ns, format::nanoseconds)) } }
+                            tr { th scope="row" { "refill of a color, clean" } @for l in levels { (cell(l.refill, |refill| format::nanoseconds(refill.clean_ns.0 as f64))) } }
+                            tr { th scope="row" { "refill of a color, dirty" } @for l in levels { (cell(l.refill, |refill| format::nanoseconds(refill.dirty_ns.0 as f64))) } }
+                        }
+                    }
+                }))
+                div.figures {
+                    @for level in levels.iter().filter(|level| !level.retention.is_empty()) { (retention(level)) }
+                }
+                }
+                @if levels.iter().all(|level| level.retention.is_empty()) {
+                    p { "How well the caches keep their contents was not measured." }
+                }
+            }
+        }
+    }
+}
+
+/// Loss after each wait: the worst CPU's median, and the spread over all CPUs.
+fn losses(retention: &[Retention], waiting: Waiting) -> Vec<(Ns, f64, f64, f64)> {
+    let mut looks: Vec<&Retention> = retention.iter().filter(|r| r.waiting == waiting && r.wait_ns.0 > 0).collect();
+    looks.sort_by_key(|look| look.wait_ns);
+    let of_wait = looks.chunk_by(|a, b| a.wait_ns == b.wait_ns);
+    of_wait
+        .map(|looks| {
+            let (_, median) = chart::extent(looks.iter().map(|look| look.lost_median));
+            let (low, _) = chart::extent(looks.iter().map(|look| look.lost_min));
+            let (_, high) = chart::extent(looks.iter().map(|look| look.lost_max));
+            (looks[0].wait_ns, median, low, high)
+        })
+        .collect()
+}
+
+fn retention(level: &CacheLevel) -> Markup {
+    let name = level_name(level);
+    let kinds = [
+        (Waiting::Busy, "busy", Look { class: "ink", dash: Dash::Solid }),
+        (Waiting::Asleep, "asleep", Look { class: "alone", dash: Dash::Dotted }),
+    ];
+    let measured = kinds.map(|(waiting, name, look)| (name, look, losses(&level.retention, waiting)));
+    let (shortest, longest) = chart::extent(measured.iter().flat_map(|m| m.2.iter().map(|loss| loss.0.0 as f64)));
+    let time = |ns: f64| format::nanoseconds(ns).replace(".00", "").replace("10.0", "10");
+    let chart = Chart {
+        title: format!("What {name} loses while its CPU touches nothing"),
+        description: retention_sentence(level),
+        x: Axis::log("wait", (shortest, longest), time),
+        y: Axis::linear("share of lines gone (shaded: all looks while busy)", (0.0, 1.0), format::share),
+        lines: measured
+            .iter()
+            .filter(|(_, _, losses)| !losses.is_empty())
+            .map(|(name, look, losses)| Line {
+                name: (*name).to_owned(),
+                look: *look,
+                points: losses.iter().map(|&(wait, median, ..)| (wait.0 as f64, median)).collect(),
+                marks: losses.iter().map(|&(wait, y, ..)| Mark { x: wait.0 as f64, y, hollow: false }).collect(),
+                // Two bands over each other could not be told apart.
+                band: match look.dash {
+                    Dash::Solid => losses.iter().map(|&(wait, _, low, high)| (wait.0 as f64, low, high)).collect(),
+                    _ => vec![],
+                },
+            })
+            .collect(),
+        rules: vec![],
+        named_lines: true,
+    };
+    let wide = |loss: &(Ns, f64, f64, f64)| {
+        format!("{} ({}…{})", format::share(loss.1), format::share(loss.2), format::share(loss.3))
+    };
+    html! {
+        figure {
+            h3 { "Retention of " (name) }
+            (chart.svg())
+            figcaption { (retention_sentence(level)) }
+            details {
+                summary { "Numbers" }
+                @for (name, _, losses) in measured.iter().filter(|(_, _, losses)| !losses.is_empty()) {
+                    (scroll(html! {
+                        table {
+                            thead { tr { th.number scope="col" { "wait" } th scope="col" { "gone, " (name) ": median (lowest…highest)" } } }
+                            tbody { @for loss in losses { tr { td.number { (format::nanoseconds(loss.0.0 as f64)) } td { (wide(loss)) } } } }
+                        }
+                    }))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The report as a table for the terminal.
+
+use std::fmt::Write;
+
+use super::format::Clock;
+use super::reading::{FLOODED, Kernel, Reading, Standing, headline, kernels};
+use crate::evidence::Evidence;
+
+/// Alignment of a table's columns.
+#[derive(Clone, Copy)]
+enum Column {
+    Left,
+    Right,
+}
+
+/// Per kernel and problem size: c_min, unpredictability, second-level misses and quiet blocks of each condition. Plain text, at
+/// most 100 columns.
+pub fn table(evidence: &Evidence) -> String {
+    let clock = Clock::of(&evidence.machine);
+    let kernels = kernels(evidence);
+    let mut text = String::new();
+    let (_, sentence, _) = headline(evidence, &kernels);
+    wrap(&mut text, &sentence);
+    if kernels.is_empty() {
+        return text;
+    }
+    let counted =
+        evidence.experiments.iter().flat_map(|e| e.conditions.values()).any(|o| o.jobs.l2_misses_median.is_some());
+    for kernel in &kernels {
+        text.push('\n');
+        wrap(&mut text, &format!("{}, by {}", kernel.title(), kernel.axis()));
+        let rows = rows(kernel, clock, counted);
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for row in &rows {
+            let mut line = String::new();
+            for (i, cell) in row.iter().enumerate() {
+                let alignment = if i + 1 == columns { Column::Left } else { Column::Right };
+                line.push_str(if i == 0 { "" } else { "  " });
+                match alignment {
+                    Column::Left => line.push_str(cell),
+                    Column::Right => line.push_str(&format!("{cell:>width$}", width = widths[i])),
+                }
+            }
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+    text.push('\n');
+    wrap(
+        &mut text,
+        &format!(
+            "u unpartitioned, p partitioned, s single-writer. p99, max: of the jobs after a flood, over c_min, the shortest undisturbed job \
+             ({}). A max is given where u, p and s have equally many jobs. {}quiet: blocks kept of those run, u/p/s. \
+             ?: too few quiet blocks or jobs to judge; =: own colors bring nothing. A high-water mark is not a bound.",
+            if clock.unit() == "µs" { "microseconds" } else { "ticks of the constant-rate counter" },
+            if counted { "miss: second-level demand misses, median. " } else { "No counters on this host. " },
+        ),
+    );
+    for warning in &evidence.warnings {
+        wrap(&mut text, &format!("warning: {warning}"));
+    }
+    text
+}
+
+fn rows(kernel: &Kernel<'_>, clock: Clock, counted: bool) -> Vec<Vec<String>> {
+    let mut heads = vec!["size".to_owned(), format!("c_min {}", clock.unit())];
+    heads.extend(["p99 u", "p99 p", "p99 s", "max u", "max p", "max s"].map(str::to_owned));
+    if counted {
+        heads.extend(["miss u", "miss p", "miss s"].map(str::to_owned));
+    }
+    heads.extend(["quiet".to_owned(), String::new()]);
+    let of_reading = |reading: &Reading<'_>| {
+        let number = |value: Option<f64>| value.filter(|v| v.is_finite()).map_or("-".to_owned(), short);
+        let mut row = vec![plain(&super::format::grouped(reading.size))];
+        row.push(number(reading.cycles_min().map(|cycles| clock.number(cycles))));
+        row.extend(FLOODED.map(|condition| number(reading.p99(condition))));
+        row.extend(FLOODED.map(|condition| number(reading.max(condition))));
+        if counted {
+            row.extend(FLOODED.map(|c| {
+                let misses = reading.outcome(c).and_then(|outcome| outcome.jobs.l2_misses_median);
+                misses
+                    .filter(|m| m.is_finite())
+                    .map_or("-".to_owned(), |m| if m < 9999.5 { format!("{m:.0}") } else { short(m) })
+            }));
+        }
+        row.push(
+            FLOODED
+                .map(|c| reading.experiment.conditions.get(&c).map_or("-".into(), |o| o.blocks_quiet.to_string()))
+                .join("/"),
+        );
+        row.push(
+            match reading.standing() {
+                Standing::Holds => "",
+                Standing::NoGain => "=",
+                Standing::Inconclusive(_) => "?",
+            }
+            .to_owned(),
+        );
+        row
+    };
+    std::iter::once(heads).chain(kernel.readings.iter().map(of_reading)).collect()
+}
+
+/// Three significant digits in at most six characters up to a million.
+fn short(value: f64) -> String {
+    match value.abs() {
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        size if size < 99_999.5 => format!("{value:.0}"),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// Text without the narrow spaces that terminals show badly, and without characters that they obey.
+fn plain(text: &str) -> String {
+    let text = text.chars().filter(|&c| c != '\u{202f}');
+    text.map(|c| if c.is_control() || c == '\u{a0}' { ' ' } else { c }).collect()
+}
+
+/// Appends `paragraph` in lines of at most 100 columns.
+fn wrap(text: &mut String, paragraph: &str) {
+    let mut column = 0;
+    for word in plain(paragraph).split_whitespace() {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > 100 {
+            text.push('\n');
+            column = 0;
+        }
+        if column > 0 {
+            text.push(' ');
+            column += 1;
+        }
+        text.push_str(word);
+        column += width;
+    }
+    text.push('\n');
+}
