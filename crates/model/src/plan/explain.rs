@@ -159,6 +159,7 @@ pub fn explain(set: &TaskSet, plan: &Plan) -> Vec<Reason> {
             let least = set.fewest_partitions(index).unwrap_or(0);
             let gain = (task.wcet_ns[0] - task.wcet_ns[count - 1]) as f64 / task.period_ns as f64;
             let mut text = match count as u32 {
+                1 => "one partition holds its memory".to_owned(),
                 few if few == least && least > 1 => format!("its memory needs {least} partitions"),
                 _ => format!("{count} partitions save {:.2} % of the CPU against one", gain * 100.0),
             };
