@@ -31,7 +31,9 @@ pub enum Verb {
     )]
     Doctor(DoctorOptions),
     /// Measure the caches: latencies, refill time per color, sharing between CPUs, retention
-    #[command(after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json")]
+    #[command(
+        after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json\nWithout --cpu every CPU is probed."
+    )]
     Probe(ProbeOptions),
     /// Find the page colors of a cache level
     #[command(after_help = "Examples:\n  isochrome palette\n  isochrome palette --by timing --pages 65536 --json\n  \

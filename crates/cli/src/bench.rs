@@ -1,22 +1,19 @@
 //! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
 
 use anyhow::Result;
 use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
-use isochrome_host::pool::FramePool;
 use isochrome_model::evidence::Experiment;
-use isochrome_model::experiment::{Job, conclude, quiet_blocks_at_least};
+use isochrome_model::experiment::{conclude, quiet_blocks_at_least};
 use isochrome_model::report::text::table;
 use isochrome_model::units::{Color, parse_list};
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, demo, files};
+use crate::{Verdict, evidence, files, probe};
 
 /// Quiet blocks of each condition aimed at.
 const QUIET_BLOCKS: u64 = 10;
@@ -50,7 +47,7 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     };
     bar.finish_and_clear();
     let palette = collection.evidence();
-    let pool = FramePool::new(collection.arena, &collection.inference.page_colors, palette.colors);
+    let pool = probe::pool_of(collection);
 
     let (counters, settings) = (station.counters(), station.settle());
     let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
@@ -66,10 +63,10 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
 
     let experiment = experiment(&measured);
     if let Some(path) = &options.raw {
-        files::write(path, &raw_csv(&[measured]))?;
+        files::write(path, &evidence::raw_csv(&[measured]))?;
     }
     let quiet = quiet_blocks_at_least(&experiment.conditions);
-    let evidence = demo::evidence(&station, Some(palette), vec![experiment.clone()], &[], Vec::new());
+    let evidence = evidence::of(&station, Some(palette), vec![experiment.clone()], &[], Vec::new());
     if let Some(path) = &options.output {
         files::write_json(path, &evidence)?;
     }
@@ -132,41 +129,4 @@ pub fn experiment(measured: &Measured) -> Experiment {
         working_set: measured.working_set,
         conditions: conclude(&measured.blocks),
     }
-}
-
-/// Every job, one line each; empty fields were not measured.
-pub fn raw_csv(all: &[Measured]) -> String {
-    let mut text =
-        String::from("bench,parameter,value,element,block,condition,after,job,cycles,l2_misses,l1_misses,lost\n");
-    let number = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-    for measured in all {
-        let (parameter, value) = measured.work.parameter();
-        let (bench, element) = (measured.work.bench(), measured.work.element());
-        for (i, block) in measured.blocks.iter().enumerate() {
-            let condition = serde_json::to_value(block.condition).ok();
-            let condition = condition.as_ref().and_then(|c| c.as_str()).unwrap_or_default();
-            let mut lines = |after: &str, jobs: &[Job]| {
-                for (j, job) in jobs.iter().enumerate() {
-                    let lost = job.lost.map_or_else(String::new, |lost| format!("{lost:.3}"));
-                    let _ = writeln!(
-                        text,
-                        "{bench},{parameter},{value},{element},{i},{condition},{after},{j},{},{},{},{lost}",
-                        job.cycles.0,
-                        number(job.l2_misses),
-                        number(job.l1_misses),
-                    );
-                }
-            };
-            lines(if condition == "alone" { "spin" } else { "flood" }, &block.jobs);
-            lines("spin", &block.control);
-        }
-    }
-    text
-}
-
-/// Writes the raw jobs of `all` beside the evidence in `folder`; the file's name and hash.
-pub fn write_raw(folder: &Path, name: &str, all: &[Measured]) -> Result<isochrome_model::evidence::RawFile> {
-    let text = raw_csv(all);
-    files::write(&folder.join(name), &text)?;
-    Ok(isochrome_model::evidence::RawFile { path: name.to_owned(), sha256: files::sha256(&text) })
 }

@@ -1,8 +1,7 @@
 //! `isochrome demo`: the heart of [Liedtke1997, §5] on this machine, and a report.
 
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::doctor;
@@ -10,14 +9,15 @@ use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Collection;
-use isochrome_host::pool::FramePool;
-use isochrome_model::evidence::{self, Evidence, Experiment, PaletteEvidence, RawFile};
+use isochrome_host::sysfs::Note;
+use isochrome_model::evidence::Experiment;
 use isochrome_model::experiment::quiet_blocks_at_least;
 use isochrome_model::report::{html, text::table};
+use isochrome_model::units::CpuId;
 
 use crate::args::DemoOptions;
 use crate::station::{Station, spinner};
-use crate::{Verdict, bench, files};
+use crate::{Verdict, bench, evidence, files, probe};
 
 /// Blocks of each condition, jobs of each kind in a block.
 const AMOUNT: (usize, usize) = (60, 10);
@@ -36,7 +36,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
 
     let place = &options.place;
-    let station = Station::new(place)?;
+    let mut station = Station::new(place)?;
     let mut warnings = warnings_of(&station);
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
@@ -47,13 +47,16 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
             eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
             warnings
                 .extend(collection.inference.doubts.iter().map(|doubt| format!("The palette is in doubt: {doubt}.")));
-            let pool = FramePool::new(collection.arena, &collection.inference.page_colors, found.colors);
+            let level = found.level;
             palette = Some(found);
+            let pool = probe::pool_of(collection);
+            if !options.quick {
+                let cpus = probed_cpus(&station);
+                warnings.extend(probe::measure(&mut station, Some((&pool, level)), cpus)?.iter().map(told));
+            }
             let counters = station.counters();
             let settings = station.settle();
-            for note in settings.notes() {
-                warnings.push(format!("{}: {} (hint: {})", note.subject, note.reason, note.hint));
-            }
+            warnings.extend(settings.notes().iter().map(told));
             let bench = Bench::new(&pool, target, counters.as_ref(), &station.sysfs);
             let (blocks, jobs) = if options.quick { QUICK_AMOUNT } else { AMOUNT };
             let amount = Amount { cpu: station.cpu, blocks, jobs, colors: None, seed: station.seed };
@@ -67,17 +70,21 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
                     measured.push(bench::measure(&bench, work, &amount)?);
                 }
                 experiments.extend(measured.iter().map(bench::experiment));
-                raw.push(bench::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
+                raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
             }
         }
-        Err(error) => warnings.insert(0, format!("No colors, so no partitioning here: {error:#}")),
+        Err(error) => {
+            warnings.insert(0, format!("No colors, so no partitioning here: {error:#}"));
+            let cpus = probed_cpus(&station);
+            warnings.extend(probe::measure(&mut station, None, cpus)?.iter().map(told));
+        }
     }
     if interrupt::interrupted() {
         warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
     }
 
     let conclusive = experiments.iter().any(|e: &Experiment| quiet_blocks_at_least(&e.conditions) > 0);
-    let evidence = evidence(&station, palette, experiments, &raw, warnings);
+    let evidence = evidence::of(&station, palette, experiments, &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
     let index = folder.join("index.html");
     files::write(&index, &html(&evidence))?;
@@ -128,39 +135,17 @@ fn warnings_of(station: &Station) -> Vec<String> {
                 .to_owned(),
         );
     }
-    warnings
-        .extend(station.notes.iter().map(|note| format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)));
+    warnings.extend(station.notes.iter().map(told));
     warnings
 }
 
-/// Evidence of what was measured, as of now.
-pub fn evidence(
-    station: &Station,
-    palette: Option<PaletteEvidence>,
-    experiments: Vec<Experiment>,
-    raw: &[RawFile],
-    warnings: Vec<String>,
-) -> Evidence {
-    Evidence {
-        schema: evidence::SCHEMA.to_owned(),
-        isochrome: env!("CARGO_PKG_VERSION").to_owned(),
-        taken_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        command: command_line(),
-        fingerprint: station.machine.fingerprint(),
-        machine: station.machine.clone(),
-        palette,
-        experiments,
-        warnings,
-        raw: raw.to_vec(),
-    }
+fn told(note: &Note) -> String {
+    format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
 }
 
-/// The command line, the program by its name alone: where it lies is nobody's business.
-fn command_line() -> Vec<String> {
-    let mut command: Vec<String> = std::env::args().collect();
-    if let Some(program) = command.first_mut() {
-        *program =
-            Path::new(program.as_str()).file_name().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
-    }
-    command
+/// The CPU measured on and a few others, to see whether they share its caches.
+fn probed_cpus(station: &Station) -> Vec<CpuId> {
+    const OTHERS: usize = 2;
+    let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
+    std::iter::once(station.cpu).chain(others).collect()
 }

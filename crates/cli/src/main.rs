@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod demo;
 mod doctor;
+mod evidence;
 mod files;
 mod manual;
 mod palette;

@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;
+pub mod probe;
 pub mod setting;
 pub mod steal;
 pub mod sys;

@@ -198,6 +198,7 @@ impl Sysfs {
             counter_hz: None,
             counter_quantum: None,
             memory_load_ns: None,
+            latency: Vec::new(),
             levels,
         };
         Ok((machine, notes))

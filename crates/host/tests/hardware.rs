@@ -8,9 +8,14 @@ use std::process::ExitCode;
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::interrupt;
+use isochrome_host::palette::{Survey, Target};
+use isochrome_host::pool::FramePool;
+use isochrome_host::probe::{self, ProbeRequest, probe};
 use isochrome_host::setting::RealtimeRequest;
 use isochrome_host::sys::scheduling::Scheduling;
-use isochrome_host::sysfs::Sysfs;
+use isochrome_host::sysfs::{Processor, Sysfs};
+use isochrome_model::machine::{Holds, Machine};
+use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -44,6 +49,16 @@ fn main() -> ExitCode {
             memory_is_locked_until_the_last_guard_goes,
         ),
         hardware_test("the_second_interrupt_ends_the_program", || Ok(()), the_second_interrupt_ends_the_program),
+        hardware_test(
+            "loads_take_longer_the_further_out_they_are_answered",
+            || Ok(()),
+            loads_take_longer_the_further_out_they_are_answered,
+        ),
+        hardware_test(
+            "a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was",
+            || Ok(()),
+            a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was,
+        ),
         hardware_test("prefaulting_stops_before_the_stack_ends", || Ok(()), prefaulting_stops_before_the_stack_ends),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -267,6 +282,66 @@ fn prefaulting_stops_before_the_stack_ends() {
         assert_eq!(RealtimeRequest::new().prefault_stack(Bytes(64 << 20)).apply().notes().len(), 1);
     });
     thread.unwrap().join().unwrap();
+}
+
+// Probing.
+
+fn loads_take_longer_the_further_out_they_are_answered() {
+    let (machine, _) = Sysfs::system().machine().unwrap();
+    let last = machine.levels.iter().map(|l| l.geometry.value.cache_bytes()).max().unwrap_or(Bytes(32 << 20));
+    let largest = Bytes((2 * last.0).clamp(16 << 20, 128 << 20));
+    let curve = probe::latency::curve(largest, last, Bytes(64), 1).unwrap();
+    assert!(curve.len() > 8, "{curve:?}");
+    // Noise only lengthens: the fastest of each doubling is compared, with room for what noise is left.
+    let octaves: Vec<f64> =
+        curve.chunks(4).map(|points| points.iter().map(|p| p.1).fold(f64::INFINITY, f64::min)).collect();
+    assert!(octaves.windows(2).all(|pair| pair[1] > 0.6 * pair[0]), "{octaves:?}");
+    if last.0 * 2 <= largest.0 && curve.last().is_some_and(|p| p.0.0 > last.0) {
+        assert!(octaves[octaves.len() - 1] > 3.0 * octaves[0], "{octaves:?}");
+    }
+}
+
+/// Pages of known colors, with the level; `None` where the machine or its noise does not let colors be found.
+fn pool(machine: &Machine, cpu: u32) -> Option<(FramePool, u8)> {
+    let _pinned = RealtimeRequest::new().pin(CpuId(cpu)).apply();
+    let target = Target::of(machine, None, CpuId(cpu)).ok()?;
+    let mut survey = Survey::start_by(Method::Timing, target, Bytes(32 << 20), &Processor::default(), 1).ok()?;
+    survey.classify(100 * target.geometry.color_count(machine.page_bytes) as usize);
+    let collection = survey.finish();
+    let colors = collection.inference.palette.colors;
+    Some((FramePool::new(collection.arena, &collection.inference.page_colors, colors), target.level))
+}
+
+fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() {
+    let before = (allowed_cpus(), timer_slack());
+    let (mut machine, _) = Sysfs::system().machine().unwrap();
+    let fingerprint = machine.fingerprint();
+    let cpus = before.0.iter().take(2).copied().map(CpuId).collect();
+    let pool = pool(&machine, before.0[0]);
+    let colored = pool.as_ref().map(|(pool, level)| (pool, *level));
+    let begin = std::time::Instant::now();
+    let notes = probe(&mut machine, colored, &ProbeRequest { cpus, seed: 1 }, |_| {}).unwrap();
+    println!("{:?}\n{machine:#?}\n{notes:#?}", begin.elapsed());
+    assert_eq!((allowed_cpus(), timer_slack()), before);
+    assert_eq!(machine.fingerprint(), fingerprint, "measured values are not part of the machine's identity");
+    assert!(machine.counter_hz.unwrap().value > 1_000_000);
+    assert!(machine.counter_quantum.unwrap().value >= 1.0);
+    for level in &machine.levels {
+        if let Some(refill) = level.refill {
+            assert_eq!(refill.value.lines, level.geometry.value.lines_per_color(machine.page_bytes));
+            assert!(refill.value.clean_ns.0 > 0 && refill.value.dirty_ns.0 > 0);
+        }
+        for look in &level.retention {
+            assert!(0.0 <= look.lost_min && look.lost_min <= look.lost_median && look.lost_median <= look.lost_max);
+            assert!(look.lost_max <= 1.0 && look.looks >= 15);
+        }
+        if level.holds == Holds::Instruction {
+            assert!(level.sharing_seen.is_none() && level.retention.is_empty() && level.load_ns.is_none());
+        }
+    }
+    for note in notes {
+        assert!(!note.subject.is_empty() && !note.reason.is_empty() && !note.hint.is_empty(), "{note:?}");
+    }
 }
 
 // Interrupts.

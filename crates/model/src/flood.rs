@@ -26,7 +26,7 @@ pub struct Access {
 ///
 /// With as many lines of a color as the cache has ways, each touched twice or more, it displaces everything else of that color
 /// under least-recently-used replacement; twice as many lines do so under the approximations in use. The patterns of
-/// [Loeser1999] for the state in which two write-backs precede each refill are not among this form.
+/// Löser and Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are not among this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flood {
     /// Size of the area.

@@ -141,6 +141,10 @@ pub struct Machine {
     /// Time of one dependent load from main memory, in ns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_load_ns: Option<Fact<f64>>,
+    /// Measured time of one dependent load, in ns, against the memory a chain of such loads visits in random order; ascending
+    /// sizes. The facts `load_ns` and `memory_load_ns` are read off it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub latency: Vec<(Bytes, f64)>,
     /// Cache levels, innermost first.
     pub levels: Vec<CacheLevel>,
 }

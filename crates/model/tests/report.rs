@@ -77,7 +77,7 @@ fn the_verdict_states_the_numbers_of_the_evidence() {
             .iter()
             .find(|e| verdict.contains(&tap_text(e.parameter.get("taps").copied())))
             .unwrap();
-        let time = best.conditions[&condition].jobs.cycles_p99.0 as f64;
+        let time = best.conditions[&condition].jobs.cycles_median.0 as f64;
         time / best.conditions[&Condition::Alone].jobs.cycles_min.0 as f64
     };
     let (with, without) = (ratio(Condition::Partitioned), ratio(Condition::Unpartitioned));
@@ -183,7 +183,47 @@ fn a_host_without_counters_is_told_so() {
     let html = check(&evidence);
     assert!(html.contains("No counters on this host"));
     assert!(html.contains("time of a job, cycles"));
-    assert!(text::table(&evidence).contains("No counters on this host"));
+    let text = text::table(&evidence);
+    assert!(text.contains("No counters on this host"));
+    let row = text.lines().find(|line| line.starts_with("8192")).unwrap();
+    assert!(row.contains("  93 %   8.0 %  31"), "lines lost, by time, stand in for misses: {row}");
+}
+
+#[test]
+fn where_neither_time_nor_counters_tell_what_is_left_the_report_says_so() {
+    let mut evidence = synthetic::full();
+    for outcome in evidence.experiments.iter_mut().flat_map(|e| e.conditions.values_mut()) {
+        (outcome.jobs.l2_misses_median, outcome.jobs.lost_median) = (None, None);
+    }
+    let html = check(&evidence);
+    assert!(html.contains("Time could not tell which lines are gone. No counters on this host."));
+    assert!(!html.contains("its lines lost before a job") && !html.contains(" lost<"));
+}
+
+#[test]
+fn the_verdict_states_what_was_lost_before_a_job() {
+    let html = report::html(&synthetic::full());
+    let lost = "its lines lost before a job: 93\u{a0}% without own colors, 8.0\u{a0}% with";
+    assert!(html.contains(lost));
+}
+
+#[test]
+fn a_flood_that_its_own_control_equals_proves_nothing() {
+    let mut evidence = synthetic::full();
+    for outcome in evidence.experiments.iter_mut().flat_map(|e| e.conditions.values_mut()) {
+        outcome.control.cycles_median = outcome.jobs.cycles_median;
+    }
+    let html = check(&evidence);
+    assert!(html.contains("jobs without a flood took as long") && !html.contains("✓ holds"));
+}
+
+#[test]
+fn sharing_that_contradicts_the_declaration_is_said_in_words() {
+    let words = "declared private to each CPU, but CPUs were seen to evict each other’s lines";
+    let mut evidence = synthetic::full();
+    assert!(!check(&evidence).contains(words), "the third level is declared shared, the second was not seen to be");
+    evidence.machine.levels[2].sharing_seen.as_mut().unwrap().value = true;
+    assert!(check(&evidence).contains(&format!("L2 is {words}")));
 }
 
 #[test]
@@ -199,6 +239,7 @@ fn without_quiet_blocks_nothing_is_claimed() {
             cycles_max: Cycles(0),
             l2_misses_median: None,
             l1_misses_median: None,
+            lost_median: None,
         };
         (outcome.jobs, outcome.control) = (none.clone(), none);
         (outcome.blocks_quiet, outcome.high_water_mark.n) = (0, 0);
@@ -224,7 +265,8 @@ fn numbers_beyond_measure_do_no_harm() {
         (retention.lost_median, retention.lost_max) = (f64::NAN, f64::INFINITY);
     }
     for outcome in evidence.experiments.iter_mut().flat_map(|e| e.conditions.values_mut()) {
-        outcome.jobs.cycles_p99 = Cycles(u64::MAX);
+        (outcome.jobs.cycles_median, outcome.jobs.cycles_p99) = (Cycles(u64::MAX), Cycles(u64::MAX));
+        outcome.jobs.lost_median = Some(f64::INFINITY);
         outcome.jobs.l2_misses_median = Some(f64::INFINITY);
         outcome.high_water_mark.value = u64::MAX;
         outcome.ccdf.push((Cycles(u64::MAX), f64::NAN));

@@ -73,7 +73,7 @@ pub struct LevelSizes {
 
 impl LevelSizes {
     /// Pages that push a page out of the inner level and stay small beside the level looked at.
-    fn inner_pages(&self) -> usize {
+    pub(crate) fn inner_pages(&self) -> usize {
         (2 * self.inner.0 as usize / page_bytes()).max(4)
     }
 
@@ -184,6 +184,20 @@ impl TimedLook {
     /// What the calibration found.
     pub fn ticks(&self) -> WalkTicks {
         self.ticks
+    }
+
+    /// Touches `targets`, then `set` `passes` times.
+    pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
+        self.walker.prepare(set, targets, passes);
+    }
+
+    /// Mean share of the lines of `targets` that are gone, as one walk over part of each shows.
+    pub fn share_gone(&mut self, targets: &[u32]) -> f64 {
+        let mut sum = 0.0;
+        for target in targets {
+            sum += f64::from(self.ticks.share_missing(self.walker.walk(*target, STEPS)));
+        }
+        sum / targets.len().max(1) as f64
     }
 }
 

@@ -3,7 +3,7 @@
 //! Color shows when pages evict each other: touch a page, traverse a set of other pages, and see whether the page is still
 //! cached. [`discover`] finds eviction sets, one group of pages per color, without being told how many there are; every
 //! further page is classified by which group evicts it. What the samples mean is concluded by
-//! [`isochrome_model::palette::infer`].
+//! [`isochrome_model::palette::infer()`].
 
 pub mod discover;
 pub mod look;

@@ -2,6 +2,9 @@
 //!
 //! Every page used here carries the same chain: the first word of each line holds the offset, within the page, of the
 //! next line to visit. The order is random so that no prefetcher foresees it, and relative so that it survives a move.
+//! For load latency one chain goes through a whole arena instead.
+
+use std::ops::Range;
 
 use isochrome_model::flood::Access;
 use isochrome_model::units::Cycles;
@@ -71,5 +74,80 @@ impl Arena {
         std::hint::black_box(offset);
         let end = clock::now();
         Cycles(end.0 - begin.0)
+    }
+
+    /// Extends the chain over the first `lines.start` lines of the arena to its first `lines.end` lines: the first word of each
+    /// holds the offset, within the arena, of the next. From 0 it begins a new chain.
+    ///
+    /// Each line is inserted behind a random one that is in the chain already, which makes all cyclic orders equally likely.
+    pub fn extend_chain(&self, lines: Range<usize>, line_bytes: usize, rng: &mut fastrand::Rng) {
+        let size = self.page_count() * super::memory::page_bytes();
+        assert!(line_bytes >= 8 && line_bytes.is_multiple_of(8), "lines of {line_bytes} bytes hold no aligned word");
+        assert!(lines.end <= size / line_bytes, "{} lines lie outside an arena of {size} bytes", lines.end);
+        let base = self.page_ptr(0);
+        for line in lines {
+            let before = if line == 0 { 0 } else { rng.usize(0..line) } * line_bytes;
+            let offset = line * line_bytes;
+            // SAFETY: `line` is below the end that was checked to lie inside the mapping, the line before it is no higher, and
+            // both offsets are multiples of 8 from a page boundary, so the eight bytes there belong to the arena.
+            unsafe {
+                let (before, new) = (base.add(before).cast::<u64>(), base.add(offset).cast::<u64>());
+                let next = if line == 0 { 0 } else { before.read_volatile() };
+                new.write_volatile(next);
+                before.write_volatile(if line == 0 { 0 } else { offset as u64 });
+            }
+        }
+    }
+
+    /// Time of `steps` dependent loads along the arena's chain, beginning at byte `from`, and the byte where it goes on.
+    ///
+    /// Panics when the chain leaves the arena. The check is a branch, foreseen by the processor, so it adds nothing to the
+    /// latency of the chain, which a mask would.
+    #[inline]
+    pub fn chase(&self, from: u64, steps: u32) -> (u64, Cycles) {
+        let base = self.page_ptr(0);
+        let last = (self.page_count() * super::memory::page_bytes() - 8) as u64;
+        let mut offset = from;
+        let begin = clock::now();
+        for _ in 0..steps {
+            assert!((offset <= last) & offset.is_multiple_of(8), "the chain leaves the arena at {offset}");
+            // SAFETY: the offset was just checked to be aligned and to leave eight bytes to the end of the mapping, whatever
+            // the arena holds.
+            offset = unsafe { base.add(offset as usize).cast::<u64>().read_volatile() };
+        }
+        std::hint::black_box(offset);
+        let end = clock::now();
+        (offset, Cycles(end.0 - begin.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_that_grows_visits_every_line_once() {
+        let arena = Arena::map(4).unwrap();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut from = 0;
+        for end in [1, 2, 64, 200] {
+            arena.extend_chain(from..end, 64, &mut rng);
+            from = end;
+            let mut seen = vec![false; end];
+            let mut offset = 0;
+            for _ in 0..end {
+                offset = arena.chase(offset, 1).0;
+                assert!(!std::mem::replace(&mut seen[offset as usize / 64], true));
+            }
+            assert_eq!(offset, 0);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "leaves the arena")]
+    fn a_chain_that_leaves_the_arena_is_not_followed() {
+        let mut arena = Arena::map(1).unwrap();
+        arena.bytes_mut()[..8].copy_from_slice(&(1u64 << 40).to_ne_bytes());
+        arena.chase(0, 2);
     }
 }

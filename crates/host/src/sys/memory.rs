@@ -25,13 +25,32 @@ pub fn page_bytes() -> usize {
 impl Arena {
     /// Maps `pages` pages of zeros, without huge pages, not inherited by children.
     pub fn map(pages: usize) -> io::Result<Arena> {
+        let arena = Arena::reserve(pages, page_bytes())?;
+        arena.advise(libc::MADV_NOHUGEPAGE);
+        Ok(arena)
+    }
+
+    /// Maps `pages` pages of zeros, in huge pages of `huge_bytes` where the kernel has them, not inherited by children.
+    ///
+    /// Panics unless `huge_bytes` is a power of two and no smaller than a page.
+    pub fn map_huge(pages: usize, huge_bytes: usize) -> io::Result<Arena> {
+        assert!(huge_bytes.is_power_of_two() && huge_bytes >= page_bytes(), "no huge page has {huge_bytes} bytes");
+        let arena = Arena::reserve(pages, huge_bytes)?;
+        arena.advise(libc::MADV_HUGEPAGE);
+        Ok(arena)
+    }
+
+    /// A fresh mapping that begins at a multiple of `align`, a power of two and no smaller than a page.
+    fn reserve(pages: usize, align: usize) -> io::Result<Arena> {
         let page_bytes = page_bytes();
         let bytes = pages.checked_mul(page_bytes).filter(|b| *b > 0).ok_or(io::ErrorKind::InvalidInput)?;
+        let slack = align - page_bytes;
+        let mapped = bytes.checked_add(slack).ok_or(io::ErrorKind::InvalidInput)?;
         // SAFETY: a fresh private anonymous mapping at an address of the kernel's choice disturbs no other memory.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                bytes,
+                mapped,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
                 -1,
@@ -41,13 +60,29 @@ impl Arena {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let arena = Arena { base: NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?, bytes, page_bytes };
-        for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK] {
-            // A kernel built without huge pages refuses the first; then there is nothing to avoid.
-            // SAFETY: the range is this arena's own mapping.
-            unsafe { libc::madvise(base, bytes, advice) };
-        }
+        let head = base.addr().next_multiple_of(align) - base.addr();
+        // SAFETY: the mapping begins at a page, so the next multiple of `align` is at most `slack` further, and `bytes` from
+        // there on stay inside. Head and tail are parts of the fresh mapping that nothing refers to.
+        let base = unsafe {
+            let aligned = base.cast::<u8>().add(head);
+            if head > 0 {
+                libc::munmap(base, head);
+            }
+            if slack > head {
+                libc::munmap(aligned.add(bytes).cast(), slack - head);
+            }
+            aligned
+        };
+        let arena = Arena { base: NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?, bytes, page_bytes };
+        arena.advise(libc::MADV_DONTFORK);
         Ok(arena)
+    }
+
+    /// Gives the kernel advice about all of it. A kernel built without huge pages refuses advice about them; then there is
+    /// nothing to avoid or to win.
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the range is this arena's own mapping, and none of the advice used here changes its contents.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
     }
 
     /// Number of pages.

@@ -2,7 +2,7 @@
 //!
 //! Color is a property of a page *frame*. On bare metal it is a few bits of the frame number, on processors that hash the
 //! set index a linear function of them, and inside a virtual machine, where the frame numbers one sees are not those the
-//! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer`]
+//! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer()`]
 //! concludes.
 
 pub mod infer;

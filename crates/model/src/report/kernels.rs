@@ -27,9 +27,13 @@ const WIDE: f64 = 8.0;
 pub(super) fn unpredictability(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
     html! {
         section id="unpredictability" {
-            h2 { "How much longer can a job take?" }
+            h2 { "How much longer does a job take?" }
             @if kernels.is_empty() { p { "No experiment was run." } } @else {
-                p { "What 99 of 100 jobs stay within, over the shortest undisturbed job, against the problem size: +50 % is 1.5 times as long." }
+                p {
+                    "The median job after a flood, over the shortest undisturbed job, against the problem size: +50 % is 1.5 times as long. Every "
+                    "job recorded follows a flood, so the typical one already meets the flooded cache; what lies above it on a shared host is other "
+                    "disturbance, which the control shows too."
+                }
                 p.key { (key(&CONDITIONS)) span { (hollow()) " too few quiet blocks or jobs to judge" } }
                 div.figures {
                     @for kernel in kernels {
@@ -55,7 +59,7 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
         .into_iter()
         .map(|condition| {
             let measured =
-                kernel.readings.iter().filter_map(|reading| Some((reading, overhead(reading.p99(condition)?))));
+                kernel.readings.iter().filter_map(|reading| Some((reading, overhead(reading.median(condition)?))));
             let marks: Vec<Mark> = measured
                 .map(|(reading, y)| Mark { x: reading.size as f64, y, hollow: reading.doubt(condition).is_some() })
                 .collect();
@@ -87,7 +91,7 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
             worst(Condition::SingleWriter)
         ),
         x: x(kernel.axis(), ends, format::tick).with_ticks(&sizes, format::tick),
-        y: Axis::linear_rounded("time added, 99 of 100 jobs", (low, high), percent),
+        y: Axis::linear_rounded("time added, median job", (low, high), percent),
         rules: cache_rules(machine, kernel),
         lines,
         named_lines: true,
@@ -134,6 +138,7 @@ fn size_table(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
                         th.number scope="col" { "median" }
                         th.number scope="col" { "p99" }
                         th.number scope="col" { "c" sub { "max" } }
+                        th.number scope="col" { "control median" }
                         th.number scope="col" { "control p99" }
                         th.number scope="col" { "quiet blocks" }
                         th.number scope="col" { "steal" }
@@ -143,7 +148,7 @@ fn size_table(machine: &Machine, kernel: &Kernel<'_>) -> Markup {
                     tbody {
                         tr.size {
                             th.number scope="rowgroup" { (kernel.size_text(reading.size)) }
-                            td colspan="8" {
+                            td colspan="9" {
                                 "working set " (reading.experiment.working_set) ", c" sub { "min" } " "
                                 (reading.cycles_min().map_or(DASH.to_owned(), |cycles| clock.text(cycles))) " "
                                 (tag(&reading.standing()))
@@ -174,9 +179,10 @@ fn condition_row(reading: &Reading<'_>, condition: Condition, outcome: &Outcome)
             td {}
             td.name-cell { (chart::sample(look(condition))) " " (reading::name(condition)) }
             td.number { (format::grouped(jobs.n)) }
-            td.number { (or_dash(reading.over_min(jobs, |jobs| jobs.cycles_median), format::significant)) }
-            td.number { b { (or_dash(reading.p99(condition), format::significant)) } }
+            td.number { b { (or_dash(reading.median(condition), format::significant)) } }
+            td.number { (or_dash(reading.over_min(jobs, |jobs| jobs.cycles_p99), format::significant)) }
             td.number { (or_dash(reading.max(condition), format::significant)) }
+            td.number { (or_dash(reading.over_min(&outcome.control, |jobs| jobs.cycles_median), format::significant)) }
             td.number { (or_dash(reading.over_min(&outcome.control, |jobs| jobs.cycles_p99), format::significant)) }
             td.number { (outcome.blocks_quiet) "/" (outcome.blocks) }
             td.number { (format::nanoseconds(outcome.steal_ns.0 as f64)) }
@@ -258,7 +264,9 @@ fn staircase(clock: Clock, outcome: &Outcome, lowest: f64) -> Vec<(f64, f64)> {
 
 fn exceedance_chart(clock: Clock, kernel: &str, outcomes: &[(Condition, &Outcome)]) -> Markup {
     let most = outcomes.iter().map(|(_, outcome)| outcome.jobs.n).max().unwrap_or(1).max(1);
-    let lowest = 10f64.powf((1.0 / most as f64).log10().floor()).min(0.1);
+    let lowest_decade = ((1.0 / most as f64).log10().floor() as i32).min(-1);
+    let lowest = 10f64.powi(lowest_decade);
+    let decades: Vec<f64> = (lowest_decade..=0).map(|decade| 10f64.powi(decade)).collect();
     let lines: Vec<Line> = outcomes
         .iter()
         .map(|(condition, outcome)| {
@@ -277,7 +285,8 @@ fn exceedance_chart(clock: Clock, kernel: &str, outcomes: &[(Condition, &Outcome
         title: format!("{kernel}: share of jobs longer than a time"),
         description: format!("Median jobs: {}.", medians.collect::<Vec<_>>().join(", ")),
         x: x(&label, (shortest, longest), format::tick),
-        y: Axis::log("share of jobs that took longer", (lowest, 1.0), chart::power_of_ten),
+        y: Axis::log("share of jobs that took longer", (lowest, 1.0), chart::power_of_ten)
+            .with_ticks(&decades, chart::power_of_ten),
         lines,
         rules: vec![],
         named_lines: false,
@@ -320,23 +329,28 @@ fn rare_times(clock: Clock, outcomes: &[(Condition, &Outcome)]) -> Markup {
     })
 }
 
-/// Level-2 misses per job.
-pub(super) fn misses(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
-    let level_2 = evidence.machine.data_level(2);
-    let line_bytes = level_2.map(|level| level.geometry.value.line_bytes.0).filter(|&bytes| bytes > 0);
-    let lines = |reading: &Reading<'_>| line_bytes.map(|bytes| reading.experiment.working_set.0.div_ceil(bytes));
-    let of = |reading: &Reading<'_>, condition| reading.outcome(condition).and_then(|o| o.jobs.l2_misses_median);
-    let counted = |reading: &Reading<'_>| CONDITIONS.iter().any(|&c| of(reading, c).is_some());
-    let bar =
-        |misses: f64, lines: u64| format!("--share:{:.0}%", (misses / lines.max(1) as f64).clamp(0.0, 1.0) * 100.0);
+/// Share of the task's lines lost before a job, by time, and misses of the second level where they were counted.
+pub(super) fn left_in_cache(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
+    let readings = || kernels.iter().flat_map(|kernel| &kernel.readings);
+    let timed = readings().any(|reading| CONDITIONS.iter().any(|&c| reading.lost(c).is_some()));
+    let counted = reading::counted(kernels);
+    let line_bytes = evidence.machine.data_level(2).map(|level| level.geometry.value.line_bytes.0);
+    let lines = |reading: &Reading<'_>| {
+        let bytes = line_bytes.filter(|&bytes| bytes > 0)?;
+        Some(reading.experiment.working_set.0.div_ceil(bytes))
+    };
     html! {
         @if !kernels.is_empty() {
-            section id="misses" {
-                h2 { "Misses of the second-level cache" }
-                @if !kernels.iter().any(|kernel| kernel.readings.iter().any(counted)) { p { "No counters on this host." } } @else {
-                    p { "Demand misses per job, median. The bar compares them with the lines of the working set." }
+            section id="left-in-cache" {
+                h2 { "What is left of the task’s cache when its job begins" }
+                p {
+                    @if timed { "Share of its lines that are gone, by time, of witness pages in the same colors; median. " }
+                    @else { "Time could not tell which lines are gone. " }
+                    @if counted { "Below it, second-level demand misses per job, median." } @else { "No counters on this host." }
+                }
+                @if timed || counted {
                     (scroll(html! {
-                        table.misses {
+                        table.left {
                             thead {
                                 tr {
                                     th.number scope="col" { "size" } th.number.wide-only scope="col" { "lines" }
@@ -350,15 +364,7 @@ pub(super) fn misses(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                                         tr {
                                             th.number scope="row" { (kernel.size_text(reading.size)) }
                                             td.number.wide-only { (lines(reading).map_or(DASH.to_owned(), format::grouped)) }
-                                            @for condition in CONDITIONS {
-                                                @match (of(reading, condition).filter(|m| m.is_finite()), lines(reading)) {
-                                                    (Some(misses), Some(lines)) => {
-                                                        td class=(format!("number bar {}", look(condition).class)) style=(bar(misses, lines)) { (format::grouped(misses.round() as u64)) }
-                                                    }
-                                                    (Some(misses), None) => td.number { (format::grouped(misses.round() as u64)) },
-                                                    (None, _) => td.number { (DASH) },
-                                                }
-                                            }
+                                            @for condition in CONDITIONS { (left_cell(reading, condition)) }
                                         }
                                     }
                                 }
@@ -368,5 +374,20 @@ pub(super) fn misses(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
                 }
             }
         }
+    }
+}
+
+fn left_cell(reading: &Reading<'_>, condition: Condition) -> Markup {
+    let misses = reading.misses(condition).map(|misses| misses.round() as u64);
+    let misses = html! {
+        @if let Some(misses) = misses { small { (format::grouped(misses)) (if misses == 1 { " miss" } else { " misses" }) } }
+    };
+    match reading.lost(condition) {
+        Some(lost) => html! {
+            td class=(format!("number bar {}", look(condition).class)) style=(format!("--share:{:.0}%", lost * 100.0)) {
+                (format::share(lost)) (misses)
+            }
+        },
+        None => html! { td.number { (DASH) (misses) } },
     }
 }

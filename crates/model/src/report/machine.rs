@@ -31,6 +31,12 @@ fn sharers(groups: &[Vec<CpuId>]) -> String {
     format!("CPUs {}", lists.collect::<Vec<_>>().join(" · "))
 }
 
+/// Whether CPUs were seen to share what is declared to be each one's own.
+fn shared_against_declaration(level: &CacheLevel) -> bool {
+    let declared_private = level.shared_by.value.iter().all(|group| group.len() == 1);
+    declared_private && level.sharing_seen.is_some_and(|seen| seen.value)
+}
+
 fn level_name(level: &CacheLevel) -> String {
     let suffix = match level.holds {
         Holds::Data => "d",
@@ -87,6 +93,9 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                 div.figures {
                     @for level in levels.iter().filter(|level| !level.retention.is_empty()) { (retention(level)) }
                 }
+                }
+                @for level in levels.iter().filter(|level| shared_against_declaration(level)) {
+                    p { (level_name(level)) " is declared private to each CPU, but CPUs were seen to evict each other’s lines." }
                 }
                 @if levels.iter().all(|level| level.retention.is_empty()) {
                     p { "How well the caches keep their contents was not measured." }

@@ -43,7 +43,7 @@ pub fn html(evidence: &Evidence) -> String {
                     div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) }
                     (kernels::unpredictability(evidence, &kernels))
                     (kernels::long_jobs(evidence, &kernels))
-                    (kernels::misses(evidence, &kernels))
+                    (kernels::left_in_cache(evidence, &kernels))
                     (origin(evidence))
                     (glossary())
                 }
@@ -110,12 +110,15 @@ fn verdict(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
 /// One row per kernel at its biggest effect.
 fn overview(kernels: &[Kernel<'_>]) -> Markup {
     let rows: Vec<_> = kernels.iter().filter_map(|kernel| Some((kernel, kernel.biggest_effect()?))).collect();
-    let ratios = rows.iter().flat_map(|(_, reading)| FLOODED.iter().filter_map(|&c| reading.p99(c)));
+    let ratios = rows.iter().flat_map(|(_, reading)| FLOODED.iter().filter_map(|&c| reading.median(c)));
     let (_, largest) = chart::extent(ratios.chain([1.0]));
     html! {
         (scroll(html! {
             table.overview {
-                caption { "Each kernel where own colors change most: time of 99 of 100 jobs, added to the shortest undisturbed job" }
+                caption {
+                    "Each kernel where own colors change most: what the median job takes more than the shortest undisturbed one; below "
+                    "it, how much of the task’s cache was lost before"
+                }
                 thead {
                     tr {
                         th scope="col" { "kernel" }
@@ -131,7 +134,10 @@ fn overview(kernels: &[Kernel<'_>]) -> Markup {
                             }
                             td.strip { (strip(reading, largest)) }
                             @for condition in FLOODED {
-                                td.number { (reading.p99(condition).map_or(format::DASH.to_owned(), format::overhead)) }
+                                td.number {
+                                    (reading.median(condition).map_or(format::DASH.to_owned(), format::overhead))
+                                    @if let Some(lost) = reading.lost(condition) { small { (format::share(lost)) " lost" } }
+                                }
                             }
                         }
                     }
@@ -144,7 +150,7 @@ fn overview(kernels: &[Kernel<'_>]) -> Markup {
 /// The conditions of one reading as dots on a logarithmic line from 1 to `largest`.
 fn strip(reading: &reading::Reading<'_>, largest: f64) -> Markup {
     let x = |ratio: f64| chart::at(6.0 + 148.0 * (ratio.ln() / largest.ln().max(1e-9)).clamp(0.0, 1.0));
-    let dots: Vec<_> = FLOODED.iter().filter_map(|&c| Some((c, reading.p99(c)?))).collect();
+    let dots: Vec<_> = FLOODED.iter().filter_map(|&c| Some((c, reading.median(c)?))).collect();
     let (low, high) = chart::extent(dots.iter().map(|dot| dot.1));
     html! {
         @if !dots.is_empty() {
@@ -254,8 +260,8 @@ fn glossary() -> Markup {
         ("Undisturbed time, c_min", "The shortest job while the co-runner only spins. All times are divided by it."),
         (
             "Unpredictability",
-            "How much longer than c_min a job can take: +50 % means 1.5 times as long. The lines show what 99 of 100 jobs stay \
-          within; the paper’s c_max/c_min is in the tables, where the conditions have equally many jobs.",
+            "How much longer than c_min a job takes: +50 % means 1.5 times as long. The lines show the median job after a flood. The \
+          99 % quantile, p99, is in the tables, and so is the paper’s c_max/c_min, where the conditions have equally many jobs.",
         ),
         (
             "Unpartitioned",
@@ -266,6 +272,11 @@ fn glossary() -> Markup {
             "Single-writer",
             "As partitioned, but others may also read in the task’s colors. They never make a line there dirty, so replacing it costs \
           no write-back.",
+        ),
+        (
+            "Lost lines",
+            "Before each job a few witness pages, in the same colors as the task’s memory, are walked. The time this takes tells which \
+          share of their lines no longer comes from the colored cache level.",
         ),
         (
             "Quiet block",

@@ -7,9 +7,9 @@ use super::format;
 
 /// Fewer quiet blocks than this carry no verdict.
 const QUIET_BLOCKS: u64 = 5;
-/// With fewer jobs the 99 % quantile is the longest job.
+/// With fewer jobs the quantiles beside the median are the longest job.
 const JOBS: u64 = 100;
-/// Own colors help when the 99 % quantile falls by at least this factor; less is within the scatter of placements.
+/// Own colors help when the median job falls by at least this factor; less is within the scatter of placements.
 const GAIN: f64 = 1.05;
 
 /// The conditions in the order they are shown.
@@ -92,6 +92,12 @@ pub(super) fn kernels(evidence: &Evidence) -> Vec<Kernel<'_>> {
         kernel.readings.sort_by_key(|reading| reading.size);
     }
     kernels
+}
+
+/// Whether second-level misses were counted anywhere.
+pub(super) fn counted(kernels: &[Kernel<'_>]) -> bool {
+    let mut readings = kernels.iter().flat_map(|kernel| &kernel.readings);
+    readings.any(|reading| CONDITIONS.iter().any(|&condition| reading.misses(condition).is_some()))
 }
 
 impl<'a> Kernel<'a> {
@@ -188,9 +194,22 @@ impl Reading<'_> {
         Some(time(jobs).0 as f64 / self.cycles_min()?.0 as f64)
     }
 
-    /// p99 over c_min of a condition: the unpredictability drawn.
-    pub fn p99(&self, condition: Condition) -> Option<f64> {
-        self.over_min(&self.outcome(condition)?.jobs, |jobs| jobs.cycles_p99)
+    /// Median over c_min of a condition: the unpredictability drawn.
+    ///
+    /// Every recorded job follows a flood, so the typical one is already disturbed. What lies above it on a shared host is
+    /// other disturbance, which the control shows too.
+    pub fn median(&self, condition: Condition) -> Option<f64> {
+        self.over_min(&self.outcome(condition)?.jobs, |jobs| jobs.cycles_median)
+    }
+
+    /// Share (0 to 1) of the lines of the task's colors that were gone when a job began, by time, median.
+    pub fn lost(&self, condition: Condition) -> Option<f64> {
+        self.outcome(condition)?.jobs.lost_median.filter(|lost| (0.0..=1.0).contains(lost))
+    }
+
+    /// Second-level demand misses per job, median, where they were counted.
+    pub fn misses(&self, condition: Condition) -> Option<f64> {
+        self.outcome(condition)?.jobs.l2_misses_median.filter(|misses| misses.is_finite())
     }
 
     /// c_max over c_min of a condition, as the paper has it; only where every flooded condition has equally many jobs, since a
@@ -202,10 +221,10 @@ impl Reading<'_> {
         self.over_min(jobs, |jobs| jobs.cycles_max)
     }
 
-    /// How many times shorter the 99 % quantile is with own colors.
+    /// How many times shorter the median job is with own colors.
     pub fn gain(&self) -> Option<f64> {
         let [without, with] = [Condition::Unpartitioned, Condition::Partitioned].map(|c| self.outcome(c));
-        let (without, with) = (without?.jobs.cycles_p99.0, with?.jobs.cycles_p99.0);
+        let (without, with) = (without?.jobs.cycles_median.0, with?.jobs.cycles_median.0);
         (with > 0).then(|| without as f64 / with as f64)
     }
 
@@ -236,14 +255,14 @@ impl Reading<'_> {
         else {
             return Standing::Inconclusive("a time was recorded as zero".to_owned());
         };
-        if gain < GAIN {
-            return Standing::NoGain;
+        // The effect of the flood is what exceeds the control of the same blocks; without one nothing can be gained or missed.
+        if flooded.control.n == 0 {
+            return Standing::Inconclusive("no job without a flood to compare with".to_owned());
         }
-        // The effect of the flood is what exceeds the control of the same blocks.
-        if flooded.control.n > 0 && flooded.control.cycles_p99 >= flooded.jobs.cycles_p99 {
+        if flooded.control.cycles_median >= flooded.jobs.cycles_median {
             return Standing::Inconclusive("jobs without a flood took as long in the same blocks".to_owned());
         }
-        Standing::Holds
+        if gain < GAIN { Standing::NoGain } else { Standing::Holds }
     }
 }
 
@@ -275,7 +294,7 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
         let text = "Whether own colors help cannot be told from this run.";
         return (Some(Standing::Inconclusive(String::new())), text.to_owned(), why.unwrap_or_default());
     };
-    let times = |condition| reading.p99(condition).map_or(format::DASH.to_owned(), format::significant);
+    let times = |condition| reading.median(condition).map_or(format::DASH.to_owned(), format::significant);
     let job = kernel.job(reading.size);
     let basis = |condition| {
         let outcome = reading.outcome(condition);
@@ -293,14 +312,21 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
         1 => "The only setting measured".to_owned(),
         _ => format!("The largest effect among {settings} settings; all are shown below"),
     };
-    let single = match (reading.p99(Condition::SingleWriter), reading.doubt(Condition::SingleWriter)) {
+    let single = match (reading.median(Condition::SingleWriter), reading.doubt(Condition::SingleWriter)) {
         (Some(ratio), None) => {
             format!(" If others may read but not write those colors, it takes {} times.", format::significant(ratio))
         }
         _ => String::new(),
     };
+    let lost = match [Condition::Unpartitioned, Condition::Partitioned].map(|c| reading.lost(c)) {
+        [Some(without), Some(with)] => {
+            let [without, with] = [without, with].map(format::share);
+            format!("; its lines lost before a job: {without} without own colors, {with} with")
+        }
+        _ => String::new(),
+    };
     let basis = format!(
-        "{rest}.{single} “Time” is what 99 of 100 jobs stay within, over the shortest undisturbed job; {}, {}.",
+        "{rest}.{single} “Time” is the median job’s, over the shortest undisturbed job; {}, {}{lost}.",
         basis(Condition::Unpartitioned),
         basis(Condition::Partitioned)
     );

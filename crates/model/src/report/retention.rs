@@ -28,7 +28,12 @@ fn sentence(level: &CacheLevel) -> String {
         };
     };
     let shared = level.shared_by.value.iter().any(|group| group.len() > 1);
-    let cause = if shared { "its other users fill it" } else { "something you cannot see shares it" };
+    let seen = level.sharing_seen.is_some_and(|seen| seen.value);
+    let cause = match (shared, seen) {
+        (true, _) => "its other users fill it",
+        (false, true) => "another CPU shares it, though it is declared private",
+        (false, false) => "something you cannot see shares it",
+    };
     let asleep = match self::verdict(&level.retention, Waiting::Asleep) {
         Some((Verdict::HalfLife(ns), _)) if !matches!(verdict, Verdict::HalfLife(_)) => {
             format!(
@@ -145,6 +150,13 @@ mod tests {
         ]));
         assert!(text.contains("half-life about 200 µs: something you cannot see shares it"), "{text}");
         assert!(text.contains("keep only quiet blocks"), "{text}");
+    }
+
+    #[test]
+    fn a_sharer_that_was_seen_is_named_instead_of_an_unseen_one() {
+        let mut level = level(&[(Waiting::Busy, 100, 0.6, 0.0)]);
+        level.sharing_seen = Some(Fact { value: true, source: Source::Measured });
+        assert!(retention_sentence(&level).contains("another CPU shares it, though it is declared private"));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::format::Clock;
-use super::reading::{FLOODED, Kernel, Reading, Standing, headline, kernels};
-use crate::evidence::Evidence;
+use super::reading::{FLOODED, Kernel, Reading, Standing, counted, headline, kernels};
+use crate::evidence::{Condition, Evidence};
 
 /// Alignment of a table's columns.
 #[derive(Clone, Copy)]
@@ -13,8 +13,8 @@ enum Column {
     Right,
 }
 
-/// Per kernel and problem size: c_min, unpredictability, second-level misses and quiet blocks of each condition. Plain text, at
-/// most 100 columns.
+/// Per kernel and problem size: c_min, unpredictability, what is lost of the cache, and quiet blocks of each condition. Plain
+/// text, at most 100 columns.
 pub fn table(evidence: &Evidence) -> String {
     let clock = Clock::of(&evidence.machine);
     let kernels = kernels(evidence);
@@ -24,8 +24,7 @@ pub fn table(evidence: &Evidence) -> String {
     if kernels.is_empty() {
         return text;
     }
-    let counted =
-        evidence.experiments.iter().flat_map(|e| e.conditions.values()).any(|o| o.jobs.l2_misses_median.is_some());
+    let counted = counted(&kernels);
     for kernel in &kernels {
         text.push('\n');
         wrap(&mut text, &format!("{}, by {}", kernel.title(), kernel.axis()));
@@ -50,11 +49,15 @@ pub fn table(evidence: &Evidence) -> String {
     wrap(
         &mut text,
         &format!(
-            "u unpartitioned, p partitioned, s single-writer. p99, max: of the jobs after a flood, over c_min, the shortest undisturbed job \
-             ({}). A max is given where u, p and s have equally many jobs. {}quiet: blocks kept of those run, u/p/s. \
+            "u unpartitioned, p partitioned, s single-writer. med, max: median and longest job after a flood, over c_min, the shortest \
+             undisturbed job ({}). A max is given where u, p and s have equally many jobs. {}quiet: blocks kept, u/p/s. \
              ?: too few quiet blocks or jobs to judge; =: own colors bring nothing. A high-water mark is not a bound.",
             if clock.unit() == "µs" { "microseconds" } else { "ticks of the constant-rate counter" },
-            if counted { "miss: second-level demand misses, median. " } else { "No counters on this host. " },
+            if counted {
+                "miss: second-level demand misses, median. "
+            } else {
+                "lost: share of the task's lines gone before its job, by time, median. No counters on this host. "
+            },
         ),
     );
     for warning in &evidence.warnings {
@@ -65,25 +68,23 @@ pub fn table(evidence: &Evidence) -> String {
 
 fn rows(kernel: &Kernel<'_>, clock: Clock, counted: bool) -> Vec<Vec<String>> {
     let mut heads = vec!["size".to_owned(), format!("c_min {}", clock.unit())];
-    heads.extend(["p99 u", "p99 p", "p99 s", "max u", "max p", "max s"].map(str::to_owned));
-    if counted {
-        heads.extend(["miss u", "miss p", "miss s"].map(str::to_owned));
-    }
+    heads.extend(["med u", "med p", "med s", "max u", "max p", "max s"].map(str::to_owned));
+    heads.extend(if counted { ["miss u", "miss p"] } else { ["lost u", "lost p"] }.map(str::to_owned));
     heads.extend(["quiet".to_owned(), String::new()]);
     let of_reading = |reading: &Reading<'_>| {
         let number = |value: Option<f64>| value.filter(|v| v.is_finite()).map_or("-".to_owned(), short);
         let mut row = vec![plain(&super::format::grouped(reading.size))];
         row.push(number(reading.cycles_min().map(|cycles| clock.number(cycles))));
-        row.extend(FLOODED.map(|condition| number(reading.p99(condition))));
+        row.extend(FLOODED.map(|condition| number(reading.median(condition))));
         row.extend(FLOODED.map(|condition| number(reading.max(condition))));
-        if counted {
-            row.extend(FLOODED.map(|c| {
-                let misses = reading.outcome(c).and_then(|outcome| outcome.jobs.l2_misses_median);
-                misses
-                    .filter(|m| m.is_finite())
-                    .map_or("-".to_owned(), |m| if m < 9999.5 { format!("{m:.0}") } else { short(m) })
-            }));
-        }
+        row.extend([Condition::Unpartitioned, Condition::Partitioned].map(|condition| {
+            let left = if counted {
+                reading.misses(condition).map(|m| if m < 9999.5 { format!("{m:.0}") } else { short(m) })
+            } else {
+                reading.lost(condition).map(|lost| plain(&super::format::share(lost)))
+            };
+            left.unwrap_or("-".to_owned())
+        }));
         row.push(
             FLOODED
                 .map(|c| reading.experiment.conditions.get(&c).map_or("-".into(), |o| o.blocks_quiet.to_string()))

@@ -74,6 +74,7 @@ pub fn machine() -> Machine {
         counter_hz: Some(measured(2_450_000_000)),
         counter_quantum: Some(measured(22.5)),
         memory_load_ns: Some(measured(96.0)),
+        latency: vec![],
         levels: vec![
             level(1, Holds::Data, 32, 8, Some(1.2)),
             level(1, Holds::Instruction, 32, 8, None),
@@ -106,7 +107,7 @@ fn palette(lcg: &mut Lcg) -> PaletteEvidence {
 }
 
 /// Jobs of about `typical` cycles with a thin tail of interruptions by the host.
-fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64) -> (JobSummary, Vec<(Cycles, f64)>) {
+fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64, lost: f64) -> (JobSummary, Vec<(Cycles, f64)>) {
     let mut samples: Vec<u64> = (0..n)
         .map(|_| {
             let (a, b, c) = (lcg.unit(), lcg.unit(), lcg.unit());
@@ -125,6 +126,7 @@ fn jobs(lcg: &mut Lcg, n: u64, typical: f64, spread: f64, misses: f64) -> (JobSu
         cycles_max: Cycles(samples[samples.len() - 1]),
         l2_misses_median: Some(misses.round()),
         l1_misses_median: Some((misses * 1.3).round()),
+        lost_median: Some(lost),
     };
     // Every rank near the maximum, ever fewer further down.
     let mut above = 0;
@@ -230,12 +232,13 @@ fn experiment(lcg: &mut Lcg, shape: &Shape, size: u64) -> Experiment {
             cycles_max: Cycles(0),
             l2_misses_median: None,
             l1_misses_median: None,
+            lost_median: None,
         };
         let (summary, ccdf) = match n {
             0 => (none.clone(), vec![]),
-            n => jobs(lcg, n, typical, 0.06, lines * missed * losses.max(1.0)),
+            n => jobs(lcg, n, typical, 0.06, lines * missed * losses.max(1.0), missed),
         };
-        let control = if n == 0 { none } else { jobs(lcg, n, undisturbed, 0.05, 0.0).0 };
+        let control = if n == 0 { none } else { jobs(lcg, n, undisturbed, 0.05, 0.0, 0.0).0 };
         let own = condition == Condition::Partitioned || condition == Condition::SingleWriter;
         Outcome {
             high_water_mark: HighWaterMark { value: summary.cycles_max.0, n, last_rose_at: n * 2 / 3 },

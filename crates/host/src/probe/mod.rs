@@ -1,0 +1,255 @@
+//! Measuring what the machine only declares: how fast its caches are, who shares them, and how long they keep what is in them.
+//!
+//! Everything is timed by reading the constant-rate counter, so neither privileges nor hardware counters are needed. What
+//! cannot be measured stays unknown, and a note says why.
+
+pub mod latency;
+pub mod refill;
+pub mod retention;
+pub mod sharing;
+
+use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
+use isochrome_model::units::{Bytes, CpuId, Cycles};
+
+use crate::error::HostError;
+use crate::interrupt;
+use crate::palette::look::{LevelSizes, TimedLook};
+use crate::pool::FramePool;
+use crate::setting::RealtimeRequest;
+use crate::sys::clock;
+use crate::sys::memory::{Arena, page_bytes};
+use crate::sysfs::{Note, Sysfs};
+
+/// Where to measure.
+#[derive(Clone, Debug)]
+pub struct ProbeRequest {
+    /// CPUs to measure; all of the machine where there are none. Load latency and refill time are measured on the first.
+    pub cpus: Vec<CpuId>,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+/// CPUs tested against the first for sharing.
+const PARTNERS: usize = 4;
+/// Memory that a flood of a level may take; a level that needs more is not tested.
+const FLOOD_LIMIT: Bytes = Bytes(512 << 20);
+
+/// Measures, and writes into `machine` with [`Source::Measured`]: rate and step of the counter, load latency, for the level of
+/// the pool the refill time of a color, and for each data level whether CPUs evict each other and how long contents last.
+///
+/// `machine`: this machine, as [`Sysfs::machine`] declares it. `pool`: pages of known colors of a level; without them refill
+/// times stay as they are. `progress` is called with what is being done. An interrupt ends it early with what was measured.
+///
+/// Returns what could not be measured, and where what was seen contradicts what the machine declares.
+pub fn probe(
+    machine: &mut Machine,
+    pool: Option<(&FramePool, u8)>,
+    request: &ProbeRequest,
+    mut progress: impl FnMut(&str),
+) -> Result<Vec<Note>, HostError> {
+    let cpus = if request.cpus.is_empty() { machine.cpus.clone() } else { request.cpus.clone() };
+    let Some(&first) = cpus.first() else { return Ok(Vec::new()) };
+    let mut notes = Vec::new();
+
+    progress("clock");
+    machine.counter_hz = Some(measured(clock::rate_hz()));
+    machine.counter_quantum = Some(measured(clock::measure_quantum()));
+
+    {
+        let pinned = RealtimeRequest::new().pin(first).apply();
+        notes.extend_from_slice(pinned.notes());
+        progress("load latency");
+        latency::measure(machine, first, request.seed, &mut notes)?;
+        if let Some((pool, level)) = pool {
+            progress("refill time");
+            refill::measure(machine, first, pool, level, request.seed, &mut notes)?;
+        }
+    }
+
+    // Where cores differ, one level has several shapes; each is measured on its own CPUs.
+    for index in 0..machine.levels.len() {
+        if interrupt::interrupted() {
+            break;
+        }
+        let level = &machine.levels[index];
+        let of_level: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| belongs(level, cpu)).collect();
+        if level.holds == Holds::Instruction || of_level.is_empty() {
+            continue;
+        }
+        let subject = name(level);
+        let pinned = RealtimeRequest::new().pin(of_level[0]).apply();
+        progress(&format!("{subject}: calibrating"));
+        let sizes = sizes(machine, level);
+        let mut primed = match Primed::calibrate(sizes, request.seed) {
+            Ok(primed) => primed,
+            Err(reason) => {
+                notes.push(failed(&subject, "sharing and retention were not measured", &reason));
+                continue;
+            }
+        };
+        let partners: Vec<CpuId> = cpus.iter().copied().filter(|&cpu| cpu != of_level[0]).take(PARTNERS).collect();
+        if !partners.is_empty() && pinned.notes().is_empty() {
+            progress(&format!("{subject}: sharing"));
+            let level = &mut machine.levels[index];
+            sharing::measure(level, &mut primed, of_level[0], &partners, &mut notes)?;
+        }
+        drop(pinned);
+        machine.levels[index].retention.clear();
+        // Nothing is to be learned of the first level: kernel and interrupts pass through it whenever anything happens.
+        if machine.levels[index].level > 1 {
+            for &cpu in &of_level {
+                progress(&format!("{subject}: retention on CPU {}", cpu.0));
+                retention::measure(&mut machine.levels[index], &mut primed, cpu, request.seed, &mut notes);
+            }
+        }
+    }
+    if interrupt::interrupted() {
+        notes.push(note("probe", "interrupted before everything was measured".to_owned(), "run it again"));
+    }
+    Ok(notes)
+}
+
+fn measured<T>(value: T) -> Fact<T> {
+    Fact { value, source: Source::Measured }
+}
+
+fn note(subject: &str, reason: String, hint: &str) -> Note {
+    Note { subject: subject.to_owned(), reason, hint: hint.to_owned() }
+}
+
+/// A note of what an error kept from being measured, with the error's own hint.
+fn failed(subject: &str, what: &str, error: &HostError) -> Note {
+    let text = error.to_string();
+    let (reason, hint) = text.split_once("\n  hint: ").unwrap_or((&text, "run it while nothing else does"));
+    note(subject, format!("{what}: {reason}"), hint)
+}
+
+fn name(level: &CacheLevel) -> String {
+    format!("level {}{}", level.level, if level.holds == Holds::Data { " (data)" } else { "" })
+}
+
+/// Whether `level` is declared to serve `cpu`.
+fn belongs(level: &CacheLevel, cpu: CpuId) -> bool {
+    level.shared_by.value.iter().any(|group| group.contains(&cpu))
+}
+
+/// Data levels that serve `cpu`, innermost first, by index.
+fn data_levels(machine: &Machine, cpu: CpuId) -> Vec<usize> {
+    let holds_data = |level: &CacheLevel| level.holds != Holds::Instruction && belongs(level, cpu);
+    (0..machine.levels.len()).filter(|&i| holds_data(&machine.levels[i])).collect()
+}
+
+/// Size of the data level inside `level`, 0 for the innermost.
+fn inner_bytes(machine: &Machine, level: &CacheLevel) -> Bytes {
+    let cpu = level.shared_by.value.iter().flatten().next();
+    let inner = cpu.into_iter().flat_map(|&cpu| data_levels(machine, cpu)).map(|i| &machine.levels[i]);
+    inner.filter(|l| l.level < level.level).map(|l| l.geometry.value.cache_bytes()).max().unwrap_or_default()
+}
+
+fn sizes(machine: &Machine, level: &CacheLevel) -> LevelSizes {
+    LevelSizes {
+        line_bytes: level.geometry.value.line_bytes.0 as usize,
+        inner: inner_bytes(machine, level),
+        level: level.geometry.value.cache_bytes(),
+    }
+}
+
+/// Ticks of `ns` nanoseconds.
+fn ticks(ns: u64) -> Cycles {
+    Cycles((ns as f64 * clock::rate_hz() as f64 / 1e9) as u64)
+}
+
+/// Nanoseconds of `ticks`.
+fn nanoseconds(ticks: f64) -> f64 {
+    ticks * 1e9 / clock::rate_hz() as f64
+}
+
+/// Bytes of a huge page; those of a page where the kernel has none.
+fn huge_bytes(sysfs: &Sysfs) -> usize {
+    sysfs
+        .text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+        .and_then(|text| text.parse().ok())
+        .filter(|&bytes: &usize| bytes.is_power_of_two() && bytes > page_bytes())
+        .unwrap_or(page_bytes())
+}
+
+/// A quarter of the memory that can be had without harming others.
+fn memory_limit(sysfs: &Sysfs) -> Bytes {
+    let available = sysfs.text("proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    available.map_or(FLOOD_LIMIT, |kib| Bytes((kib << 10) / 4))
+}
+
+/// Memory of `bytes`: in huge pages where it is larger than one, so that page tables neither cost time nor take cache.
+fn memory(bytes: u64) -> Result<Arena, HostError> {
+    let limit = memory_limit(&Sysfs::system());
+    if bytes > limit.0 {
+        return Err(HostError::TooLittleMemory { limit, needed: Bytes(bytes) });
+    }
+    let pages = (bytes as usize).div_ceil(page_bytes());
+    let huge = huge_bytes(&Sysfs::system());
+    let arena = if bytes > huge as u64 { Arena::map_huge(pages, huge) } else { Arena::map(pages) };
+    arena.map_err(|source| HostError::Memory { pages, source })
+}
+
+/// Share of a level that is primed: little enough that replacement leaves it alone.
+const PRIMED: u64 = 8;
+/// Pages primed at least, and looked at at most.
+const PRIMED_AT_LEAST: usize = 2;
+const SAMPLED: usize = 64;
+
+/// Times a calibration is tried.
+const CALIBRATIONS: usize = 3;
+
+/// A level that can be primed, and looked at by time.
+pub struct Primed {
+    look: TimedLook,
+    sizes: LevelSizes,
+    /// Pages that push the targets out of the level inside.
+    inner: Vec<u32>,
+    targets: Vec<u32>,
+    sample: Vec<u32>,
+    rng: fastrand::Rng,
+}
+
+impl Primed {
+    /// Calibrates on the CPU of the calling thread.
+    ///
+    /// Fails when hits and misses take about the same time, or when the level is too large for the memory there is.
+    pub fn calibrate(sizes: LevelSizes, seed: u64) -> Result<Primed, HostError> {
+        if 4 * sizes.level.0 > FLOOD_LIMIT.0 {
+            return Err(HostError::TooLittleMemory { limit: FLOOD_LIMIT, needed: Bytes(4 * sizes.level.0) });
+        }
+        let calibrate = || TimedLook::calibrate(memory((sizes.pages_needed() * page_bytes()) as u64)?, sizes, seed);
+        // A neighbor may empty the level just then; it seldom does so for seconds.
+        let mut look = calibrate();
+        for _ in 1..CALIBRATIONS {
+            if matches!(look, Err(HostError::TimingBlurred { .. })) {
+                look = calibrate();
+            }
+        }
+        let look = look?;
+        // The innermost level has nothing inside that could hold the targets as well.
+        let inner = if sizes.inner.0 == 0 { 0 } else { sizes.inner_pages() as u32 };
+        let targets = (sizes.level.0 / PRIMED) as usize / page_bytes();
+        let targets: Vec<u32> = (inner..inner + targets.max(PRIMED_AT_LEAST) as u32).collect();
+        let rng = fastrand::Rng::with_seed(seed);
+        Ok(Primed { look, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
+    }
+
+    /// Brings the targets into the level, and pushes them out of the one inside.
+    fn prime(&mut self) {
+        self.rng.shuffle(&mut self.sample);
+        for _ in 0..2 {
+            self.look.prepare(&self.inner, &self.targets, 1);
+        }
+    }
+
+    /// Share of what was primed that is gone.
+    fn share_gone(&mut self) -> f64 {
+        let sampled = self.sample.len().min(SAMPLED);
+        self.look.share_gone(&self.sample[..sampled])
+    }
+}

@@ -1,0 +1,152 @@
+//! Refill time: what it costs to bring one color of a level back in, Δ of [Kim2013, §3].
+
+use isochrome_model::flood::{Flood, Leaves};
+use isochrome_model::machine::{Machine, Refill};
+use isochrome_model::stats::median;
+use isochrome_model::units::{Bytes, Color, CpuId, Ns};
+
+use crate::error::HostError;
+use crate::interrupt;
+use crate::pool::{ColoredRegion, FramePool};
+use crate::sys::clock;
+use crate::sys::memory::Arena;
+use crate::sysfs::Note;
+
+use super::{belongs, data_levels, failed, measured, memory, nanoseconds, note};
+
+/// Colors measured, spread over all.
+const COLORS: usize = 8;
+/// Tries of each kind per color.
+const TRIES: usize = 100;
+/// Pages per way of what evicts: twice the ways evict everything also where replacement only approximates LRU.
+const FLOOD_PAGES_PER_WAY: usize = 2;
+/// Traversals of what evicts.
+const FLOOD_PASSES: u32 = 2;
+/// A refill takes at least so many times as long as a touch after a flood of another color, or nothing was evicted.
+const EVICTED: f64 = 1.1;
+
+/// The memory of one color.
+struct Colored {
+    region: ColoredRegion,
+    pages: Vec<u32>,
+    clean: ColoredRegion,
+    dirty: ColoredRegion,
+}
+
+impl Colored {
+    fn take(pool: &FramePool, color: Color, ways: usize) -> Result<Colored, HostError> {
+        let region = pool.take(&[color], ways)?;
+        let flood = || pool.take(&[color], FLOOD_PAGES_PER_WAY * ways);
+        Ok(Colored { region, pages: (0..ways as u32).collect(), clean: flood()?, dirty: flood()? })
+    }
+
+    /// Ticks to touch every line, independent loads in order of addresses.
+    #[inline]
+    fn touch(&self, line_bytes: usize) -> f64 {
+        let begin = clock::now();
+        self.region.arena().touch(&self.pages, line_bytes);
+        (clock::now().0 - begin.0) as f64
+    }
+
+    /// Ticks to touch every line after `flood` has been read or written.
+    fn touch_after(&self, flood: &ColoredRegion, leaves: Leaves, line_bytes: Bytes) -> f64 {
+        self.touch(line_bytes.0 as usize);
+        let accesses = Flood { area: flood.size(), line_bytes, passes: FLOOD_PASSES, leaves };
+        flood.arena().carry_out(accesses.accesses());
+        self.touch(line_bytes.0 as usize)
+    }
+}
+
+/// What comes between two touches of a color's lines.
+#[derive(Clone, Copy)]
+enum Between {
+    /// Clean lines of the same color.
+    Clean,
+    /// Dirty lines of the same color.
+    Dirty,
+    /// Clean lines of another color: they displace from the levels inside, as those of the same color do, but not from this one.
+    Other,
+}
+
+/// Writes over more than the outermost level holds, so that nothing else in it is dirty.
+fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), HostError> {
+    let arena: Arena = memory(2 * last_level.0)?;
+    let flood = Flood { area: Bytes(2 * last_level.0), line_bytes, passes: 2, leaves: Leaves::Dirty };
+    arena.carry_out(flood.accesses());
+    Ok(())
+}
+
+/// Measures the refill time of `level` on the calling thread's CPU, `cpu`, with pages of `pool`.
+///
+/// The time is that of one pass over as many lines as a color holds, in order of addresses and as fast as the core and its
+/// prefetchers make it, with nothing subtracted: it contains the time the same pass takes when all lines are there. The lines
+/// come from wherever the outer levels have them. In the dirty case all lines replaced have been written.
+pub(super) fn measure(
+    machine: &mut Machine,
+    cpu: CpuId,
+    pool: &FramePool,
+    level: u8,
+    seed: u64,
+    notes: &mut Vec<Note>,
+) -> Result<(), HostError> {
+    let levels = data_levels(machine, cpu);
+    let last_level = levels.last().map(|&i| machine.levels[i].geometry.value.cache_bytes()).unwrap_or_default();
+    let page_bytes = machine.page_bytes;
+    let found = machine
+        .levels
+        .iter_mut()
+        .find(|l| l.level == level && belongs(l, cpu) && l.geometry.value.color_count(page_bytes) > 1);
+    let Some(level) = found else { return Err(HostError::NoSuchLevel { level }) };
+    let geometry = level.geometry.value;
+    let ways = geometry.ways as usize;
+    let subject = format!("refill of {}", super::name(level));
+
+    let count = COLORS.min(pool.colors() as usize);
+    let colors = (0..count).map(|i| Color((i * pool.colors() as usize / count) as u16));
+    let colored: Result<Vec<Colored>, HostError> = colors.map(|color| Colored::take(pool, color, ways)).collect();
+    let colored = match colored {
+        Ok(colored) => colored,
+        Err(reason) => {
+            notes.push(failed(&subject, "not measured", &reason));
+            return Ok(());
+        }
+    };
+    // A victim cache hands dirty lines back dirty: what is to be clean must have been written back all the way once.
+    purge(last_level.max(geometry.cache_bytes()), geometry.line_bytes)?;
+
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let kinds = [Between::Clean, Between::Dirty, Between::Other];
+    let mut order: Vec<(usize, usize)> =
+        (0..count).flat_map(|color| (0..TRIES * kinds.len()).map(move |i| (color, i % kinds.len()))).collect();
+    rng.shuffle(&mut order);
+    let mut times: [Vec<f64>; 3] = Default::default();
+    for (color, kind) in order {
+        if interrupt::interrupted() {
+            return Ok(());
+        }
+        let (own, other) = (&colored[color], &colored[(color + 1) % count]);
+        times[kind].push(match kinds[kind] {
+            Between::Clean => own.touch_after(&own.clean, Leaves::Clean, geometry.line_bytes),
+            Between::Dirty => own.touch_after(&own.dirty, Leaves::Dirty, geometry.line_bytes),
+            Between::Other => own.touch_after(&other.clean, Leaves::Clean, geometry.line_bytes),
+        });
+    }
+    let [Some(clean), Some(dirty), Some(present)] = times.map(|times| median(&times)) else {
+        return Ok(());
+    };
+    if clean.min(dirty) < EVICTED * present {
+        let (refill, present) = (nanoseconds(clean.min(dirty)), nanoseconds(present));
+        notes.push(note(
+            &subject,
+            format!("{refill:.0} ns after a flood of the color, {present:.0} ns after one of another: no difference to speak of"),
+            "measure the palette again: `isochrome palette`",
+        ));
+        return Ok(());
+    }
+    level.refill = Some(measured(Refill {
+        clean_ns: Ns(nanoseconds(clean).round() as u64),
+        dirty_ns: Ns(nanoseconds(dirty).round() as u64),
+        lines: geometry.lines_per_color(page_bytes),
+    }));
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Retention: how much of what was primed in a level is still there after a wait in which the CPU touched nothing.
+//!
+//! What is gone was displaced by others: the kernel while the CPU sleeps, CPUs that share the level, and in a virtual machine
+//! neighbors that nothing shows. Effects of partitioning cannot be seen at periods by which the contents are gone anyway.
+
+use std::time::{Duration, Instant};
+
+use isochrome_model::machine::{CacheLevel, Retention, Waiting};
+use isochrome_model::stats::median;
+use isochrome_model::units::{CpuId, Ns};
+
+use crate::interrupt;
+use crate::setting::RealtimeRequest;
+use crate::sys::clock;
+use crate::sysfs::Note;
+
+use super::{Primed, name, nanoseconds, note, ticks};
+
+/// Waits in ns. The first shows what is lost by looking alone.
+const WAITS_NS: [u64; 6] = [0, 10_000, 50_000, 200_000, 1_000_000, 10_000_000];
+/// A look counts when its wait took at most this many times as long as asked for: sleeps may end late.
+const LATE: f64 = 1.5;
+/// Looks needed, and wanted, per wait.
+const LOOKS_MIN: usize = 15;
+const LOOKS_WANTED: usize = 30;
+/// Time for one CPU.
+const TIME: Duration = Duration::from_millis(1100);
+/// Share lost without a wait above which looks say nothing.
+const LOST_AT_ONCE: f64 = 0.5;
+
+/// Waits; whether it took about as long as asked for.
+fn wait(ns: u64, waiting: Waiting) -> bool {
+    let begin = clock::now();
+    match waiting {
+        _ if ns == 0 => return true,
+        Waiting::Busy => clock::spin_until(isochrome_model::units::Cycles(begin.0 + ticks(ns).0)),
+        Waiting::Asleep => std::thread::sleep(Duration::from_nanos(ns)),
+    }
+    nanoseconds((clock::now().0 - begin.0) as f64) <= LATE * ns as f64
+}
+
+/// Summary of the shares lost in the looks after one wait; `None` when there are too few.
+fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option<Retention> {
+    (shares.len() >= LOOKS_MIN).then_some(())?;
+    Some(Retention {
+        cpu,
+        waiting,
+        wait_ns: Ns(wait_ns),
+        lost_median: median(shares)?,
+        lost_min: shares.iter().copied().fold(f64::INFINITY, f64::min),
+        lost_max: shares.iter().copied().fold(0.0, f64::max),
+        looks: shares.len() as u32,
+    })
+}
+
+/// Measures on `cpu` and adds to the level's retention. Waits that did not come about often enough are absent: short sleeps end
+/// late on many machines.
+pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, seed: u64, notes: &mut Vec<Note>) {
+    let pinned = RealtimeRequest::new().pin(cpu).timer_slack(Ns(1)).apply();
+    if let Some(failed) = pinned.notes().iter().find(|note| note.subject.contains("CPU")) {
+        notes.push(failed.clone());
+        return;
+    }
+    let subject = format!("retention of {} on CPU {}", name(level), cpu.0);
+    let mut rng = fastrand::Rng::with_seed(seed ^ u64::from(cpu.0));
+    // Without a wait busy and asleep are the same.
+    let mut kinds: Vec<(Waiting, u64, Vec<f64>)> = WAITS_NS.iter().map(|&ns| (Waiting::Busy, ns, Vec::new())).collect();
+    kinds.extend(WAITS_NS[1..].iter().map(|&ns| (Waiting::Asleep, ns, Vec::new())));
+    let begin = Instant::now();
+    // Rounds of all kinds, so that each kind is spread over the whole time.
+    for _ in 0..LOOKS_WANTED {
+        if begin.elapsed() > TIME || interrupt::interrupted() {
+            break;
+        }
+        rng.shuffle(&mut kinds);
+        for (waiting, ns, shares) in &mut kinds {
+            primed.prime();
+            if wait(*ns, *waiting) {
+                shares.push(primed.share_gone());
+            }
+        }
+    }
+    kinds.sort_by_key(|(waiting, ns, _)| (*waiting == Waiting::Asleep, *ns));
+    let at_once = median(&kinds[0].2).unwrap_or(1.0);
+    if at_once > LOST_AT_ONCE {
+        notes.push(note(
+            &subject,
+            format!("not measured: {:.0} % is gone even without a wait", 100.0 * at_once),
+            "something uses this level all the time; try again when the machine and its host are quiet",
+        ));
+        return;
+    }
+    let mut seen = [false; 2];
+    for (waiting, ns, shares) in kinds {
+        if let Some(retention) = summary(cpu, waiting, ns, &shares) {
+            seen[usize::from(waiting == Waiting::Asleep)] |= ns > 0;
+            level.retention.push(retention);
+        }
+    }
+    for (seen, how) in seen.into_iter().zip(["busy", "asleep"]) {
+        if !seen {
+            let reason = format!("no wait came about {LOOKS_MIN} times in the time asked for while the CPU was {how}");
+            notes.push(note(
+                &subject,
+                reason,
+                "other programs or the host hold the CPU; run it while nothing else does",
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_summary_needs_its_looks_and_keeps_the_extremes() {
+        let shares: Vec<f64> = (0..15).map(|i| f64::from(i) / 20.0).collect();
+        let summary = |shares: &[f64]| super::summary(CpuId(1), Waiting::Asleep, 50_000, shares);
+        let all = summary(&shares).unwrap();
+        assert_eq!((all.lost_min, all.lost_median, all.lost_max, all.looks), (0.0, 0.35, 0.7, 15));
+        assert_eq!(summary(&shares[1..]), None);
+    }
+}

@@ -1,0 +1,303 @@
+//! Sharing: whether what one CPU writes evicts what another has in a level.
+//!
+//! Virtual machines declare what the host tells them to, and hide which of their CPUs are threads of one core. So it is tried:
+//! CPU A primes the level, CPU B floods four times the level, A looks. As a paired control B spins for the same time.
+//! Neighbors outside the machine may empty the level as well, in some seconds and not in others. Rounds in which an extra
+//! look without a flood shows such a time are left out; what is compared has no part in the choice.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use isochrome_model::flood::{Flood, Leaves};
+use isochrome_model::machine::CacheLevel;
+use isochrome_model::stats::median;
+use isochrome_model::units::{Bytes, CpuId, Cycles};
+
+use crate::error::HostError;
+use crate::interrupt;
+use crate::setting::RealtimeRequest;
+use crate::sys::clock;
+use crate::sys::memory::Arena;
+use crate::sysfs::Note;
+
+use super::{Primed, belongs, measured, memory, name, note};
+
+/// Times the level that is flooded.
+const FLOOD: u64 = 4;
+/// Share lost without a flood up to which a round is quiet.
+const QUIET: f64 = 0.3;
+/// Share lost with a flood beyond that lost without from which the level counts as shared.
+const SHARED: f64 = 0.3;
+/// Quiet rounds needed, and wanted.
+const ROUNDS_MIN: usize = 20;
+const ROUNDS_WANTED: usize = 60;
+/// Rounds after which a test ends that has seen no quiet one.
+const HOPELESS: usize = 10;
+/// Tests of a pair of CPUs, the time each may take, and the time between them: hosts move virtual CPUs from core to core, so that
+/// two of them may share a core now and not a second later.
+const TESTS: usize = 3;
+const TIME: Duration = Duration::from_millis(700);
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Shares lost in three looks that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Round {
+    /// Without a flood; decides whether the round counts.
+    pub gate: f64,
+    /// With a flood.
+    pub flooded: f64,
+    /// Without.
+    pub control: f64,
+}
+
+impl Round {
+    fn is_quiet(&self) -> bool {
+        self.gate <= QUIET
+    }
+}
+
+/// Medians of the quiet rounds with and without a flood; `None` when there are too few or the control leaves no room for an
+/// effect.
+pub fn effect(rounds: &[Round]) -> Option<(f64, f64)> {
+    let quiet: Vec<Round> = rounds.iter().copied().filter(Round::is_quiet).collect();
+    let of = |share: fn(&Round) -> f64| median(&quiet.iter().map(share).collect::<Vec<f64>>());
+    let (flooded, control) = (of(|r| r.flooded)?, of(|r| r.control)?);
+    (quiet.len() >= ROUNDS_MIN && control + SHARED < 0.9).then_some((flooded, control))
+}
+
+/// Whether the flood evicts; `None` when the rounds do not tell.
+pub fn is_shared(rounds: &[Round]) -> Option<bool> {
+    effect(rounds).map(is_eviction)
+}
+
+fn is_eviction((flooded, control): (f64, f64)) -> bool {
+    flooded - control > SHARED
+}
+
+/// What the partner is asked to do.
+const WAIT: u32 = 0;
+const FLOOD_NOW: u32 = 1;
+const SPIN_NOW: u32 = 2;
+const END: u32 = 3;
+/// It cannot run where it should.
+const FAILED: u32 = 4;
+
+/// Ends the partner whatever happens, a panic included: it would spin forever, and be waited for.
+struct EndOnDrop<'a>(&'a AtomicU32);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(END, Ordering::Release);
+    }
+}
+
+fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
+    let pinned = RealtimeRequest::new().pin(cpu).apply();
+    if !pinned.notes().is_empty() {
+        task.store(FAILED, Ordering::Release);
+        return;
+    }
+    // Resident before anything is looked at; the second shows how long a flood takes.
+    let mut took = Cycles(0);
+    for _ in 0..2 {
+        let begin = clock::now();
+        arena.carry_out(flood.accesses());
+        took = Cycles(clock::now().0 - begin.0);
+    }
+    // The caller waits for this before it asks for anything. If it has given up, END stays.
+    let _ = task.compare_exchange(FLOOD_NOW, WAIT, Ordering::AcqRel, Ordering::Acquire);
+    loop {
+        let asked = task.load(Ordering::Acquire);
+        match asked {
+            FLOOD_NOW => {
+                let begin = clock::now();
+                arena.carry_out(flood.accesses());
+                took = Cycles(clock::now().0 - begin.0);
+            }
+            SPIN_NOW => clock::spin_until(Cycles(clock::now().0 + took.0)),
+            WAIT => {
+                std::hint::spin_loop();
+                continue;
+            }
+            _ => return,
+        }
+        // Unless the end has come meanwhile.
+        let _ = task.compare_exchange(asked, WAIT, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// Rounds of the calling thread against a partner on CPU `other`; `None` when the partner cannot run there.
+///
+/// `level`: size of the level that `primed` looks at.
+pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, HostError> {
+    let line_bytes = Bytes(primed.sizes.line_bytes as u64);
+    let flood = Flood { area: Bytes(FLOOD * level.0), line_bytes, passes: 1, leaves: Leaves::Dirty };
+    let arena = memory(flood.area.0)?;
+    // The partner takes the first flood as the sign to get ready.
+    let task = AtomicU32::new(FLOOD_NOW);
+    Ok(std::thread::scope(|scope| {
+        let end = EndOnDrop(&task);
+        scope.spawn(|| {
+            // Moved in as a whole: memory is owned by one thread at a time.
+            let arena = arena;
+            partner(&task, other, &arena, flood);
+        });
+        let answered = || {
+            loop {
+                match task.load(Ordering::Acquire) {
+                    WAIT => return true,
+                    FAILED => return false,
+                    _ => std::hint::spin_loop(),
+                }
+            }
+        };
+        if !answered() {
+            return None;
+        }
+        let mut look = |what: u32| {
+            primed.prime();
+            task.store(what, Ordering::Release);
+            answered();
+            primed.share_gone()
+        };
+        let begin = Instant::now();
+        let mut rng = fastrand::Rng::with_seed(u64::from(other.0));
+        let (mut rounds, mut quiet) = (Vec::new(), 0);
+        while quiet < ROUNDS_WANTED && begin.elapsed() < TIME && !interrupt::interrupted() {
+            let gate = look(SPIN_NOW);
+            let (flooded, control);
+            if rng.bool() {
+                (flooded, control) = (look(FLOOD_NOW), look(SPIN_NOW));
+            } else {
+                control = look(SPIN_NOW);
+                flooded = look(FLOOD_NOW);
+            }
+            let round = Round { gate, flooded, control };
+            quiet += usize::from(round.is_quiet());
+            rounds.push(round);
+            if quiet == 0 && rounds.len() >= HOPELESS {
+                break;
+            }
+        }
+        drop(end);
+        Some(rounds)
+    }))
+}
+
+/// Tests `cpu`, on which the calling thread runs, against each of `others`; says where they contradict the declaration.
+pub(super) fn measure(
+    level: &mut CacheLevel,
+    primed: &mut Primed,
+    cpu: CpuId,
+    others: &[CpuId],
+    notes: &mut Vec<Note>,
+) -> Result<(), HostError> {
+    let subject = name(level);
+    let (mut seen, mut told) = (false, 0);
+    for &other in others {
+        let (mut effects, mut rounds_all, mut quiet, mut ran) = (Vec::new(), 0, 0, true);
+        for test in 0..TESTS {
+            if interrupt::interrupted() {
+                break;
+            }
+            if test > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            let Some(rounds) = rounds(primed, other, level.geometry.value.cache_bytes())? else {
+                ran = false;
+                break;
+            };
+            rounds_all += rounds.len();
+            quiet += rounds.iter().filter(|round| round.is_quiet()).count();
+            effects.extend(effect(&rounds));
+        }
+        if !ran {
+            let reason = format!("no thread may run on CPU {}, so it was not tested against CPU {}", other.0, cpu.0);
+            notes.push(note(&subject, reason, "widen this cgroup's cpuset.cpus"));
+            continue;
+        }
+        let together = level.shared_by.value.iter().any(|group| group.contains(&cpu) && group.contains(&other));
+        let pair = format!("CPUs {} and {}", cpu.0, other.0);
+        // The clearest test: one in which they share is enough to know that they can.
+        let Some(&(flooded, control)) = effects.iter().max_by(|a, b| (a.0 - a.1).total_cmp(&(b.0 - b.1))) else {
+            notes.push(note(
+                &subject,
+                format!(
+                    "whether {pair} evict each other cannot be told: what is primed outlasts a test without a flood in {quiet} of \
+                     {rounds_all} rounds"
+                ),
+                "something else uses it; try again when the machine and its host are quiet",
+            ));
+            continue;
+        };
+        told += 1;
+        let evicting = effects.iter().filter(|&&effect| is_eviction(effect)).count();
+        let (lost, without) = (100.0 * flooded, 100.0 * control);
+        seen |= evicting > 0;
+        if evicting > 0 && !together {
+            let private = if belongs(level, other) { "declared private to each" } else { "not declared to share it" };
+            let moved = if evicting < effects.len() { ", and the host moves them between cores" } else { "" };
+            notes.push(note(
+                &subject,
+                format!(
+                    "{pair} evict each other in {evicting} of {} tests although it is {private}: {lost:.0} % is lost when the other \
+                     writes, {without:.0} % when it spins; they behave as hardware threads of one core{moved}",
+                    effects.len()
+                ),
+                "do not count on separate caches for tasks on these CPUs; ask the host for whole, pinned cores",
+            ));
+        } else if evicting == 0 && together {
+            notes.push(note(
+                &subject,
+                format!(
+                    "{pair} are declared to share it, but do not evict each other: {lost:.0} % against {without:.0} %"
+                ),
+                "the cache may be partitioned, or the host declares what is not so",
+            ));
+        }
+    }
+    // One pair that shares shows that CPUs do; that none does is known only if every pair was told.
+    level.sharing_seen = (seen || told > 0 && told == others.len()).then(|| measured(seen));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(count: usize, gate: f64, flooded: f64, control: f64) -> Vec<Round> {
+        vec![Round { gate, flooded, control }; count]
+    }
+
+    #[test]
+    fn a_level_that_the_other_empties_is_shared() {
+        assert_eq!(is_shared(&rounds(20, 0.0, 0.95, 0.05)), Some(true));
+        assert_eq!(is_shared(&rounds(20, 0.0, 0.06, 0.05)), Some(false));
+    }
+
+    #[test]
+    fn too_few_rounds_and_a_noisy_control_are_inconclusive() {
+        assert_eq!(is_shared(&rounds(19, 0.0, 1.0, 0.0)), None);
+        assert_eq!(is_shared(&rounds(200, 0.4, 1.0, 0.0)), None);
+        // A control that has lost most leaves no room in which a flood could show.
+        assert_eq!(is_shared(&rounds(200, 0.1, 0.95, 0.7)), None);
+        assert_eq!(is_shared(&[]), None);
+    }
+
+    #[test]
+    fn noisy_rounds_do_not_count_beside_quiet_ones() {
+        let mut mixed = rounds(30, 0.1, 0.1, 0.1);
+        mixed.extend(rounds(300, 0.9, 1.0, 0.2));
+        assert_eq!(is_shared(&mixed), Some(false));
+    }
+
+    #[test]
+    fn noise_that_comes_and_goes_at_random_is_not_taken_for_sharing() {
+        // Each look finds the level emptied with probability 0.6, whatever the other CPU does: choosing rounds by the control
+        // itself would compare 1.0 with 0.0.
+        let mut rng = fastrand::Rng::with_seed(1);
+        let mut look = || f64::from(u8::from(rng.f64() < 0.6));
+        let rounds: Vec<Round> = (0..1000).map(|_| Round { gate: look(), flooded: look(), control: look() }).collect();
+        assert_ne!(is_shared(&rounds), Some(true));
+    }
+}
