@@ -28,16 +28,7 @@ fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
             .map(|share| {
                 let period_ns = (1e7 * 100f64.powf(random.f64())) as u64;
                 let partitions = PartitionSet::range(random.u32(0..24), random.u32(1..=8));
-                CoreTask {
-                    wcet_ns: ((period_ns as f64 * share / sum * total) as u64).max(1),
-                    period_ns,
-                    deadline_ns: period_ns,
-                    jitter_ns: 0,
-                    blocking_ns: 0,
-                    nonpreemptive_ns: 0,
-                    partitions,
-                    useful: partitions,
-                }
+                CoreTask::new(((period_ns as f64 * share / sum * total) as u64).max(1), period_ns, partitions)
             })
             .collect();
         core.sort_by_key(|task| task.period_ns);
@@ -95,7 +86,9 @@ fn main() {
         for core in &cores {
             let apart = Charges { refill_ns: 0, ..CHARGES };
             assert_eq!(ours(core, apart, &mut workspace), theirs(core), "without cache delays both bound alike");
-            assert!(responses(core, CHARGES, Analysis::Kim2013, &mut workspace).all(|verdict| verdict != Verdict::Misses));
+            assert!(
+                responses(core, CHARGES, Analysis::Kim2013, &mut workspace).all(|verdict| verdict != Verdict::Misses)
+            );
         }
         let rounds = if measure { 15 } else { 1 };
         let ours = rate(&cores, rounds, |core| ours(core, CHARGES, &mut workspace));

@@ -134,6 +134,22 @@ pub struct CoreTask {
     pub useful: PartitionSet,
 }
 
+impl CoreTask {
+    /// A task with D = T that uses all its partitions again, and nothing else that delays it.
+    pub fn new(wcet_ns: u64, period_ns: u64, partitions: PartitionSet) -> Self {
+        Self {
+            wcet_ns,
+            period_ns,
+            deadline_ns: period_ns,
+            jitter_ns: 0,
+            blocking_ns: 0,
+            nonpreemptive_ns: 0,
+            partitions,
+            useful: partitions,
+        }
+    }
+}
+
 /// What the hardware and the kernel charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Charges {

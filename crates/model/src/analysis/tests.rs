@@ -5,17 +5,7 @@ use super::twin::{adversarial, play, sporadic, synchronous};
 use super::*;
 
 fn core_task(wcet_ns: u64, period_ns: u64, partitions: &[u32]) -> CoreTask {
-    let partitions: PartitionSet = partitions.iter().copied().collect();
-    CoreTask {
-        wcet_ns,
-        period_ns,
-        deadline_ns: period_ns,
-        jitter_ns: 0,
-        blocking_ns: 0,
-        nonpreemptive_ns: 0,
-        partitions,
-        useful: partitions,
-    }
+    CoreTask::new(wcet_ns, period_ns, partitions.iter().copied().collect())
 }
 
 fn refill(refill_ns: u64) -> Charges {
@@ -188,10 +178,10 @@ fn naive(core: &[CoreTask], delta: u64, i: usize, mutant: Mutant) -> Option<u64>
     let mut response = own;
     while response <= core[i].deadline_ns as u128 {
         let mut next = own;
-        for j in 0..i {
-            let jobs = response.div_ceil(core[j].period_ns as u128);
+        for (j, above) in core.iter().enumerate().take(i) {
+            let jobs = response.div_ceil(above.period_ns as u128);
             let first = if mutant == Mutant::FirstLikeLater { omega(j, i) } else { omega(j, last) };
-            next += jobs * core[j].wcet_ns as u128 + first + (jobs - 1) * omega(j, i) + jobs * gamma(j);
+            next += jobs * above.wcet_ns as u128 + first + (jobs - 1) * omega(j, i) + jobs * gamma(j);
         }
         if next == response {
             return u64::try_from(response).ok();

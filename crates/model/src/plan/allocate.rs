@@ -299,7 +299,7 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
     };
     let limit = if rules.overload_is_a_miss() { 1.0 + TOLERANCE } else { f64::INFINITY };
     search.effort.cutoff = effort.cutoff.min(limit);
-    search.place(members.len(), partitions as usize, 0.0, &mut Vec::new());
+    search.place(members.len(), partitions as usize, 0.0, &[]);
     let found = search.found;
     // Every allocation is below the cutoff and was seen, or was abandoned at a known bound, or is not below the cutoff.
     let seen = found.as_ref().map_or(f64::INFINITY, |found: &(f64, Groups)| found.0);
@@ -363,7 +363,7 @@ impl Search<'_> {
     }
 
     /// Places the lowest of the `remaining` highest tasks.
-    fn place(&mut self, remaining: usize, left: usize, cost: f64, groups: &mut Vec<Group>) {
+    fn place(&mut self, remaining: usize, left: usize, cost: f64, groups: &[Group]) {
         if remaining == 0 {
             self.complete(groups);
             return;
@@ -498,8 +498,8 @@ impl Search<'_> {
         }
         self.assign(next, task);
         if schedulable(&self.core, self.charges, self.rules.analysis, &mut self.workspace) {
-            let mut groups = next.clone();
-            self.place(task, left - (step.kept + step.opened) as usize, cost, &mut groups);
+            let groups = next.clone();
+            self.place(task, left - (step.kept + step.opened) as usize, cost, &groups);
         }
         next.truncate(mark);
     }

@@ -238,14 +238,14 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
             for (ranks, state) in chunk {
                 let common = stack.iter().zip(ranks).take_while(|((a, _), b)| a == *b).count();
                 stack.truncate(common);
-                for place in common..ranks.len() {
-                    let task = set.by_priority()[ranks[place]];
+                for (place, &rank) in ranks.iter().enumerate().skip(common) {
+                    let task = set.by_priority()[rank];
                     let none = Completions::none(partitions);
                     let above = stack.last().map_or(&none, |(_, table)| table);
                     // Nothing can be saved below a set that does not fit.
                     let next =
                         if above.is_hopeless() { above.clone() } else { above.before(set, rules, task, place == 0) };
-                    stack.push((ranks[place], next));
+                    stack.push((rank, next));
                 }
                 let memory = ranks
                     .iter()

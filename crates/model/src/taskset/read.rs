@@ -202,6 +202,17 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// One of several words; the first if the field is missing.
+    fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, ReadError> {
+        let Some(given) = self.text(name)? else { return Ok(choices[0].1) };
+        let known = choices.iter().find(|(word, _)| *word == given).map(|(_, choice)| *choice);
+        known.ok_or_else(|| {
+            let line = self.get(name).map_or(self.line, |placed| placed.line);
+            let words: Vec<String> = choices.iter().map(|(word, _)| format!("`{word}`")).collect();
+            wrong(line, self.named(name), format!("`{given}` is not one of {}", words.join(", ")))
+        })
+    }
+
     fn text(&self, name: &str) -> Result<Option<String>, ReadError> {
         match self.get(name) {
             None => Ok(None),
@@ -304,23 +315,9 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             .or(file.number("refill_ns_per_partition")?)
             .ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?,
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
-        scope: match file.text("cache")?.as_deref() {
-            None | Some("shared") => Scope::Shared,
-            Some("private") => Scope::Private,
-            Some(other) => {
-                let line = file.get("cache").map_or(1, |placed| placed.line);
-                return Err(wrong(line, "cache", format!("`{other}` is neither `shared` nor `private`")));
-            }
-        },
+        scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
-        memory_rule: match file.text("memory_rule")?.as_deref() {
-            None | Some("pages") => MemoryRule::Pages,
-            Some("kim2013") => MemoryRule::Kim2013,
-            Some(other) => {
-                let line = file.get("memory_rule").map_or(1, |placed| placed.line);
-                return Err(wrong(line, "memory_rule", format!("`{other}` is neither `pages` nor `kim2013`")));
-            }
-        },
+        memory_rule: file.choice("memory_rule", &[("pages", MemoryRule::Pages), ("kim2013", MemoryRule::Kim2013)])?,
         cold_start: file.flag("cold_start")?,
     };
     let mut tasks = Vec::new();
