@@ -142,7 +142,13 @@ fn told(set: &TaskSet, plan: &Plan) -> String {
             _ => text += "nothing is proven about how good this is (--method optimal does)\n",
         }
     } else {
-        let proven = plan.method == Method::Optimal && plan.bound.is_none();
+        // Without a bound every plan is excluded; so is a plan that would need more partitions than there are.
+        let excluded = match plan.objective {
+            Objective::Partitions => plan.bound.is_none_or(|fewest| fewest > f64::from(set.platform().partitions)),
+            Objective::Utilization => plan.bound.is_none(),
+            Objective::Margin => false,
+        };
+        let proven = plan.method == Method::Optimal && excluded;
         let _ = writeln!(
             text,
             "not schedulable{}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core",
