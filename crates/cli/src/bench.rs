@@ -11,6 +11,8 @@ use isochrome_model::experiment::{conclude, quiet_blocks_at_least};
 use isochrome_model::report::text::table;
 use isochrome_model::units::{Color, parse_list};
 
+use serde::Serialize;
+
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::{Station, progress, spinner};
 use crate::{Verdict, evidence, files, probe};
@@ -71,11 +73,22 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
         files::write_json(path, &evidence)?;
     }
     if options.json {
-        files::print_json(&experiment)?;
+        let blocks = experiment.conditions.values().map(|outcome| outcome.blocks).sum();
+        let blocks_quiet = experiment.conditions.values().map(|outcome| outcome.blocks_quiet).sum();
+        files::print_json(&Printed { experiment, blocks, blocks_quiet })?;
     } else {
         files::print(&table(&evidence))?;
     }
     Ok(if quiet > 0 { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// The result as printed: the experiment, and beside its conditions the blocks of all of them.
+#[derive(Serialize)]
+struct Printed {
+    #[serde(flatten)]
+    experiment: Experiment,
+    blocks: u64,
+    blocks_quiet: u64,
 }
 
 fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {

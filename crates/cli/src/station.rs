@@ -123,9 +123,8 @@ impl Station {
     /// Fails with [`InDoubt`] when the colors cannot be trusted.
     pub fn collect(&self, place: &Place, target: Target) -> Result<Collection> {
         const PAGES_PER_WAY: usize = 6;
-        let colors = target.geometry.color_count(self.machine.page_bytes) as usize;
-        let pages = (colors * target.geometry.ways as usize * PAGES_PER_WAY).max(4096);
-        let mut survey = self.survey(place, target, pages)?;
+        let mut survey = self.survey(place, target, 0)?;
+        survey.classify_until(target.geometry.ways as usize * PAGES_PER_WAY)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
         // One verification can be disturbed; colors that are none never pass.
         if !(0..ATTEMPTS).any(|_| survey.verify().holds()) {

@@ -305,7 +305,14 @@ fn loads_take_longer_the_further_out_they_are_answered() {
 fn pool(machine: &Machine, cpu: u32) -> Option<(FramePool, u8)> {
     let _pinned = RealtimeRequest::new().pin(CpuId(cpu)).apply();
     let target = Target::of(machine, None, CpuId(cpu)).ok()?;
-    let mut survey = Survey::start_by(Method::Timing, target, Bytes(32 << 20), &Processor::default(), 1).ok()?;
+    let mut survey = Survey::start_by(
+        Method::Timing,
+        target,
+        Survey::memory(target, Bytes(32 << 20)).ok()?,
+        &Processor::default(),
+        1,
+    )
+    .ok()?;
     survey.classify(100 * target.geometry.color_count(machine.page_bytes) as usize);
     let collection = survey.finish();
     let colors = collection.inference.palette.colors;

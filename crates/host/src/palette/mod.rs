@@ -275,6 +275,28 @@ impl Survey {
         self.classifying += begin.elapsed();
     }
 
+    /// Classifies until there are at least `wanted` pages of every color, 1024 pages at a time.
+    ///
+    /// Fails with [`HostError::ColorExhausted`] when the memory limit is reached before that.
+    pub fn classify_until(&mut self, wanted: usize) -> Result<(), HostError> {
+        const STEP: usize = 1024;
+        loop {
+            let per_color = self.inference().per_color;
+            let (color, free) = per_color
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, pages)| **pages)
+                .map_or((0, 0), |(color, pages)| (color as u16, *pages as usize));
+            if free >= wanted {
+                return Ok(());
+            }
+            if self.pages() == self.pages_at_most() {
+                return Err(HostError::ColorExhausted { color, wanted, free });
+            }
+            self.classify(STEP);
+        }
+    }
+
     fn look_at(&mut self, range: std::ops::Range<u32>) {
         let Survey { look, groups, group_colors, pages, rng, .. } = self;
         let undecided = |pages: &[PageSample], page: u32| color_of_looks(&pages[page as usize], group_colors).is_none();
@@ -548,6 +570,18 @@ mod tests {
         let error = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).err().unwrap();
         assert!(matches!(error, HostError::NoEviction { level: 2 }));
         assert!(error.to_string().contains("hint:"));
+    }
+
+    #[test]
+    fn classification_goes_on_until_every_color_has_its_pages_or_the_memory_ends() {
+        let look = ModeledLook::new(16, 8, 4096, 1);
+        let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
+        survey.classify_until(50).unwrap();
+        assert!(survey.inference().per_color.iter().all(|pages| *pages >= 50));
+        assert!(survey.pages() < 4096, "no more than needed");
+        // 4096 pages in 16 colors are 256 of each, give or take.
+        let error = survey.classify_until(400).unwrap_err();
+        assert!(matches!(error, HostError::ColorExhausted { wanted: 400, .. }), "{error}");
     }
 
     #[test]

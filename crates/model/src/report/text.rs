@@ -16,18 +16,26 @@ enum Column {
 /// Per kernel and problem size: c_min, unpredictability, what is lost of the cache, and quiet blocks of each condition. Plain
 /// text, at most 100 columns.
 pub fn table(evidence: &Evidence) -> String {
-    let clock = Clock::of(&evidence.machine);
     let kernels = kernels(evidence);
     let mut text = String::new();
     let (_, sentence, _) = headline(evidence, &kernels);
     wrap(&mut text, &sentence);
-    if kernels.is_empty() {
-        return text;
+    if !kernels.is_empty() {
+        experiments(&mut text, evidence, &kernels);
     }
-    let counted = counted(&kernels);
-    for kernel in &kernels {
+    for warning in &evidence.warnings {
+        wrap(&mut text, &format!("warning: {warning}"));
+    }
+    text
+}
+
+/// The table of each kernel, and how to read it.
+fn experiments(text: &mut String, evidence: &Evidence, kernels: &[Kernel<'_>]) {
+    let clock = Clock::of(&evidence.machine);
+    let counted = counted(kernels);
+    for kernel in kernels {
         text.push('\n');
-        wrap(&mut text, &format!("{}, by {}", kernel.title(), kernel.axis()));
+        wrap(text, &format!("{}, by {}", kernel.title(), kernel.axis()));
         let rows = rows(kernel, clock, counted);
         let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |i: usize| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
@@ -47,7 +55,7 @@ pub fn table(evidence: &Evidence) -> String {
     }
     text.push('\n');
     wrap(
-        &mut text,
+        text,
         &format!(
             "u unpartitioned, p partitioned, s single-writer. med, max: median and longest job after a flood, over c_min, the shortest \
              undisturbed job ({}). A max is given where u, p and s have equally many jobs. {}quiet: blocks kept, u/p/s. \
@@ -60,10 +68,6 @@ pub fn table(evidence: &Evidence) -> String {
             },
         ),
     );
-    for warning in &evidence.warnings {
-        wrap(&mut text, &format!("warning: {warning}"));
-    }
-    text
 }
 
 fn rows(kernel: &Kernel<'_>, clock: Clock, counted: bool) -> Vec<Vec<String>> {
