@@ -57,10 +57,8 @@ pub enum Verb {
     )]
     Plan(PlanOptions),
     /// Bound how late each task can be under a given allocation, and say how far the verdict carries
-    #[command(
-        after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
-                      isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json"
-    )]
+    #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
+                      isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
     /// Make a report to read from evidence
     #[command(
