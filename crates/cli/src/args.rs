@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use isochrome_model::units::Bytes;
+use isochrome_model::analysis::Analysis;
+use isochrome_model::plan::{Method, Objective};
+use isochrome_model::units::{Bytes, Ns};
 
 /// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
 #[derive(Debug, Parser)]
@@ -47,6 +49,17 @@ pub enum Verb {
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
     #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
     Demo(DemoOptions),
+    /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
+    #[command(
+        after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
+                      isochrome plan tasks.toml --objective utilization --time-limit 30s --json -o plan.json\n  \
+                      isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 2 --compare"
+    )]
+    Plan(PlanOptions),
+    /// Bound how late each task can be under a given allocation, and say how far the verdict carries
+    #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
+                      isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
+    Analyze(AnalyzeOptions),
     /// Make a report to read from evidence
     #[command(
         after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
@@ -265,6 +278,79 @@ pub struct ReportOptions {
     /// A table for the terminal instead of HTML
     #[arg(long)]
     pub text: bool,
+}
+
+/// A task set, and what replaces numbers in it.
+#[derive(Debug, Args)]
+pub struct TaskSetFile {
+    /// Task set, JSON or TOML; `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub tasks: PathBuf,
+    /// How response times are bounded: kim2013, no-interference, ecb-only, ucb-only, ucb-union, ecb-union, ucb-union-multiset,
+    /// ecb-union-multiset, combined-multiset
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub analysis: Analysis,
+    /// Cores, instead of the file's
+    #[arg(long, value_name = "N")]
+    pub cores: Option<u32>,
+    /// Cache partitions, instead of the file's
+    #[arg(long, value_name = "N")]
+    pub partitions: Option<u32>,
+    /// Memory that is colored, instead of the file's
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Time to refill a partition, instead of the file's
+    #[arg(long, value_name = "TIME")]
+    pub refill: Option<Ns>,
+}
+
+/// Options of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanOptions {
+    /// What to plan.
+    #[command(flatten)]
+    pub file: TaskSetFile,
+    /// How to plan: optimal, cata, bfd, wfd
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub method: Method,
+    /// What for: partitions (fewest), utilization (least), margin (largest growth of execution times)
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub objective: Objective,
+    /// Stop after this time with the best plan so far and the bound proven so far
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub time_limit: Ns,
+    /// Plan for every task this many times
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub copies: u32,
+    /// Print a table of all methods instead of a plan
+    #[arg(long, conflicts_with_all = ["json", "output", "svg"])]
+    pub compare: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the plan here, as JSON
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Draw here which task uses which partition
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// Options of `analyze`.
+#[derive(Debug, Args)]
+pub struct AnalyzeOptions {
+    /// What to analyze.
+    #[command(flatten)]
+    pub file: TaskSetFile,
+    /// Which task runs where with which partitions: a plan, or its `cores`; `-` for standard input
+    #[arg(long, value_name = "FILE")]
+    pub allocation: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw here what the first core runs after a common release
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// Options of `man`.

@@ -8,6 +8,7 @@ mod evidence;
 mod files;
 mod manual;
 mod palette;
+mod plan;
 mod probe;
 mod report;
 mod station;
@@ -30,12 +31,16 @@ static ALLOCATOR: HeapAllocator = HeapAllocator;
 enum Verdict {
     /// Done, and what was to hold holds.
     Holds,
+    /// Done, and something that was to hold does not.
+    Violated,
     /// It ran, but what it shows is not conclusive.
     Inconclusive,
 }
 
 /// Exit code for anything that could not run, bad arguments included.
 const COULD_NOT_RUN: u8 = 1;
+/// Exit code when a deadline, bound or threshold does not hold.
+const VIOLATED: u8 = 2;
 /// Exit code when what was measured does not allow a conclusion.
 const INCONCLUSIVE: u8 = 3;
 
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
             Verb::Palette(options) => palette::run(&options),
             Verb::Bench(options) => bench::run(&options),
             Verb::Demo(options) => demo::run(&options),
+            Verb::Plan(options) => plan::plan(&options),
+            Verb::Analyze(options) => plan::analyze(&options),
             Verb::Report(options) => report::run(&options),
             Verb::Man(options) => manual::pages(&options),
             Verb::Completions(options) => manual::completions(&options),
@@ -63,6 +70,7 @@ fn main() -> ExitCode {
     };
     match run() {
         Ok(Verdict::Holds) => ExitCode::SUCCESS,
+        Ok(Verdict::Violated) => ExitCode::from(VIOLATED),
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {

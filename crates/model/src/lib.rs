@@ -4,6 +4,7 @@
 //! clock and no environment, so every conclusion can be replayed from saved samples on any machine.
 #![forbid(unsafe_code)]
 
+pub mod analysis;
 pub mod evidence;
 pub mod experiment;
 pub mod flood;
@@ -11,6 +12,8 @@ pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
+pub mod plan;
 pub mod report;
 pub mod stats;
+pub mod taskset;
 pub mod units;

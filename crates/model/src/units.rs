@@ -60,6 +60,12 @@ pub enum ParseError {
         /// How many there are.
         count: u32,
     },
+    /// Not a time such as `45.3us`.
+    #[error("`{text}` is not a time\n  hint: write a number with ns, us, ms or s, such as 45.3us or 60s")]
+    Time {
+        /// What was given.
+        text: String,
+    },
     /// Not a size such as `64K`.
     #[error("`{text}` is not a size\n  hint: write a number of bytes with K, M or G, such as 64K or 2M")]
     Size {
@@ -123,6 +129,31 @@ impl FromStr for Bytes {
     }
 }
 
+impl FromStr for Ns {
+    type Err = ParseError;
+
+    /// `45.3us`, `10ms`, `60s`, `100ns`: whole nanoseconds, however written.
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let malformed = || ParseError::Time { text: text.to_owned() };
+        let trimmed = text.trim();
+        let number = trimmed.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let digits = match &trimmed[number.len()..] {
+            "ns" => 0,
+            "us" => 3,
+            "ms" => 6,
+            "s" => 9,
+            _ => return Err(malformed()),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let fraction = fraction.trim_end_matches('0');
+        if whole.is_empty() || !all_digits(whole) || !all_digits(fraction) || fraction.len() > digits {
+            return Err(malformed());
+        }
+        format!("{whole}{fraction:0<digits$}").parse().map(Ns).map_err(|_| malformed())
+    }
+}
+
 impl fmt::Display for Bytes {
     /// The largest unit that divides the size: `512 KiB`, `32 MiB`, `100 B`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,6 +196,17 @@ mod tests {
         assert_eq!("17".parse(), Ok(Bytes(17)));
         for bad in ["", "K", "1.5M", "64X", "99999999999G"] {
             assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_exact_in_nanoseconds() {
+        assert_eq!("45.3us".parse(), Ok(Ns(45_300)));
+        assert_eq!("60s".parse(), Ok(Ns(60_000_000_000)));
+        assert_eq!("0.5ms".parse(), Ok(Ns(500_000)));
+        assert_eq!("7ns".parse(), Ok(Ns(7)));
+        for bad in ["", "5", "us", "-1us", "0.5ns", "1.2.3s", "99999999999999s", "1e3us"] {
+            assert!(bad.parse::<Ns>().is_err(), "{bad}");
         }
     }
 

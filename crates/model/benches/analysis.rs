@@ -1,0 +1,98 @@
+//! How fast cores are analyzed, beside the crate response-time-analysis, which knows no caches, on the same cores in the same run.
+//!
+//! `cargo bench -p isochrome-model --bench analysis` measures; `cargo test --benches` runs a few cores and only checks that
+//! both agree where no partition is shared.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use isochrome_model::analysis::{Analysis, Charges, CoreTask, Verdict, Workspace, responses, schedulable};
+use isochrome_model::taskset::PartitionSet;
+use response_time_analysis::arrival::Sporadic;
+use response_time_analysis::demand::RBF;
+use response_time_analysis::fixed_priority::fully_preemptive::dedicated_uniproc_rta;
+use response_time_analysis::time::{Duration, Service};
+use response_time_analysis::wcet::Scalar;
+
+/// Schedulable cores of `tasks` tasks, periods log-uniform over 10 ms to 1 s, utilization 0.6 to 0.8, 32 partitions.
+fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
+    let mut random = fastrand::Rng::with_seed(tasks as u64);
+    let mut found = Vec::new();
+    let mut workspace = Workspace::default();
+    while found.len() < count {
+        let total = 0.6 + 0.2 * random.f64();
+        let shares: Vec<f64> = (0..tasks).map(|_| random.f64() + 0.1).collect();
+        let sum: f64 = shares.iter().sum();
+        let mut core: Vec<CoreTask> = shares
+            .iter()
+            .map(|share| {
+                let period_ns = (1e7 * 100f64.powf(random.f64())) as u64;
+                let partitions = PartitionSet::range(random.u32(0..24), random.u32(1..=8));
+                CoreTask::new(((period_ns as f64 * share / sum * total) as u64).max(1), period_ns, partitions)
+            })
+            .collect();
+        core.sort_by_key(|task| task.period_ns);
+        // Missed deadlines end an analysis early: only cores that take all of it.
+        if schedulable(&core, CHARGES, Analysis::Kim2013, &mut workspace) {
+            found.push(core);
+        }
+    }
+    found
+}
+
+const CHARGES: Charges = Charges { refill_ns: 45_300, switch_ns: 0, cold_start: false };
+
+fn ours(core: &[CoreTask], charges: Charges, workspace: &mut Workspace) -> u64 {
+    responses(core, charges, Analysis::Kim2013, workspace).map(|verdict| verdict.response_ns().unwrap_or(0)).sum()
+}
+
+fn theirs(core: &[CoreTask]) -> u64 {
+    let demands: Vec<RBF<Sporadic, Scalar>> = core
+        .iter()
+        .map(|task| {
+            let arrivals = Sporadic::new_zero_jitter(Duration::from(task.period_ns));
+            RBF::new(arrivals, Scalar::new(Service::from(task.wcet_ns)))
+        })
+        .collect();
+    core.iter()
+        .enumerate()
+        .map(|(i, task)| {
+            let bound = dedicated_uniproc_rta(&demands[i], &demands[..i], Duration::from(task.deadline_ns));
+            bound.map_or(0, u64::from)
+        })
+        .sum()
+}
+
+/// Cores per second: the best of several rounds, so that what else the machine does counts least.
+fn rate(cores: &[Vec<CoreTask>], rounds: usize, mut analyze: impl FnMut(&[CoreTask]) -> u64) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..rounds {
+        let start = Instant::now();
+        for core in cores {
+            black_box(analyze(black_box(core)));
+        }
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    cores.len() as f64 / best
+}
+
+fn main() {
+    let measure = std::env::args().any(|argument| argument == "--bench");
+    let mut workspace = Workspace::default();
+    println!("task sets per second on one core, all response times of each");
+    println!("| n | kim2013 | response-time-analysis, no caches | ratio |\n|---:|---:|---:|---:|");
+    for (tasks, count) in [(8, 20_000), (16, 5_000), (32, 1_000)] {
+        let cores = cores(tasks, if measure { count } else { 20 });
+        for core in &cores {
+            let apart = Charges { refill_ns: 0, ..CHARGES };
+            assert_eq!(ours(core, apart, &mut workspace), theirs(core), "without cache delays both bound alike");
+            assert!(
+                responses(core, CHARGES, Analysis::Kim2013, &mut workspace).all(|verdict| verdict != Verdict::Misses)
+            );
+        }
+        let rounds = if measure { 15 } else { 1 };
+        let ours = rate(&cores, rounds, |core| ours(core, CHARGES, &mut workspace));
+        let theirs = rate(&cores, rounds, theirs);
+        println!("| {tasks} | {ours:.0} | {theirs:.0} | {:.1} |", ours / theirs);
+    }
+}

@@ -1,0 +1,100 @@
+//! How far a verdict carries: the largest Δ and execution times for which it holds, and where bounds jump.
+
+use std::ops::RangeInclusive;
+
+use super::{Analysis, Charges, CoreTask, Workspace, responses, schedulable};
+use crate::taskset::{TIME_MAX_NS, scale_up};
+
+/// How far something can be changed while all deadlines hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Up to this value and no further.
+    Most(u64),
+    /// As far as one likes.
+    Unlimited,
+    /// Not even the least value helps.
+    Hopeless,
+}
+
+/// The largest refill time Δ, in ns, for which every deadline of the core holds.
+pub fn largest_refill(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
+    let mut workspace = Workspace::default();
+    last_that_holds(0, TIME_MAX_NS, |refill_ns| {
+        schedulable(core, Charges { refill_ns, ..charges }, analysis, &mut workspace)
+    })
+}
+
+/// The largest factor, in millionths, by which all execution times can be multiplied while every deadline holds.
+pub fn largest_scale_ppm(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Change {
+    let mut workspace = Workspace::default();
+    last_that_holds(1, TIME_MAX_NS, |ppm| schedulable(&scaled(core, ppm), charges, analysis, &mut workspace))
+}
+
+/// The tasks with execution times multiplied by `ppm` millionths, rounded up.
+pub fn scaled(core: &[CoreTask], ppm: u64) -> Vec<CoreTask> {
+    core.iter().map(|task| CoreTask { wcet_ns: scale_up(task.wcet_ns, ppm, 1_000_000), ..*task }).collect()
+}
+
+/// The last value of `least..=most` for which `holds`, which must not hold again once it has failed.
+pub fn last_that_holds(least: u64, most: u64, mut holds: impl FnMut(u64) -> bool) -> Change {
+    if !holds(least) {
+        return Change::Hopeless;
+    }
+    if holds(most) {
+        return Change::Unlimited;
+    }
+    let (mut good, mut bad) = (least, most);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if holds(middle) { good = middle } else { bad = middle }
+    }
+    Change::Most(good)
+}
+
+/// A refill time at which a bound jumps by more than the refills themselves: a window passes one more release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Break {
+    /// The last Δ before the jump, in ns.
+    pub last_ns: u64,
+    /// The bound there.
+    pub response_before_ns: Option<u64>,
+    /// The bound at a Δ 1 ns longer; `None` past the deadline.
+    pub response_after_ns: Option<u64>,
+}
+
+/// The values of Δ within `range` at which the bound of `task` jumps into a further preemption.
+pub fn refill_breaks(
+    core: &[CoreTask],
+    charges: Charges,
+    analysis: Analysis,
+    task: usize,
+    range: RangeInclusive<u64>,
+) -> Vec<Break> {
+    let mut workspace = Workspace::default();
+    let mut at = |refill_ns| {
+        let response = responses(core, Charges { refill_ns, ..charges }, analysis, &mut workspace).nth(task);
+        let response = response.and_then(super::Verdict::response_ns);
+        // Higher-priority jobs in the window; `None` once the deadline has passed.
+        let above = core.iter().take(task);
+        let jobs = response.map(|response| {
+            let window = response - core[task].jitter_ns;
+            above
+                .map(|task| window.saturating_add(task.jitter_ns).div_ceil(task.period_ns))
+                .fold(0, u64::saturating_add)
+        });
+        (jobs, response)
+    };
+    let mut breaks = Vec::new();
+    let (mut from, last) = range.into_inner();
+    while from < last {
+        let (jobs, _) = at(from);
+        if jobs.is_none() {
+            break;
+        }
+        let Change::Most(last_ns) = last_that_holds(from, last, |refill_ns| at(refill_ns).0 == jobs) else { break };
+        let (response_before_ns, response_after_ns) = (at(last_ns).1, at(last_ns + 1).1);
+        breaks.push(Break { last_ns, response_before_ns, response_after_ns });
+        from = last_ns + 1;
+    }
+    breaks
+}

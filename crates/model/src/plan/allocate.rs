@@ -1,0 +1,545 @@
+//! One core: the best way to give `k` partitions to a set of tasks. [Kim2013, Algorithm 1], exactly.
+//!
+//! Partitions are interchangeable. All that matters of one is *which* tasks use it, so an allocation is a count per
+//! nonempty subset of the tasks. Every partition that two tasks or more use costs each of them a warm-up per job, and each
+//! but the lowest a refill of what it displaces:
+//!
+//! ```text
+//! U = Σ C(i)^p(i) / T(i) + Σ over shared partitions: Σ 2Δ / T(i) - Δ / T(lowest)
+//! ```
+//!
+//! Tasks are placed from the lowest priority up. A task takes new partitions, which it keeps for itself or opens for
+//! others, and joins open ones. Without memory and deadlines, the cheapest completion depends on two numbers only, how
+//! many partitions are left and how many are open, so it is tabulated by dynamic programming ([`Completions`]) for all k
+//! at once. With memory (Eq. 3) and deadlines (Eq. 2) a branch and bound decides which open partitions are joined; the
+//! table is its bound, and the analysis of what is placed so far, which can only get later, prunes it.
+
+use crate::analysis::{Analysis, Charges, CoreTask, Workspace, core_task, schedulable, utilization};
+use crate::taskset::{PartitionSet, TaskSet};
+
+/// Tasks on one core, at most.
+pub const CORE_TASKS_MAX: usize = 64;
+/// Utilizations closer than this count as equal.
+pub const TOLERANCE: f64 = 1e-9;
+
+/// What an allocation must respect besides memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The test of deadlines.
+    pub analysis: Analysis,
+    /// Whether tasks may share partitions.
+    pub sharing: bool,
+}
+
+impl Rules {
+    /// Whether a utilization above 1 by Eq. 1 proves that this analysis finds a miss: it does where the delays of Eq. 2
+    /// are not less than those of Eq. 1.
+    pub(crate) fn overload_is_a_miss(self) -> bool {
+        matches!(self.analysis, Analysis::Kim2013 | Analysis::UcbUnion | Analysis::EcbOnly)
+    }
+
+    /// Cost of a shared partition to a task, per job.
+    pub(crate) fn refill_ns(self, set: &TaskSet) -> u64 {
+        if self.analysis == Analysis::NoInterference { 0 } else { set.platform().refill_ns }
+    }
+}
+
+/// The cheapest completions when some tasks are yet to be placed: `at(left, open)`.
+#[derive(Clone, Debug)]
+pub struct Completions {
+    partitions: usize,
+    cost: Vec<f64>,
+}
+
+impl Completions {
+    /// Nothing left to place.
+    pub fn none(partitions: u32) -> Self {
+        let partitions = partitions as usize;
+        Self { partitions, cost: vec![0.0; (partitions + 1) * (partitions + 1)] }
+    }
+
+    /// Least utilization of the tasks yet to be placed, with `left` partitions unused and `open` ones to join.
+    pub fn at(&self, left: usize, open: usize) -> f64 {
+        self.cost[left * (self.partitions + 1) + open]
+    }
+
+    /// Whether nothing fits, however many partitions there are.
+    pub fn is_hopeless(&self) -> bool {
+        self.at(self.partitions, 0) == f64::INFINITY
+    }
+
+    /// The table when `task`, lower than all in this one, has to be placed too, before them.
+    pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool) -> Self {
+        self.before_placing(
+            &Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64),
+            rules.sharing,
+            highest,
+        )
+    }
+
+    fn before_placing(&self, placing: &Placing, sharing: bool, highest: bool) -> Self {
+        let most = self.partitions;
+        let mut table = Self { partitions: most, cost: vec![f64::INFINITY; self.cost.len()] };
+        let mut with_new = vec![f64::INFINITY; most + 1];
+        for open in 0..=most {
+            for (new, best) in with_new.iter_mut().enumerate().take(most - open + 1) {
+                *best = (0..=open).map(|joined| placing.cost(new, joined, 0)).fold(f64::INFINITY, f64::min);
+            }
+            for left in 0..=most - open {
+                let mut best = f64::INFINITY;
+                for (new, &cost) in with_new.iter().enumerate().take(left + 1) {
+                    let opened_most = if highest || !sharing { 0 } else { new };
+                    let row = &self.cost[(left - new) * (most + 1)..][open..=(open + opened_most).min(most)];
+                    for (opened, rest) in row.iter().enumerate() {
+                        best = best.min(cost + placing.opening * opened as f64 + rest);
+                    }
+                }
+                table.cost[left * (most + 1) + open] = best;
+            }
+        }
+        table
+    }
+}
+
+/// What placing a task costs, in whatever its jobs are weighed: utilization (a job per period), or time in a window.
+struct Placing {
+    fewest: usize,
+    /// Weighed `C^p` for p = 1..
+    own: Vec<f64>,
+    /// For each open partition it joins.
+    joining: f64,
+    /// For each partition it opens.
+    opening: f64,
+}
+
+impl Placing {
+    fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64) -> Self {
+        let refill = rules.refill_ns(set) as f64;
+        let switches = 2.0 * set.platform().switch_ns as f64;
+        Self {
+            fewest: set.fewest_partitions(task).map_or(usize::MAX, |count| count as usize),
+            own: set.tasks()[task].wcet_ns.iter().map(|&wcet| (wcet as f64 + switches) * jobs).collect(),
+            joining: 2.0 * refill * jobs,
+            opening: refill * jobs,
+        }
+    }
+
+    fn cost(&self, new: usize, joined: usize, opened: usize) -> f64 {
+        let count = new + joined;
+        if count < self.fewest || count > self.own.len() || count == 0 {
+            return f64::INFINITY;
+        }
+        self.own[count - 1] + self.joining * joined as f64 + self.opening * opened as f64
+    }
+}
+
+/// An allocation: which tasks use how many partitions in common. Bit i stands for the i-th task, by priority.
+pub type Groups = Vec<(u64, u32)>;
+
+/// What [`best`] found out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The best allocation found, with its utilization.
+    pub found: Option<(f64, Groups)>,
+    /// No allocation has a utilization below this; infinite if there is none at all.
+    pub lower: f64,
+}
+
+impl Outcome {
+    /// The utilization found; infinite if none was.
+    pub fn upper(&self) -> f64 {
+        self.found.as_ref().map_or(f64::INFINITY, |found| found.0)
+    }
+}
+
+/// A window in which the lowest-priority task may complete. By Eq. 2 it meets its deadline if, and only if, the demand of
+/// one of these is no more than it holds; and demand is weighed like utilization, with jobs in the window for jobs per
+/// unit of time, so the same tables bound it from below.
+struct Window {
+    /// Its end, with room for rounding.
+    end_ns: f64,
+    placing: Vec<Placing>,
+    tables: Vec<Completions>,
+    blocking_ns: f64,
+}
+
+impl Window {
+    /// The least demand when the `remaining` highest tasks are to be placed and the others `spent` so much.
+    fn least(&self, remaining: usize, left: usize, open: usize, spent: f64) -> f64 {
+        self.blocking_ns + spent + self.tables[remaining].at(left, open)
+    }
+}
+
+/// Windows for which tables are made, at most; neighbors are merged where there are more.
+const WINDOWS_MAX: usize = 16;
+/// Scheduling points that are looked at, at most.
+const POINTS_MAX: usize = 4096;
+
+/// The windows that could hold all `members` (by priority) if each had all partitions and paid for none.
+fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Window> {
+    let task = |place: usize| &set.tasks()[members[place]];
+    let lowest = task(members.len() - 1);
+    // Other analyses may count fewer refills than Eq. 2; for them, only execution is certain.
+    let rules =
+        Rules { analysis: if rules.overload_is_a_miss() { rules.analysis } else { Analysis::NoInterference }, ..rules };
+    let Some(last) = lowest.deadline_ns.checked_sub(lowest.jitter_ns) else { return Vec::new() };
+    let mut points = vec![last];
+    for above in members[..members.len() - 1].iter().map(|&task| &set.tasks()[task]) {
+        let releases = (1..).map(|job: u64| job.saturating_mul(above.period_ns).saturating_sub(above.jitter_ns));
+        points.extend(releases.take_while(|&point| point < last).take(POINTS_MAX).filter(|&point| point > 0));
+    }
+    points.sort_unstable();
+    points.dedup();
+    // Too many points, or points cut off: one window with the demand of its start serves all of them.
+    let merged = points.len() > POINTS_MAX;
+    let jobs = |point: u64, place: usize| match place + 1 == members.len() {
+        true => 1,
+        false => point.saturating_add(task(place).jitter_ns).div_ceil(task(place).period_ns),
+    };
+    let switches = 2.0 * set.platform().switch_ns as f64;
+    let least = |point: u64| -> f64 {
+        let own = |place: usize| task(place).wcet_ns[partitions as usize - 1] as f64 + switches;
+        (0..members.len()).map(|place| own(place) * jobs(point, place) as f64).sum::<f64>() + lowest.blocking_ns as f64
+    };
+    let room = |point: u64| point as f64 * (1.0 + TOLERANCE);
+    // (demand of the earliest, end of the latest)
+    let mut spans: Vec<(u64, u64)> = if merged {
+        vec![(1, last)]
+    } else {
+        points.into_iter().filter(|&point| least(point) <= room(point)).map(|point| (point, point)).collect()
+    };
+    let per_window = spans.len().div_ceil(WINDOWS_MAX).max(1);
+    spans = spans.chunks(per_window).map(|chunk| (chunk[0].0, chunk[chunk.len() - 1].1)).collect();
+    let window = |(first, end): (u64, u64)| {
+        let placing: Vec<Placing> = members
+            .iter()
+            .enumerate()
+            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64))
+            .collect();
+        let mut tables = vec![Completions::none(partitions)];
+        for (place, placing) in placing.iter().enumerate() {
+            let next = tables[place].before_placing(placing, rules.sharing, place == 0);
+            tables.push(next);
+        }
+        Window { end_ns: room(end), placing, tables, blocking_ns: lowest.blocking_ns as f64 }
+    };
+    spans.into_iter().map(window).collect()
+}
+
+/// What to look for, and how long.
+#[derive(Clone, Copy)]
+pub struct Effort<'a> {
+    /// Any allocation will do, the first one found.
+    pub any: bool,
+    /// Allocations with this utilization or more are of no interest.
+    pub cutoff: f64,
+    /// Nodes to visit at most.
+    pub nodes: u64,
+    /// Asked now and then whether to give up.
+    pub should_stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Effort<'static> {
+    /// The optimum, whatever it takes.
+    pub const EXACT: Self = Self { any: false, cutoff: f64::INFINITY, nodes: u64::MAX, should_stop: &|| false };
+}
+
+/// The tables for every number of tasks placed: `[i]` when the i highest of `members` are yet to be placed.
+pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
+    let mut tables = vec![Completions::none(partitions)];
+    for (place, &task) in members.iter().enumerate() {
+        let next = tables[place].before(set, rules, task, place == 0);
+        tables.push(next);
+    }
+    tables
+}
+
+/// The allocation of `partitions` to `members` (by priority) with the least utilization (Eq. 1) that satisfies Eq. 2, or
+/// the analysis chosen, and Eq. 3.
+pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, effort: Effort) -> Outcome {
+    if members.is_empty() {
+        return Outcome { found: Some((0.0, Vec::new())), lower: 0.0 };
+    }
+    if members.len() > CORE_TASKS_MAX || partitions == 0 {
+        return Outcome { found: None, lower: f64::INFINITY };
+    }
+    let windows = windows(set, rules, members, partitions);
+    if windows.iter().all(|window| window.least(members.len(), partitions as usize, 0, 0.0) > window.end_ns) {
+        return Outcome { found: None, lower: f64::INFINITY };
+    }
+    let tables = completions(set, rules, members, partitions);
+    let base = CoreTask {
+        partitions: PartitionSet::default(),
+        useful: PartitionSet::default(),
+        ..fullest(set, members[0], partitions)
+    };
+    let mut search = Search {
+        set,
+        rules,
+        members,
+        charges: Charges { refill_ns: rules.refill_ns(set), ..Charges::of(set) },
+        capacity: set.capacity(),
+        tables: &tables,
+        placing: members
+            .iter()
+            .map(|&task| Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64))
+            .collect(),
+        spent: vec![0.0; windows.len()],
+        windows,
+        memory: members.iter().map(|&task| set.memory_per_partition(task, 1)).collect(),
+        // The tasks yet to be placed have all partitions and pay for none: the least they can demand.
+        core: members.iter().map(|&task| CoreTask { ..unplaced(set, task, partitions) }).collect(),
+        workspace: Workspace::default(),
+        effort,
+        nodes: 0,
+        abandoned: f64::INFINITY,
+        found: None,
+        base,
+        done: false,
+    };
+    let limit = if rules.overload_is_a_miss() { 1.0 + TOLERANCE } else { f64::INFINITY };
+    search.effort.cutoff = effort.cutoff.min(limit);
+    search.place(members.len(), partitions as usize, 0.0, &[]);
+    let found = search.found;
+    // Every allocation is below the cutoff and was seen, or was abandoned at a known bound, or is not below the cutoff.
+    let seen = found.as_ref().map_or(f64::INFINITY, |found: &(f64, Groups)| found.0);
+    let unseen = if effort.cutoff < limit { effort.cutoff } else { f64::INFINITY };
+    Outcome { lower: seen.min(search.abandoned).min(unseen), found }
+}
+
+fn fullest(set: &TaskSet, task: usize, partitions: u32) -> CoreTask {
+    core_task(set, task, PartitionSet::range(0, partitions))
+}
+
+fn unplaced(set: &TaskSet, task: usize, partitions: u32) -> CoreTask {
+    CoreTask { partitions: PartitionSet::default(), useful: PartitionSet::default(), ..fullest(set, task, partitions) }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    users: u64,
+    count: u32,
+    /// Memory its users take of each partition.
+    load: u64,
+    /// Whether others may join.
+    open: bool,
+}
+
+struct Search<'a> {
+    set: &'a TaskSet,
+    rules: Rules,
+    members: &'a [usize],
+    charges: Charges,
+    capacity: u64,
+    tables: &'a [Completions],
+    placing: Vec<Placing>,
+    memory: Vec<u64>,
+    core: Vec<CoreTask>,
+    workspace: Workspace,
+    windows: Vec<Window>,
+    /// What the tasks placed so far demand of each window.
+    spent: Vec<f64>,
+    effort: Effort<'a>,
+    nodes: u64,
+    /// The least bound of what was not searched because the effort ran out.
+    abandoned: f64,
+    found: Option<(f64, Groups)>,
+    base: CoreTask,
+    done: bool,
+}
+
+/// How a task is placed, up to which open partitions it joins.
+#[derive(Clone, Copy)]
+struct Step {
+    bound: f64,
+    kept: u32,
+    opened: u32,
+    joined: u32,
+}
+
+impl Search<'_> {
+    fn cutoff(&self) -> f64 {
+        self.effort.cutoff.min(self.found.as_ref().map_or(f64::INFINITY, |found| found.0)) - TOLERANCE
+    }
+
+    /// Places the lowest of the `remaining` highest tasks.
+    fn place(&mut self, remaining: usize, left: usize, cost: f64, groups: &[Group]) {
+        if remaining == 0 {
+            self.complete(groups);
+            return;
+        }
+        // Memory not yet taken must hold what is still to come.
+        let free = groups
+            .iter()
+            .filter(|group| group.open)
+            .map(|group| u64::from(group.count) * (self.capacity - group.load))
+            .sum::<u64>()
+            + left as u64 * self.capacity;
+        if self.memory[..remaining].iter().fold(0, |sum: u64, memory| sum.saturating_add(*memory)) > free {
+            return;
+        }
+        let task = remaining - 1;
+        let open: u32 = groups.iter().filter(|group| group.open).map(|group| group.count).sum();
+        let mut steps = Vec::new();
+        for new in 0..=left as u32 {
+            let opened_most = if task == 0 || !self.rules.sharing { 0 } else { new };
+            for joined in 0..=open {
+                let own = self.placing[task].cost(new as usize, joined as usize, 0);
+                if own == f64::INFINITY {
+                    continue;
+                }
+                for opened in 0..=opened_most {
+                    let rest = self.tables[task].at(left - new as usize, (open + opened) as usize);
+                    let bound = cost + own + self.placing[task].opening * f64::from(opened) + rest;
+                    if bound < self.cutoff() {
+                        steps.push(Step { bound, kept: new - opened, opened, joined });
+                    }
+                }
+            }
+        }
+        steps.sort_by(|a, b| a.bound.total_cmp(&b.bound));
+        for step in steps {
+            if self.done || step.bound >= self.cutoff() {
+                break;
+            }
+            if self.nodes >= self.effort.nodes {
+                self.abandoned = self.abandoned.min(step.bound);
+                break;
+            }
+            let count = step.kept + step.opened + step.joined;
+            let load = self.set.memory_per_partition(self.members[task], count);
+            if load > self.capacity {
+                continue;
+            }
+            let (new, after) = (step.kept + step.opened, left - (step.kept + step.opened) as usize);
+            let price = move |placing: &Placing| placing.cost(new as usize, step.joined as usize, step.opened as usize);
+            let mut fits = false;
+            for (window, spent) in self.windows.iter().zip(&mut self.spent) {
+                *spent += price(&window.placing[task]);
+                fits |= window.least(task, after, (open + step.opened) as usize, *spent) <= window.end_ns;
+            }
+            if !fits {
+                self.unspend(task, price);
+                continue;
+            }
+            let cost = cost + price(&self.placing[task]);
+            let mut next = Vec::with_capacity(groups.len() * 2 + 2);
+            self.core[task] = core_task(self.set, self.members[task], PartitionSet::range(0, count));
+            self.join(task, left, cost, step, load, groups, 0, step.joined, &mut next);
+            self.core[task] = unplaced(self.set, self.members[task], self.tables[0].partitions as u32);
+            self.unspend(task, price);
+        }
+    }
+
+    fn unspend(&mut self, task: usize, price: impl Fn(&Placing) -> f64) {
+        for (window, spent) in self.windows.iter().zip(&mut self.spent) {
+            *spent -= price(&window.placing[task]);
+        }
+    }
+
+    /// Chooses among the open groups from `from` on the `joined` partitions that `task` joins.
+    #[allow(clippy::too_many_arguments)]
+    fn join(
+        &mut self,
+        task: usize,
+        left: usize,
+        cost: f64,
+        step: Step,
+        load: u64,
+        groups: &[Group],
+        from: usize,
+        joined: u32,
+        next: &mut Vec<Group>,
+    ) {
+        if self.done {
+            return;
+        }
+        let Some(group) = groups.get(from) else {
+            if joined == 0 {
+                self.descend(task, left, cost, step, load, next);
+            }
+            return;
+        };
+        let room = if group.open && group.load + load <= self.capacity { group.count } else { 0 };
+        let later: u32 = groups[from + 1..]
+            .iter()
+            .filter(|group| group.open && group.load + load <= self.capacity)
+            .map(|group| group.count)
+            .sum();
+        let fewest = joined.saturating_sub(later);
+        // Joining much of what is widely shared first: it tends to be the cheapest that satisfies Eq. 2.
+        for take in (fewest..=room.min(joined)).rev() {
+            let mark = next.len();
+            if take > 0 {
+                next.push(Group { users: group.users | 1 << task, count: take, load: group.load + load, open: true });
+            }
+            if take < group.count {
+                next.push(Group { count: group.count - take, ..*group });
+            }
+            self.join(task, left, cost, step, load, groups, from + 1, joined - take, next);
+            next.truncate(mark);
+        }
+    }
+
+    fn descend(&mut self, task: usize, left: usize, cost: f64, step: Step, load: u64, next: &mut Vec<Group>) {
+        self.nodes += 1;
+        if self.nodes.is_multiple_of(256) && (self.effort.should_stop)() {
+            self.effort.nodes = 0;
+        }
+        if self.nodes > self.effort.nodes {
+            self.abandoned = self.abandoned.min(step.bound);
+            return;
+        }
+        let mark = next.len();
+        for (count, open) in [(step.kept, false), (step.opened, true)] {
+            if count > 0 {
+                next.push(Group { users: 1 << task, count, load, open });
+            }
+        }
+        self.assign(next, task);
+        if schedulable(&self.core, self.charges, self.rules.analysis, &mut self.workspace) {
+            let groups = next.clone();
+            self.place(task, left - (step.kept + step.opened) as usize, cost, &groups);
+        }
+        next.truncate(mark);
+    }
+
+    /// Gives the tasks from `lowest_placed` down the partitions of the groups, numbered one after the other.
+    fn assign(&mut self, groups: &[Group], lowest_placed: usize) {
+        for task in &mut self.core[lowest_placed..] {
+            (task.partitions, task.useful) = (self.base.partitions, self.base.useful);
+        }
+        let mut first = 0;
+        for group in groups {
+            for (place, task) in self.core.iter_mut().enumerate().skip(lowest_placed) {
+                if group.users >> place & 1 == 1 {
+                    for partition in first..first + group.count {
+                        task.partitions.insert(partition);
+                    }
+                    task.useful = task.partitions;
+                }
+            }
+            first += group.count;
+        }
+    }
+
+    /// All are placed, and the analysis of all has passed in [`descend`](Self::descend).
+    fn complete(&mut self, groups: &[Group]) {
+        // One that was opened and never joined is the same allocation as one that was kept, which is cheaper.
+        if groups.iter().any(|group| group.open && group.users.count_ones() == 1) {
+            return;
+        }
+        let utilization = utilization(&self.core, self.charges);
+        if utilization < self.cutoff() {
+            let mut merged: Groups = Vec::new();
+            for group in groups {
+                match merged.iter_mut().find(|(users, _)| *users == group.users) {
+                    Some((_, count)) => *count += group.count,
+                    None => merged.push((group.users, group.count)),
+                }
+            }
+            self.found = Some((utilization, merged));
+            self.done = self.effort.any;
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Why a task sits where it does, and what would mend a set that misses a deadline.
+
+use std::fmt;
+
+use super::allocate::{Effort, Rules, best};
+use super::{Allocated, Plan};
+use crate::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, last_that_holds, scaled};
+use crate::analysis::{Analysis, Bound, Charges, CoreTask, Verdict, Workspace, analyze, core_task, schedulable};
+use crate::taskset::{PartitionSet, Scope, TaskSet};
+
+/// Why a task has its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reason {
+    /// The task.
+    pub task: String,
+    /// In a sentence.
+    pub text: String,
+}
+
+/// One change that alone makes all deadlines of a core hold.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Remedy {
+    /// A longer period of the task that misses (its deadline growing with it).
+    Period {
+        /// The task.
+        task: String,
+        /// The shortest that helps.
+        period_ns: u64,
+    },
+    /// A faster refill.
+    Refill {
+        /// The longest Δ that helps.
+        refill_ns: u64,
+    },
+    /// Shorter execution of all tasks of the core.
+    Execution {
+        /// The largest factor that helps.
+        factor: f64,
+    },
+    /// More partitions for the core, allocated anew.
+    Partitions {
+        /// The fewest that help.
+        count: u32,
+    },
+    /// Another core for one of its tasks, with the partitions it has.
+    Move {
+        /// The task that misses.
+        task: String,
+        /// A core that can take it.
+        cpu: u32,
+    },
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Period { task, period_ns } => {
+                write!(f, "a period of at least {} ms for {task}", *period_ns as f64 / 1e6)
+            }
+            Self::Refill { refill_ns } => {
+                write!(f, "a refill time of at most {} us per partition", *refill_ns as f64 / 1e3)
+            }
+            Self::Execution { factor } => write!(f, "execution times at most {factor} of what they are"),
+            Self::Partitions { count } => write!(f, "{count} partitions for the core, allocated anew"),
+            Self::Move { task, cpu } => write!(f, "{task} on CPU {cpu} instead, with the partitions that core has"),
+        }
+    }
+}
+
+/// Whether one task after the other meets its deadline on the core, for some allocation of its partitions.
+fn fits(set: &TaskSet, analysis: Analysis, members: &[usize], partitions: u32) -> bool {
+    let effort = Effort { any: true, nodes: 100_000, ..Effort::EXACT };
+    best(set, Rules { analysis, sharing: true }, members, partitions, effort).found.is_some()
+}
+
+/// The single changes that make every deadline of core `at` hold. Empty if they hold already.
+pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analysis) -> Vec<Remedy> {
+    let charges = Charges::of(set);
+    let mut ordered = allocated[at].clone();
+    ordered.sort_by_key(|&(task, _)| set.rank(task));
+    let core: Vec<CoreTask> = ordered.iter().map(|&(task, partitions)| core_task(set, task, partitions)).collect();
+    let bounds = analyze(&core, charges, analysis);
+    let missed = |bound: &Bound| bound.verdict == Verdict::Misses;
+    let Some(place) = bounds.iter().position(missed) else { return Vec::new() };
+    let name = |task: usize| set.tasks()[task].name.clone();
+    let mut found = Vec::new();
+    let mut workspace = Workspace::default();
+
+    // Only the one task is slowed; a second miss below it would remain.
+    let longest = core[place].period_ns.saturating_mul(64);
+    let slowed = |period_ns: u64| {
+        let mut core = core.clone();
+        let grown = period_ns - core[place].period_ns;
+        core[place].period_ns = period_ns;
+        core[place].deadline_ns = core[place].deadline_ns.saturating_add(grown);
+        core
+    };
+    let late = last_that_holds(core[place].period_ns, longest, |period_ns| {
+        !schedulable(&slowed(period_ns), charges, analysis, &mut workspace)
+    });
+    if let Change::Most(period_ns) = late {
+        found.push(Remedy::Period { task: name(ordered[place].0), period_ns: period_ns + 1 });
+    }
+    if let Change::Most(refill_ns) = largest_refill(&core, charges, analysis) {
+        found.push(Remedy::Refill { refill_ns });
+    }
+    if let Change::Most(ppm) = largest_scale_ppm(&core, charges, analysis)
+        && schedulable(&scaled(&core, ppm), charges, analysis, &mut workspace)
+    {
+        found.push(Remedy::Execution { factor: ppm as f64 / 1e6 });
+    }
+    let union = |members: &[(usize, PartitionSet)]| {
+        members.iter().fold(PartitionSet::default(), |all, (_, set)| all.union(set)).len()
+    };
+    let members: Vec<usize> = ordered.iter().map(|&(task, _)| task).collect();
+    let elsewhere: u32 = match set.platform().scope {
+        Scope::Shared => {
+            allocated.iter().enumerate().filter(|&(core, _)| core != at).map(|(_, members)| union(members)).sum()
+        }
+        Scope::Private => 0,
+    };
+    let most = set.platform().partitions.saturating_sub(elsewhere).min(super::PLAN_PARTITIONS_MAX);
+    if let Some(count) = (union(&ordered)..=most).find(|&count| count > 0 && fits(set, analysis, &members, count)) {
+        found.push(Remedy::Partitions { count });
+    }
+    let moved = ordered[place].0;
+    for (cpu, others) in (0u32..).zip(allocated).filter(|&(cpu, _)| cpu as usize != at) {
+        let mut with: Vec<usize> = others.iter().map(|&(task, _)| task).chain([moved]).collect();
+        with.sort_by_key(|&task| set.rank(task));
+        let without: Vec<CoreTask> =
+            core.iter().enumerate().filter(|&(other, _)| other != place).map(|(_, task)| *task).collect();
+        if union(others) > 0
+            && fits(set, analysis, &with, union(others))
+            && schedulable(&without, charges, analysis, &mut workspace)
+        {
+            found.push(Remedy::Move { task: name(moved), cpu });
+            break;
+        }
+    }
+    found
+}
+
+/// Why each task of a plan has the core and the partitions it has.
+pub fn explain(set: &TaskSet, plan: &Plan) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    for core in &plan.cores {
+        for planned in &core.tasks {
+            let Some(index) = set.tasks().iter().position(|task| task.name == planned.name) else { continue };
+            let task = &set.tasks()[index];
+            let count = planned.partitions.len();
+            let sharers: Vec<&str> = core
+                .tasks
+                .iter()
+                .filter(|other| {
+                    other.name != planned.name && other.partitions.iter().any(|p| planned.partitions.contains(p))
+                })
+                .map(|other| other.name.as_str())
+                .collect();
+            let least = set.fewest_partitions(index).unwrap_or(0);
+            let gain = (task.wcet_ns[0] - task.wcet_ns[count - 1]) as f64 / task.period_ns as f64;
+            let mut text = match count as u32 {
+                1 => "one partition holds its memory".to_owned(),
+                few if few == least && least > 1 => format!("its memory needs {least} partitions"),
+                _ => format!("{count} partitions save {:.2} % of the CPU against one", gain * 100.0),
+            };
+            if sharers.is_empty() {
+                text += "; it shares none";
+            } else {
+                let warm_up = sharers.len().min(1) as u64 * set.platform().refill_ns;
+                let per_job = warm_up
+                    * planned
+                        .partitions
+                        .iter()
+                        .filter(|p| {
+                            core.tasks.iter().any(|other| other.name != planned.name && other.partitions.contains(p))
+                        })
+                        .count() as u64;
+                text += &format!(
+                    "; sharing with {} costs {:.3} ms of warm-up per job",
+                    sharers.join(", "),
+                    per_job as f64 / 1e6
+                );
+            }
+            let slack = planned.response_ns.map(|response| planned.deadline_ns - response);
+            if let Some(slack) = slack {
+                text += &format!("; {:.2} ms are left before its deadline", slack as f64 / 1e6);
+            }
+            reasons.push(Reason { task: planned.name.clone(), text });
+        }
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::taskset::TaskSet;
+    use crate::taskset::tests::{platform, task};
+
+    #[test]
+    fn every_remedy_named_mends_the_core() {
+        // C = 40 + 70 of T = 100 and 120 with D = T: R2 = 70 + 2 40 > 120.
+        let tasks = vec![task("a", 100, 0, &[40, 30]), task("b", 120, 0, &[70, 50]), task("c", 500, 0, &[1, 1])];
+        let (set, _) = TaskSet::new(platform(2, 4, 64, 1), tasks).unwrap();
+        let one = |partition| PartitionSet::range(partition, 1);
+        let allocated = vec![vec![(0, one(0)), (1, one(0))], vec![(2, one(1))]];
+        let found = remedies(&set, &allocated, 0, Analysis::Kim2013);
+        // R = 70 + 1 + 2 (40 + 1 + 1) = 155; with T = D = 155 it holds, and no shorter: at 154 it misses.
+        assert!(found.contains(&Remedy::Period { task: "b".into(), period_ns: 155 }), "{found:?}");
+        // With two partitions each: 50 + 30 = 80 <= 100, and delays of at most 2 2 + 2.
+        assert!(found.contains(&Remedy::Partitions { count: 2 }), "{found:?}");
+        assert!(found.contains(&Remedy::Move { task: "b".into(), cpu: 1 }), "{found:?}");
+        // No refill time helps: 70 + 2 40 is too much without any.
+        assert!(!found.iter().any(|remedy| matches!(remedy, Remedy::Refill { .. })), "{found:?}");
+        assert!(remedies(&set, &allocated, 1, Analysis::Kim2013).is_empty());
+    }
+}

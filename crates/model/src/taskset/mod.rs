@@ -1,0 +1,440 @@
+//! The task model of [Kim2013, §2.3]: what a real-time task needs of a core and of a partitioned cache.
+//!
+//! A cache of `N_P` partitions (page colors, or ways) is shared out among tasks. Giving a task a partition also gives it
+//! the memory of that color, `M_total / N_P`, so partitions are counted twice: as cache, and as memory.
+
+pub mod partitions;
+pub mod read;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Bytes;
+pub use partitions::{PARTITIONS_MAX, PartitionSet};
+
+/// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
+/// compares as "later than every deadline", which is the truth about it.
+pub const TIME_MAX_NS: u64 = i64::MAX as u64;
+
+/// Whose partitions they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// One cache behind all cores (an L3): a partition belongs to one core.
+    #[default]
+    Shared,
+    /// A cache in every core (an L2): each core has all `N_P` partitions, and `1 / N_C` of the memory of each.
+    Private,
+}
+
+/// How much of a partition's memory a task takes. [Kim2013, eq. 3]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryRule {
+    /// Whole pages, dealt round-robin: the fullest partition gets `ceil(pages / |S|)`.
+    #[default]
+    Pages,
+    /// The paper's `M / |S|`, a real number.
+    Kim2013,
+}
+
+/// The machine, as far as planning sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Platform {
+    /// Cores, `N_C`.
+    pub cores: u32,
+    /// Cache partitions, `N_P`: of the shared cache, or of each core's own.
+    pub partitions: u32,
+    /// Memory that is colored, `M_total`.
+    pub memory: Bytes,
+    /// Time to refill one partition, Δ.
+    pub refill_ns: u64,
+    /// Cost of one context switch; a job pays for two.
+    pub switch_ns: u64,
+    /// Whose partitions they are.
+    pub scope: Scope,
+    /// Page size.
+    pub page: Bytes,
+    /// Which form of Eq. 3.
+    pub memory_rule: MemoryRule,
+    /// Whether bounds must also hold for the first jobs after start, which find even private partitions cold.
+    pub cold_start: bool,
+}
+
+/// A periodic or sporadic task, `τ = {C^p, T, D, M}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its name, unique in the set.
+    pub name: String,
+    /// Shortest time between releases, T.
+    pub period_ns: u64,
+    /// Relative deadline, `D <= T`.
+    pub deadline_ns: u64,
+    /// Memory it must have, M.
+    pub memory: Bytes,
+    /// `wcet_ns[p - 1]` is `C^p`, its worst-case execution time alone with p warm partitions; non-increasing.
+    pub wcet_ns: Vec<u64>,
+    /// Longest delay between arrival and release.
+    pub jitter_ns: u64,
+    /// Longest time it waits for a lower-priority task to leave something they share.
+    pub blocking_ns: u64,
+    /// Longest stretch in which it cannot be preempted.
+    pub nonpreemptive_ns: u64,
+    /// Priority as in SCHED_FIFO: the larger number runs first. Either all tasks have one or none.
+    pub priority: Option<u32>,
+    /// Tasks of one bundle share memory and stay on one core. [Kim2013, §4.5]
+    pub bundle: Option<String>,
+}
+
+/// Tasks and the machine to run them on, checked: every time in range, every curve non-increasing and complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSet {
+    platform: Platform,
+    tasks: Vec<Task>,
+    order: Vec<usize>,
+    rank: Vec<usize>,
+}
+
+/// What is wrong with a task set. `place` names the field, such as `tasks[2].deadline_ns`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct Invalid {
+    /// The field.
+    pub place: String,
+    /// What is wrong with its value, and a hint.
+    pub problem: String,
+}
+
+impl Invalid {
+    fn at(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { place: place.into(), problem: problem.into() }
+    }
+}
+
+impl TaskSet {
+    /// Checks tasks and platform. Also returns warnings: curves that had to be raised or extended.
+    pub fn new(platform: Platform, mut tasks: Vec<Task>) -> Result<(Self, Vec<String>), Invalid> {
+        check_platform(&platform)?;
+        if tasks.is_empty() {
+            return Err(Invalid::at("tasks", "there are none"));
+        }
+        let mut warnings = Vec::new();
+        let mut names = BTreeSet::new();
+        for (index, task) in tasks.iter_mut().enumerate() {
+            check_task(index, task, &platform)?;
+            if !names.insert(task.name.clone()) {
+                return Err(Invalid::at(format!("tasks[{index}].name"), format!("`{}` is taken already", task.name)));
+            }
+            complete_curve(task, platform.partitions as usize, &mut warnings);
+        }
+        let with_priority = tasks.iter().filter(|task| task.priority.is_some()).count();
+        if with_priority != 0 && with_priority != tasks.len() {
+            let index = tasks.iter().position(|task| task.priority.is_none()).unwrap_or(0);
+            return Err(Invalid::at(
+                format!("tasks[{index}].priority"),
+                "missing, while other tasks have one\n  hint: give every task a priority, or none for deadline-monotonic",
+            ));
+        }
+        let mut order: Vec<usize> = (0..tasks.len()).collect();
+        order.sort_by_key(|&task| (std::cmp::Reverse(tasks[task].priority), tasks[task].deadline_ns, task));
+        let mut rank = vec![0; tasks.len()];
+        for (place, &task) in order.iter().enumerate() {
+            rank[task] = place;
+        }
+        Ok((Self { platform, tasks, order, rank }, warnings))
+    }
+
+    /// The machine.
+    pub fn platform(&self) -> &Platform {
+        &self.platform
+    }
+
+    /// The tasks, in the order given.
+    pub fn tasks(&self) -> &[Task] {
+        &self.tasks
+    }
+
+    /// Indices of the tasks, highest priority first: by priority, then deadline, then position.
+    pub fn by_priority(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Place of each task in [`by_priority`](Self::by_priority).
+    pub fn rank(&self, task: usize) -> usize {
+        self.rank[task]
+    }
+
+    /// The same tasks on another machine, checked again.
+    pub fn on(&self, platform: Platform) -> Result<Self, Invalid> {
+        Ok(Self::new(platform, self.tasks.clone())?.0)
+    }
+
+    /// The set with every execution time scaled by `numerator / denominator`, rounded up.
+    ///
+    /// Times stop at [`TIME_MAX_NS`], which no deadline can accommodate.
+    pub fn with_wcet_scaled(&self, numerator: u64, denominator: u64) -> Self {
+        let mut scaled = self.clone();
+        for time in scaled.tasks.iter_mut().flat_map(|task| task.wcet_ns.iter_mut()) {
+            *time = scale_up(*time, numerator, denominator);
+        }
+        scaled
+    }
+
+    /// The set with another refill time Δ.
+    pub fn with_refill(&self, refill_ns: u64) -> Self {
+        let mut changed = self.clone();
+        changed.platform.refill_ns = refill_ns.min(TIME_MAX_NS);
+        changed
+    }
+
+    /// Memory of one partition that one core can use.
+    pub fn partition_memory(&self) -> Bytes {
+        let Platform { memory, partitions, cores, scope, .. } = self.platform;
+        match scope {
+            Scope::Shared => Bytes(memory.0 / u64::from(partitions)),
+            Scope::Private => Bytes(memory.0 / u64::from(partitions) / u64::from(cores)),
+        }
+    }
+
+    /// What `task` takes of each of its `count` partitions, against [`capacity`](Self::capacity). [Kim2013, eq. 3]
+    ///
+    /// In pages, or, for the paper's form, in 2^-20 pages (rounded up).
+    pub fn memory_per_partition(&self, task: usize, count: u32) -> u64 {
+        let count = u64::from(count.max(1));
+        match self.platform.memory_rule {
+            MemoryRule::Pages => self.tasks[task].memory.0.div_ceil(self.platform.page.0).div_ceil(count),
+            MemoryRule::Kim2013 => {
+                let parts = (u128::from(self.tasks[task].memory.0) << 20).div_ceil(u128::from(count));
+                u64::try_from(parts.div_ceil(u128::from(self.platform.page.0))).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// What one partition holds, in the unit of [`memory_per_partition`](Self::memory_per_partition).
+    pub fn capacity(&self) -> u64 {
+        let pages = self.partition_memory().0 / self.platform.page.0;
+        match self.platform.memory_rule {
+            MemoryRule::Pages => pages,
+            MemoryRule::Kim2013 => {
+                let parts = (u128::from(self.partition_memory().0) << 20) / u128::from(self.platform.page.0);
+                u64::try_from(parts).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Fewest partitions whose memory holds `task` alone; `None` if even all of them are too small.
+    pub fn fewest_partitions(&self, task: usize) -> Option<u32> {
+        (1..=self.platform.partitions).find(|&count| self.memory_per_partition(task, count) <= self.capacity())
+    }
+}
+
+/// `time * numerator / denominator`, rounded up, at most [`TIME_MAX_NS`].
+pub fn scale_up(time: u64, numerator: u64, denominator: u64) -> u64 {
+    let scaled = (u128::from(time) * u128::from(numerator)).div_ceil(u128::from(denominator.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX).min(TIME_MAX_NS)
+}
+
+fn check_platform(platform: &Platform) -> Result<(), Invalid> {
+    let Platform { cores, partitions, memory, refill_ns, switch_ns, page, .. } = *platform;
+    if cores == 0 || cores > 4096 {
+        return Err(Invalid::at("cores", format!("{cores} is not a number of cores from 1 to 4096")));
+    }
+    if partitions == 0 || partitions > PARTITIONS_MAX {
+        let problem = format!("{partitions} is not a number of partitions from 1 to {PARTITIONS_MAX}");
+        return Err(Invalid::at("partitions", problem));
+    }
+    if !page.0.is_power_of_two() {
+        return Err(Invalid::at("page_bytes", format!("{} is not a power of two", page.0)));
+    }
+    if memory.0 / u64::from(partitions) < page.0 {
+        let problem = format!("{memory} over {partitions} partitions leaves less than a page for each");
+        return Err(Invalid::at("memory_mib", problem));
+    }
+    for (place, time) in [("refill_ns_per_partition", refill_ns), ("switch_ns", switch_ns)] {
+        if time > TIME_MAX_NS {
+            return Err(Invalid::at(place, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
+        }
+    }
+    Ok(())
+}
+
+fn check_task(index: usize, task: &Task, platform: &Platform) -> Result<(), Invalid> {
+    let place = |field: &str| format!("tasks[{index}].{field}");
+    let positive = |field: &str, time: u64| match time {
+        0 => Err(Invalid::at(place(field), "a time must be positive, this is 0")),
+        1..=TIME_MAX_NS => Ok(()),
+        _ => Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns"))),
+    };
+    if task.name.is_empty() {
+        return Err(Invalid::at(place("name"), "is empty"));
+    }
+    positive("period_ns", task.period_ns)?;
+    positive("deadline_ns", task.deadline_ns)?;
+    if task.deadline_ns > task.period_ns {
+        let problem = format!("deadline {} ns exceeds the period {} ns", task.deadline_ns, task.period_ns);
+        return Err(Invalid::at(
+            place("deadline_ns"),
+            format!("{problem}\n  hint: deadlines up to the period are analyzed"),
+        ));
+    }
+    if task.wcet_ns.is_empty() {
+        return Err(Invalid::at(
+            place("wcet_ns"),
+            "is empty\n  hint: give C^p for p = 1..N_P; one value if it does not depend on p",
+        ));
+    }
+    for (p, &time) in task.wcet_ns.iter().enumerate() {
+        positive(&format!("wcet_ns[{p}]"), time)?;
+    }
+    for (field, time) in
+        [("jitter_ns", task.jitter_ns), ("blocking_ns", task.blocking_ns), ("nonpreemptive_ns", task.nonpreemptive_ns)]
+    {
+        if time > TIME_MAX_NS {
+            return Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
+        }
+    }
+    if task.memory > platform.memory {
+        let problem = format!("{} exceeds the {} of the whole machine", task.memory, platform.memory);
+        return Err(Invalid::at(place("memory_mib"), problem));
+    }
+    Ok(())
+}
+
+/// Makes `C^p` non-increasing from above and as long as there are partitions.
+fn complete_curve(task: &mut Task, partitions: usize, warnings: &mut Vec<String>) {
+    if let Some(&last) = task.wcet_ns.last()
+        && task.wcet_ns.len() < partitions
+    {
+        if task.wcet_ns.len() > 1 {
+            let given = task.wcet_ns.len();
+            warnings.push(format!("{}: C^{given} is used for all of C^{} to C^{partitions}", task.name, given + 1));
+        }
+        task.wcet_ns.resize(partitions, last);
+    }
+    // The whole curve is made non-increasing before it is cut: what was measured beyond N_P counts too.
+    let mut raised = 0;
+    for p in (1..task.wcet_ns.len()).rev() {
+        if task.wcet_ns[p - 1] < task.wcet_ns[p] {
+            task.wcet_ns[p - 1] = task.wcet_ns[p];
+            raised += 1;
+        }
+    }
+    if raised > 0 {
+        let values = if raised == 1 { "1 value".to_owned() } else { format!("{raised} values") };
+        warnings.push(format!(
+            "{}: C^p rises with p; {values} raised to the largest that follows (a bound must hold with more cache too)",
+            task.name
+        ));
+    }
+    task.wcet_ns.truncate(partitions);
+}
+
+/// Task indices grouped by bundle, tasks without one alone; in order of first appearance.
+pub fn bundles(tasks: &[Task]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, task) in tasks.iter().enumerate() {
+        match task.bundle.as_deref().and_then(|name| by_name.get(name)) {
+            Some(&group) => groups[group].push(index),
+            None => {
+                if let Some(name) = task.bundle.as_deref() {
+                    by_name.insert(name, groups.len());
+                }
+                groups.push(vec![index]);
+            }
+        }
+    }
+    groups
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn platform(cores: u32, partitions: u32, memory_mib: u64, refill_ns: u64) -> Platform {
+        Platform {
+            cores,
+            partitions,
+            memory: Bytes(memory_mib << 20),
+            refill_ns,
+            switch_ns: 0,
+            scope: Scope::Shared,
+            page: Bytes(4096),
+            memory_rule: MemoryRule::Pages,
+            cold_start: false,
+        }
+    }
+
+    pub(crate) fn task(name: &str, period_ns: u64, memory_mib: u64, wcet_ns: &[u64]) -> Task {
+        Task {
+            name: name.to_owned(),
+            period_ns,
+            deadline_ns: period_ns,
+            memory: Bytes(memory_mib << 20),
+            wcet_ns: wcet_ns.to_vec(),
+            jitter_ns: 0,
+            blocking_ns: 0,
+            nonpreemptive_ns: 0,
+            priority: None,
+            bundle: None,
+        }
+    }
+
+    #[test]
+    fn a_rising_curve_is_replaced_by_its_upper_envelope_with_a_warning() {
+        let (set, warnings) = TaskSet::new(platform(1, 4, 64, 1), vec![task("a", 100, 1, &[9, 5, 7, 6])]).unwrap();
+        assert_eq!(set.tasks()[0].wcet_ns, [9, 7, 7, 6]);
+        assert!(warnings[0].contains("1 value raised"), "{warnings:?}");
+    }
+
+    #[test]
+    fn equal_priorities_are_ordered_by_deadline_then_by_position() {
+        let (set, _) = TaskSet::new(
+            platform(1, 1, 64, 1),
+            vec![task("a", 300, 1, &[1]), task("b", 100, 1, &[1]), task("c", 100, 1, &[1])],
+        )
+        .unwrap();
+        assert_eq!(set.by_priority(), [1, 2, 0]);
+        assert_eq!(set.rank(0), 2);
+    }
+
+    #[test]
+    fn the_first_wrong_field_is_named() {
+        let p = || platform(1, 2, 64, 1);
+        let fail = |tasks: Vec<Task>| TaskSet::new(p(), tasks).unwrap_err().place;
+        let good = || task("a", 100, 1, &[1, 1]);
+        assert_eq!(fail(vec![]), "tasks");
+        assert_eq!(fail(vec![good(), good()]), "tasks[1].name");
+        assert_eq!(fail(vec![Task { deadline_ns: 101, ..good() }]), "tasks[0].deadline_ns");
+        assert_eq!(fail(vec![Task { period_ns: 0, ..good() }]), "tasks[0].period_ns");
+        assert_eq!(fail(vec![Task { wcet_ns: vec![1, 0], ..good() }]), "tasks[0].wcet_ns[1]");
+        assert_eq!(fail(vec![Task { memory: Bytes(65 << 20), ..good() }]), "tasks[0].memory_mib");
+        assert_eq!(fail(vec![Task { period_ns: u64::MAX, ..good() }]), "tasks[0].period_ns");
+        assert_eq!(
+            fail(vec![Task { priority: Some(3), ..good() }, Task { name: "b".into(), ..good() }]),
+            "tasks[1].priority"
+        );
+    }
+
+    #[test]
+    fn whole_pages_can_need_a_partition_more_than_the_papers_division() {
+        // 3 partitions of 2 pages; a task of 5 pages: 5/3 = 1.67 <= 2 fits in pages too (ceil 2).
+        // With partitions of 5 pages and a task of 11 pages on 2 partitions: 5.5 > 5 fails both; 3 partitions: 3.67, ceil 4.
+        // They differ where capacity is not whole: 9 pages over 2 partitions is 4.5 pages of capacity each.
+        let machine = Platform { memory: Bytes(9 * 4096), ..platform(1, 2, 64, 1) };
+        let nine_pages = Task { memory: Bytes(9 * 4096), ..task("a", 100, 0, &[1, 1]) };
+        let (set, _) = TaskSet::new(machine.clone(), vec![nine_pages.clone()]).unwrap();
+        assert_eq!(set.fewest_partitions(0), None);
+        let (set, _) =
+            TaskSet::new(Platform { memory_rule: MemoryRule::Kim2013, ..machine }, vec![nine_pages]).unwrap();
+        assert_eq!(set.fewest_partitions(0), Some(2));
+    }
+
+    #[test]
+    fn a_scaled_time_never_wraps() {
+        assert_eq!(scale_up(TIME_MAX_NS, u64::MAX, 1), TIME_MAX_NS);
+        assert_eq!(scale_up(10, 11, 10), 11);
+        assert_eq!(scale_up(9, 11, 10), 10); // 9.9 rounded up
+    }
+}
