@@ -113,7 +113,7 @@ fn is_of_the_machine(error: &anyhow::Error) -> bool {
 /// The CPU measured on and a few others, to see whether they share its caches.
 fn probed_cpus(station: &Station) -> Vec<CpuId> {
     const OTHERS: usize = 2;
-    let others = station.machine.cpus.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
+    let others = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
     std::iter::once(station.cpu).chain(others).collect()
 }
 

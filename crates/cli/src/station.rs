@@ -9,6 +9,7 @@ use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event};
 use isochrome_host::palette::{Collection, Survey, Target, miss_event};
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
+use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::Method;
@@ -52,6 +53,8 @@ pub struct Station {
     pub notes: Vec<Note>,
     /// The processor.
     pub processor: Processor,
+    /// CPUs this process may run on.
+    pub allowed: Vec<CpuId>,
     /// Where measurements run.
     pub cpu: CpuId,
     /// Seed of every random choice.
@@ -61,6 +64,10 @@ pub struct Station {
 impl Station {
     /// Reads the machine and chooses the CPU; changes nothing.
     pub fn new(place: &Place) -> Result<Station> {
+        anyhow::ensure!(
+            clock::usable(),
+            "this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on"
+        );
         let sysfs = Sysfs::system();
         let (machine, notes) = sysfs.machine()?;
         let processor = sysfs.processor()?;
@@ -79,7 +86,7 @@ impl Station {
         // As many digits as people copy without mistakes.
         let seed = place.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
         eprintln!("on CPU {}, seed {seed}", cpu.0);
-        Ok(Station { sysfs, machine, notes, processor, cpu, seed })
+        Ok(Station { sysfs, machine, notes, processor, allowed, cpu, seed })
     }
 
     /// Pins the calling thread to the station's CPU, at real-time priority where that is permitted.

@@ -195,7 +195,7 @@ fn plans_are_optimal_and_heuristics_never_beat_them() {
 #[test]
 fn the_papers_sets_need_no_more_partitions_than_their_memory_does() {
     // 18 + 66 + 52 + 50 = 186 MB a copy; 372, 558, 744 MB need 12, 18, 24 partitions of 32 MB and 6, 9, 12 of 64 MB.
-    // cata: as the paper's own algorithm, computed by hand once for n = 8: the last copy of task 4 fits only with 12.
+    // cata: 12, 19 and 26, the numbers that the requirements of this planner state for the algorithms of the paper; not derived here.
     for (memory, fewest, by_cata) in [(1024, [12, 18, 24], [12, 19, 26]), (2048, [6, 9, 12], [7, 10, 14])] {
         for (copies, (fewest, by_cata)) in (2..).zip(fewest.into_iter().zip(by_cata)) {
             let set = table_1(copies, platform(4, 32, memory, DELTA));
