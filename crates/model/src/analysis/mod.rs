@@ -46,19 +46,19 @@ pub enum Analysis {
     Kim2013,
     /// No cache delays at all: the paper's NoCInt. Optimistic whenever partitions are shared.
     NoInterference,
-    /// γ: all partitions of the preempting task. [Busquets1996]
+    /// γ: all partitions of the preempting task. \[Busquets1996\]
     EcbOnly,
-    /// γ: the largest useful set among the tasks that can be preempted. [Lee1998]
+    /// γ: the largest useful set among the tasks that can be preempted. \[Lee1998\]
     UcbOnly,
-    /// γ: the preempting task's partitions that are useful to any task in between. [Tan2007]
+    /// γ: the preempting task's partitions that are useful to any task in between. \[Tan2007\]
     UcbUnion,
-    /// γ: the largest useful set hit by the preempting task and everything above it. [Altmeyer2011]
+    /// γ: the largest useful set hit by the preempting task and everything above it. \[Altmeyer2011\]
     EcbUnion,
-    /// UCB-union counted over all preemptions of the window together. [Altmeyer2012]
+    /// UCB-union counted over all preemptions of the window together. \[Altmeyer2012\]
     UcbUnionMultiset,
-    /// ECB-union counted over all preemptions of the window together. [Altmeyer2012]
+    /// ECB-union counted over all preemptions of the window together. \[Altmeyer2012\]
     EcbUnionMultiset,
-    /// For each task the smaller of the two multiset bounds. [Altmeyer2012]
+    /// For each task the smaller of the two multiset bounds. \[Altmeyer2012\]
     CombinedMultiset,
 }
 

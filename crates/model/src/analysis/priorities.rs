@@ -14,7 +14,7 @@ pub enum Audsley {
     },
 }
 
-/// Audsley's assignment: from the lowest priority up, any task that meets its deadline there may have it. [Audsley1991]
+/// Audsley's assignment: from the lowest priority up, any task that meets its deadline there may have it. \[Audsley1991\]
 ///
 /// Optimal for analyses in which the order among the tasks above does not matter: `no-interference` and `ecb-only` at a
 /// cold start. In the others γ(j,i) depends on which tasks lie between, so it is a good heuristic, and only an assignment

@@ -1,4 +1,4 @@
-//! The planners of [Kim2013]: cache-aware task allocation, and the bin packings it is compared with.
+//! The planners of \[Kim2013\]: cache-aware task allocation, and the bin packings it is compared with.
 
 use super::allocate::{Effort, Outcome, Rules, best};
 use super::{Objective, Request, Share, Solution};

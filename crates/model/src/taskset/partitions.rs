@@ -7,7 +7,7 @@ pub const PARTITIONS_MAX: u32 = 1024;
 /// Words of a [`PartitionSet`].
 pub(crate) const WORDS: usize = PARTITIONS_MAX as usize / 64;
 
-/// A set of partitions, numbered from 0 here and from 1 in files, as in [Kim2013].
+/// A set of partitions, numbered from 0 here and from 1 in files, as in \[Kim2013\].
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct PartitionSet(pub(crate) [u64; WORDS]);
 
