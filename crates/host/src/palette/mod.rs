@@ -368,7 +368,7 @@ impl Survey {
     /// Each share is the lowest of several looks, and a color that fails is tested again with other pages, a few times: noise
     /// makes a true color fail now and then, nothing makes a false one pass.
     pub fn verify(&mut self) -> Verification {
-        const TRIES: usize = 4;
+        const TRIES: usize = 8;
         let colors = self.inference().page_colors;
         let members = |color: u16| -> Vec<u32> {
             (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
