@@ -50,7 +50,7 @@ const SLICES: u64 = 4;
 /// Pages of other data in one job's heap: headers, rounding.
 const HEAP_SLACK: usize = 4;
 /// Pages per way and color of the flooder: twice the ways evict everything also where replacement only approximates LRU.
-const FLOOD_PAGES_PER_WAY: usize = 2;
+pub(crate) const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Traversals of a flood.
 const FLOOD_PASSES: u32 = 1;
 /// Witness pages: few, so that they take little of the task's colors.

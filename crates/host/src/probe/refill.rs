@@ -6,6 +6,7 @@ use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 
 use crate::error::HostError;
+use crate::experiment::FLOOD_PAGES_PER_WAY;
 use crate::interrupt;
 use crate::pool::{ColoredRegion, FramePool};
 use crate::sys::clock;
@@ -18,8 +19,6 @@ use super::{data_levels, failed, measured, memory, nanoseconds, note};
 const COLORS: usize = 8;
 /// Tries of each kind per color.
 const TRIES: usize = 100;
-/// Pages per way of what evicts: twice the ways evict everything also where replacement only approximates LRU.
-const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Traversals of what evicts.
 const FLOOD_PASSES: u32 = 2;
 /// A refill takes at least so many times as long as a touch after a flood of another color, or nothing was evicted.
