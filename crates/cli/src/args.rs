@@ -49,6 +49,16 @@ pub enum Verb {
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
     #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
     Demo(DemoOptions),
+    /// Count cache events of a program on a modeled machine
+    #[command(
+        subcommand_negates_reqs = true,
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  isochrome simulate --machine zen3 --workload matmul\n  \
+                      isochrome simulate --level 32K:8:64:lru:wb:wa --level 512K:8:64:lru:wb:wa --trace prog.din --json\n  \
+                      valgrind --tool=lackey --trace-mem=yes ls 2>&1 | isochrome simulate --machine cortex-a72 --trace - --format lackey\n  \
+                      isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
+    )]
+    Simulate(SimulateOptions),
     /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
     #[command(
         after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
@@ -366,4 +376,83 @@ pub struct ManOptions {
 pub struct CompletionOptions {
     /// The shell
     pub shell: clap_complete::Shell,
+}
+
+/// Options of `simulate`.
+#[derive(Debug, Args)]
+pub struct SimulateOptions {
+    /// Other questions to the model.
+    #[command(subcommand)]
+    pub question: Option<SimulateQuestion>,
+    /// The machine.
+    #[command(flatten)]
+    pub machine: ModeledMachine,
+    /// What runs on it.
+    #[command(flatten)]
+    pub program: Program,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Questions to the model.
+#[derive(Debug, Subcommand)]
+pub enum SimulateQuestion {
+    /// Misses of a level against its ways and its share of colors, by LRU
+    Curve {
+        /// Size, ways and line of the level: 1M:16:64
+        #[arg(long, value_name = "SIZE:WAYS:LINE", default_value = "1M:16:64")]
+        level: String,
+        /// What runs on it.
+        #[command(flatten)]
+        program: Program,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// What the floods of Loeser and Haertig achieve on the first two data levels
+    Flood {
+        /// The machine.
+        #[command(flatten)]
+        machine: ModeledMachine,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// The machines that come with isochrome
+    Machines,
+}
+
+/// A modeled machine.
+#[derive(Debug, Args)]
+pub struct ModeledMachine {
+    /// A machine that comes with isochrome, or a file that describes one
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "levels")]
+    pub machine: Option<String>,
+    /// A cache level, innermost first: SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa[:inclusive|exclusive]; repeatable
+    #[arg(long = "level", value_name = "LEVEL")]
+    pub levels: Vec<isochrome_model::sim::Level>,
+    /// Replacement policy of every level instead of its own
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<isochrome_model::sim::Policy>,
+    /// Where simulators differ, do as pycachesim does
+    #[arg(long)]
+    pub pycachesim: bool,
+}
+
+/// Where accesses come from.
+#[derive(Debug, Args)]
+pub struct Program {
+    /// A trace; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "workload")]
+    pub trace: Option<PathBuf>,
+    /// Form of the trace: din, lackey, u64 or iso
+    #[arg(long, value_name = "FORM", default_value = "din")]
+    pub format: isochrome_model::trace::Format,
+    /// Leave instruction fetches out
+    #[arg(long)]
+    pub data_only: bool,
+    /// A built-in workload, such as matmul, filter:order=256 or walk:area=1M,stride=64,passes=10
+    #[arg(long, value_name = "SPEC")]
+    pub workload: Option<isochrome_model::workload::Workload>,
 }

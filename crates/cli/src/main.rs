@@ -11,6 +11,7 @@ mod palette;
 mod plan;
 mod probe;
 mod report;
+mod simulate;
 mod station;
 
 use std::process::ExitCode;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
             Verb::Palette(options) => palette::run(&options),
             Verb::Bench(options) => bench::run(&options),
             Verb::Demo(options) => demo::run(&options),
+            Verb::Simulate(options) => simulate::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
             Verb::Report(options) => report::run(&options),

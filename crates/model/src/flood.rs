@@ -2,6 +2,7 @@
 //!
 //! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache.
 
+use crate::geometry::Geometry;
 use crate::units::Bytes;
 
 /// What a flood leaves behind in the lines it touches.
@@ -26,7 +27,7 @@ pub struct Access {
 ///
 /// With as many lines of a color as the cache has ways, each touched twice or more, it displaces everything else of that color
 /// under least-recently-used replacement; twice as many lines do so under the approximations in use. The patterns of
-/// Löser and Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are not among this form.
+/// Löser and Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are in [`DoublePurge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flood {
     /// Size of the area.
@@ -49,6 +50,112 @@ impl Flood {
     }
 }
 
+/// Two levels between which every refill can be made to cost two write-backs. [Loeser1999, §3.2]
+///
+/// A following access finds neither level holding its line; the first level's victim is dirty and no longer in the second,
+/// where all lines that could make room for it are dirty, and so is the second level's own victim. That needs a first level
+/// whose lines need not be in the second, both write-back and least-recently-used.
+///
+/// Lines are written as the paper writes them: `Ax.y.z` with z the index in the first level, y.z the index in the second and
+/// x the representative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DoublePurge {
+    first: Geometry,
+    second: Geometry,
+}
+
+/// Why a pair of levels does not admit the double-purge state for all lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDoublePurge {
+    /// Whatever the first level holds is in the second.
+    #[error(
+        "a direct-mapped first level holds nothing that the second does not hold: the double-purge state cannot be reached"
+    )]
+    DirectMappedFirst,
+    /// The second level is inclusive.
+    #[error("an inclusive second level takes its victims out of the first: the double-purge state cannot be reached")]
+    InclusiveSecond,
+    /// A level is exclusive, so no line is in both.
+    #[error("with an exclusive level every victim of the first enters the second: the pattern does not apply")]
+    Exclusive,
+    /// The order of replacement is not that of use.
+    #[error(
+        "a level that is not replaced least recently used first follows no such pattern\n  hint: search for one and see its share"
+    )]
+    NotLru,
+    /// A level is written through.
+    #[error("a write-through level has nothing to write back")]
+    WriteThrough,
+    /// The address does not split as the pattern assumes.
+    #[error(
+        "both levels need lines of one size, a power of two of sets, and the second at least four times the sets of the first"
+    )]
+    Shape,
+}
+
+impl DoublePurge {
+    /// For a first level of `n1` > 1 ways and a second of at least four times its sets, with lines of one size.
+    pub fn new(first: Geometry, second: Geometry) -> Result<DoublePurge, NoDoublePurge> {
+        if first.ways < 2 {
+            return Err(NoDoublePurge::DirectMappedFirst);
+        }
+        // Rows 0 and 1 are the flooder's own; one more is needed to flood anything.
+        let fits = first.line_bytes == second.line_bytes
+            && first.set_count.is_power_of_two()
+            && second.set_count.is_power_of_two()
+            && second.set_count >= 4 * first.set_count;
+        if fits && second.ways > 0 { Ok(DoublePurge { first, second }) } else { Err(NoDoublePurge::Shape) }
+    }
+
+    /// Offset of line `Ax.y.z` into memory that is aligned to the second level's sets.
+    pub fn offset(&self, x: u64, y: u64, z: u64) -> Bytes {
+        Bytes((x * self.second.set_count + y * self.first.set_count + z) * self.first.line_bytes.0)
+    }
+
+    /// Rows y of the second level per row of the first.
+    pub fn rows(&self) -> u64 {
+        self.second.set_count / self.first.set_count
+    }
+
+    /// Memory the flooder needs: the representatives 0 to n1 + n2 - 2.
+    pub fn area(&self) -> Bytes {
+        self.offset(u64::from(self.first.ways + self.second.ways) - 1, 0, 0)
+    }
+
+    /// The general algorithm: first every line of rows 2 and up, n2 deep, then per first-level set the lines that pin n1 - 1
+    /// modified lines in the first level while the second loses them. [Loeser1999, §3.2.2]
+    ///
+    /// Afterwards an access to any `Ax.y.z` with y > 1 and x >= n2 costs two writes and one read of memory. (The paper says
+    /// x > 1, which holds for n2 <= 2: the flooder's own lines are those with x < n2.)
+    pub fn accesses(self) -> impl Iterator<Item = Access> {
+        let DoublePurge { first, second } = self;
+        let (n1, n2) = (u64::from(first.ways), u64::from(second.ways));
+        let write = move |x, y, z| Access { offset: self.offset(x, y, z), write: true };
+        let fill = (0..n2)
+            .flat_map(move |x| (2..self.rows()).flat_map(move |y| (0..first.set_count).map(move |z| write(x, y, z))));
+        let purge = (0..first.set_count).flat_map(move |z| self.purge(z, n1, n2));
+        fill.chain(purge)
+    }
+
+    /// The second step for one set of the first level, as the paper gives it for `n1` and `n2` ways.
+    fn purge(self, z: u64, n1: u64, n2: u64) -> impl Iterator<Item = Access> {
+        let write = move |x, y| Access { offset: self.offset(x, y, z), write: true };
+        let pinned = move || (0..n1 - 1).map(move |x| write(x, 0));
+        (0..n2)
+            .flat_map(move |x| pinned().chain(std::iter::once(write(x + n1 - 1, 0))))
+            .chain(pinned())
+            .chain(std::iter::once(write(0, 1)))
+    }
+
+    /// The second step for all sets, as if the first level had `n1` ways and the second `n2`, `rounds` times: where
+    /// replacement is not LRU, more ways and rounds than there are may come closer.
+    pub fn exaggerated(self, n1: u64, n2: u64, rounds: u32) -> impl Iterator<Item = Access> {
+        let fill = self.accesses();
+        let purge = move |_| (0..self.first.set_count).flat_map(move |z| self.purge(z, n1, n2));
+        fill.chain((0..rounds).flat_map(purge))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +167,34 @@ mod tests {
         assert_eq!(offsets, [0, 64, 128, 192, 0, 64, 128, 192]);
         assert!(flood.accesses().all(|a| a.write));
         assert!(Flood { leaves: Leaves::Clean, ..flood }.accesses().all(|a| !a.write));
+    }
+
+    fn levels(n1: u32, n2: u32) -> (Geometry, Geometry) {
+        let level = |set_count, ways| Geometry { set_count, ways, line_bytes: Bytes(32) };
+        (level(4, n1), level(32, n2))
+    }
+
+    #[test]
+    fn the_general_flood_of_two_two_way_levels_is_the_papers_loop() {
+        // [Loeser1999, §3.2.2]: for the 2-way L1 and L2, per z: A0.0, A1.0, A0.0, A2.0, A0.0, A0.1.
+        let (first, second) = levels(2, 2);
+        let flood = DoublePurge::new(first, second).unwrap();
+        let accesses: Vec<Bytes> = flood.accesses().map(|access| access.offset).collect();
+        let fill = 2 * 6 * 4;
+        assert_eq!(accesses.len(), fill + 6 * 4);
+        let expected = [(0, 0), (1, 0), (0, 0), (2, 0), (0, 0), (0, 1)].map(|(x, y)| flood.offset(x, y, 3));
+        assert_eq!(accesses[fill + 3 * 6..], expected);
+        assert!(accesses.iter().all(|offset| *offset < flood.area()));
+    }
+
+    #[test]
+    fn shapes_without_a_double_purge_are_refused_with_the_reason() {
+        let (first, second) = levels(1, 4);
+        assert_eq!(DoublePurge::new(first, second), Err(NoDoublePurge::DirectMappedFirst));
+        let (first, second) = levels(2, 4);
+        assert_eq!(DoublePurge::new(second, first), Err(NoDoublePurge::Shape));
+        let odd = Geometry { set_count: 48, ..second };
+        assert_eq!(DoublePurge::new(first, odd), Err(NoDoublePurge::Shape));
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! One cache: its lines and where they lie.
+
+use super::replacement::Replacement;
+use super::{Index, Level, WayMask};
+
+/// Number of a task, as the caller counts them.
+pub(super) type TaskId = u16;
+
+/// One line's place; empty where no sector is valid.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    /// Address divided by the bytes per line.
+    pub line: u64,
+    /// Sectors present, bit by bit.
+    pub valid: u32,
+    /// Sectors to be written back.
+    pub dirty: u32,
+    /// The task that had it installed.
+    pub owner: TaskId,
+}
+
+#[derive(Clone, Debug)]
+enum SetIndex {
+    Mask(u64),
+    Modulo(u64),
+    /// Masks over the line number, not over the address.
+    Xor(Vec<u64>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cache {
+    pub level: Level,
+    line_shift: u32,
+    set_index: SetIndex,
+    ways: usize,
+    slots: Vec<Slot>,
+    replacement: Replacement,
+}
+
+impl Cache {
+    /// `level` has been checked.
+    pub fn new(level: Level) -> Cache {
+        let (sets, ways) = (level.geometry.set_count as usize, level.geometry.ways as usize);
+        let line_shift = level.geometry.line_bytes.0.trailing_zeros();
+        let set_index = match &level.index {
+            Index::Xor(masks) => SetIndex::Xor(masks.iter().map(|mask| mask >> line_shift).collect()),
+            _ if sets.is_power_of_two() => SetIndex::Mask(sets as u64 - 1),
+            _ => SetIndex::Modulo(sets as u64),
+        };
+        let replacement = Replacement::new(level.policy, sets, ways);
+        Cache { line_shift, set_index, ways, slots: vec![Slot::default(); sets * ways], replacement, level }
+    }
+
+    pub fn line_shift(&self) -> u32 {
+        self.line_shift
+    }
+
+    pub fn set_of(&self, line: u64) -> usize {
+        (match &self.set_index {
+            SetIndex::Mask(mask) => line & mask,
+            SetIndex::Modulo(sets) => line % sets,
+            SetIndex::Xor(masks) => {
+                masks.iter().enumerate().map(|(bit, mask)| u64::from((line & mask).count_ones() & 1) << bit).sum()
+            }
+        }) as usize
+    }
+
+    /// The sectors that `bytes` from `address` touch; they lie within one line.
+    pub fn sectors(&self, address: u64, bytes: u64) -> u32 {
+        let sector_shift = self.line_shift - self.level.sectors.trailing_zeros();
+        let in_line = |address: u64| (address & ((1 << self.line_shift) - 1)) >> sector_shift;
+        let (first, last) = (in_line(address), in_line(address + (bytes - 1)));
+        (u32::MAX >> (31 - (last - first))) << first
+    }
+
+    /// Bytes of one sector.
+    pub fn sector_bytes(&self) -> u64 {
+        self.level.geometry.line_bytes.0 / u64::from(self.level.sectors)
+    }
+
+    /// The way that holds `line`, whichever of its sectors.
+    pub fn find(&self, set: usize, line: u64) -> Option<usize> {
+        self.set(set).iter().position(|slot| slot.valid != 0 && slot.line == line)
+    }
+
+    pub fn set(&self, set: usize) -> &[Slot] {
+        &self.slots[set * self.ways..][..self.ways]
+    }
+
+    pub fn slot(&mut self, set: usize, way: usize) -> &mut Slot {
+        &mut self.slots[set * self.ways + way]
+    }
+
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    pub fn touch(&mut self, set: usize, way: usize) {
+        let lines = &self.slots[set * self.ways..];
+        self.replacement.hit(set, way, |way| lines[way].valid != 0);
+    }
+
+    pub fn fill(&mut self, set: usize, way: usize, slot: Slot) {
+        self.slots[set * self.ways + way] = slot;
+        let lines = &self.slots[set * self.ways..];
+        self.replacement.filled(set, way, |way| lines[way].valid != 0);
+    }
+
+    pub fn empty_way(&self, set: usize, allowed: WayMask) -> Option<usize> {
+        self.replacement.empty_way(allowed, |way| self.set(set)[way].valid != 0)
+    }
+
+    /// The way whose line goes; all allowed ways are occupied. Random replacement draws a number: ask once per line.
+    pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
+        let lines = &self.slots[set * self.ways..];
+        self.replacement.victim(set, allowed, |way| lines[way].valid != 0)
+    }
+
+    /// Lines of a set as the policy orders them, the next to go first, empty ways left out; `None` for policies without order.
+    pub fn order(&self, set: usize) -> Option<Vec<u64>> {
+        let stamps = self.replacement.stamps(set)?;
+        let mut lines: Vec<_> = self.set(set).iter().zip(stamps).filter(|(slot, _)| slot.valid != 0).collect();
+        lines.sort_by_key(|(_, stamp)| **stamp);
+        Some(lines.into_iter().map(|(slot, _)| slot.line).collect())
+    }
+}

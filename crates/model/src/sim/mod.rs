@@ -1,0 +1,34 @@
+//! The modeled machine: caches as sets of lines, driven by accesses instead of time.
+//!
+//! A [`Hierarchy`] is a tree of caches with memory at its root; every CPU enters at a leaf. It is exact, not statistical: the
+//! same accesses give the same counts, and where simulators are known to differ the choice is a named switch ([`Semantics`]).
+//!
+//! What counts as what: a write-back or a write-through from the level above is a write to the level below; a fetch is a read
+//! of it. Dirty lines left at the end are not counted. An access that straddles lines counts once per line touched.
+
+mod blocks;
+mod cache;
+mod causes;
+mod curve;
+mod described;
+mod hierarchy;
+mod level;
+mod lru;
+#[cfg(test)]
+mod naive;
+mod paging;
+mod purge;
+mod replacement;
+mod simulator;
+
+pub use blocks::{UsefulBlocks, evicting_blocks};
+pub use causes::{Causes, Interference};
+pub use curve::{MissCurve, StackDistances, misses_by_colors, misses_by_sets_and_ways};
+pub use described::{DescribedLevel, DescribedMachine, SCHEMA as DESCRIBED_SCHEMA, Timing};
+pub use hierarchy::{Access, CacheId, Counts, Held, Hierarchy, Kind, LevelCounts, MemoryCounts};
+pub use level::{ConfigError, Inclusion, Index, Level, Semantics, WriteHit, WriteMiss};
+pub use lru::LruChain;
+pub use paging::{Allocation, PageTable};
+pub use purge::{Exaggeration, FloodCheck, FloodResult, SearchError};
+pub use replacement::{Insertion, Policy, Qlru, Update, WayMask};
+pub use simulator::Simulator;

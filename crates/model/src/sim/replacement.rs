@@ -1,0 +1,403 @@
+//! Which line of a full set has to go.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// How a level chooses the line to replace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Policy {
+    /// The least recently used.
+    Lru,
+    /// A binary tree of bits, each pointing away from the half used last. Ways must be a power of two.
+    TreePlru,
+    /// One bit per way, set on use; when the last bit would be set the others are cleared. The first way whose bit is clear
+    /// goes. Also known as MRU or NRU.
+    BitPlru,
+    /// The one filled first.
+    Fifo,
+    /// Any, by a seeded generator.
+    Random {
+        /// Seed of the generator.
+        seed: u64,
+    },
+    /// Two-bit ages, in the variants and under the names of nanoBench.
+    Qlru(Qlru),
+}
+
+/// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with ` -umo` at the end.
+///
+/// Every line has an age from 0 to 3. `H`: the age after a hit; `M`: the age of a new line; `R`: which line goes; `U`: how
+/// ages grow when no line has age 3. [Abel2020, §VI-B]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Qlru {
+    /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1); lines of age 1 and 0 become 0.
+    pub hit: [u8; 2],
+    /// Age of a new line.
+    pub insertion: Insertion,
+    /// 0: the leftmost of age 3, and empty ways fill from the left; 1: like 0, and the leftmost line where none has age 3;
+    /// 2: like 0, but empty ways fill from the right.
+    pub replacement: u8,
+    /// How ages grow.
+    pub update: Update,
+    /// Ages grow only on a miss, before the line to replace is chosen (`umo`), instead of after every access.
+    pub on_miss_only: bool,
+}
+
+/// Age of a new line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Insertion {
+    /// Always this age.
+    Age(u8),
+    /// This age once in `one_in` times on average, else 3 (`mr161`: age 1 once in 16).
+    Rarely {
+        /// The rare age.
+        age: u8,
+        /// One in this many.
+        one_in: u8,
+    },
+}
+
+/// What happens to the ages when no line of the set has age 3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Update {
+    /// `u0`: all grow until the oldest has age 3.
+    ToThree,
+    /// `u1`: like `u0`, but the line just accessed keeps its age.
+    ToThreeButAccessed,
+    /// `u2`: all grow by one.
+    ByOne,
+    /// `u3`: like `u2`, but the line just accessed keeps its age.
+    ByOneButAccessed,
+}
+
+impl Qlru {
+    fn age_after_hit(self, age: u8) -> u8 {
+        match age {
+            3 => self.hit[0],
+            2 => self.hit[1],
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Policy::Lru => f.write_str("lru"),
+            Policy::TreePlru => f.write_str("tree-plru"),
+            Policy::BitPlru => f.write_str("bit-plru"),
+            Policy::Fifo => f.write_str("fifo"),
+            Policy::Random { seed: 0 } => f.write_str("random"),
+            Policy::Random { seed } => write!(f, "random={seed}"),
+            Policy::Qlru(Qlru { hit: [three, two], insertion, replacement, update, on_miss_only }) => {
+                write!(f, "qlru-h{three}{two}-m")?;
+                match insertion {
+                    Insertion::Age(age) => write!(f, "{age}")?,
+                    Insertion::Rarely { age, one_in } => write!(f, "r{one_in}{age}")?,
+                }
+                let suffix = if *on_miss_only { "-umo" } else { "" };
+                write!(f, "-r{replacement}-u{}{suffix}", *update as u8)
+            }
+        }
+    }
+}
+
+impl From<Policy> for String {
+    fn from(policy: Policy) -> String {
+        policy.to_string()
+    }
+}
+
+impl TryFrom<String> for Policy {
+    type Error = ConfigError;
+
+    fn try_from(text: String) -> Result<Policy, ConfigError> {
+        text.parse()
+    }
+}
+
+impl FromStr for Policy {
+    type Err = ConfigError;
+
+    /// `lru`, `tree-plru` or `plru`, `bit-plru` or `mru`, `fifo`, `random` or `random=SEED`, `qlru-h11-m1-r0-u0[-umo]`
+    /// (nanoBench's own spelling with underscores and capitals too).
+    fn from_str(text: &str) -> Result<Policy, ConfigError> {
+        let unknown = || ConfigError::Policy { text: text.to_owned() };
+        let name = text.to_ascii_lowercase().replace('_', "-");
+        match name.as_str() {
+            "lru" => Ok(Policy::Lru),
+            "tree-plru" | "plru" => Ok(Policy::TreePlru),
+            "bit-plru" | "mru" => Ok(Policy::BitPlru),
+            "fifo" => Ok(Policy::Fifo),
+            "random" => Ok(Policy::Random { seed: 0 }),
+            _ => match name.strip_prefix("random=") {
+                Some(seed) => Ok(Policy::Random { seed: seed.parse().map_err(|_| unknown())? }),
+                None => parse_qlru(&name).map(Policy::Qlru).ok_or_else(unknown),
+            },
+        }
+    }
+}
+
+fn parse_qlru(name: &str) -> Option<Qlru> {
+    let mut parts = name.strip_prefix("qlru-")?.split('-');
+    let digit = |text: &str, most: u8| text.parse().ok().filter(|age: &u8| text.len() == 1 && *age <= most);
+    let (three, two) = parts.next()?.strip_prefix('h')?.split_at_checked(1)?;
+    let insertion = parts.next()?.strip_prefix('m')?;
+    let insertion = match insertion.strip_prefix('r') {
+        Some(rarely) => {
+            let (one_in, age) = rarely.split_at_checked(rarely.len().checked_sub(1)?)?;
+            let one_in = one_in.parse().ok().filter(|n| *n > 0)?;
+            Insertion::Rarely { age: digit(age, 3)?, one_in }
+        }
+        None => Insertion::Age(digit(insertion, 3)?),
+    };
+    let replacement = digit(parts.next()?.strip_prefix('r')?, 2)?;
+    let update = match parts.next()? {
+        "u0" => Update::ToThree,
+        "u1" => Update::ToThreeButAccessed,
+        "u2" => Update::ByOne,
+        "u3" => Update::ByOneButAccessed,
+        _ => return None,
+    };
+    let on_miss_only = match parts.next() {
+        None => false,
+        Some("umo") => true,
+        Some(_) => return None,
+    };
+    let complete = parts.next().is_none();
+    complete.then_some(Qlru { hit: [digit(three, 2)?, digit(two, 1)?], insertion, replacement, update, on_miss_only })
+}
+
+/// The ways a task may fill: bit i is way i. Hits are not limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct WayMask(pub u64);
+
+impl WayMask {
+    /// Every way.
+    pub const ALL: WayMask = WayMask(u64::MAX);
+
+    /// Whether `way` may be filled. Ways beyond the 64th belong to every mask.
+    pub fn allows(self, way: usize) -> bool {
+        way >= 64 || self.0 >> way & 1 == 1
+    }
+}
+
+/// What the policy remembers of every set.
+#[derive(Clone, Debug)]
+pub(super) struct Replacement {
+    ways: usize,
+    state: State,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    /// When each line was last used (LRU) or filled (FIFO).
+    Stamps {
+        on_hit: bool,
+        now: u64,
+        stamps: Vec<u64>,
+    },
+    /// Per set, node i of the tree at bit i, the root at bit 1, children of i at 2i and 2i + 1; set: the victim is to the right.
+    Tree(Vec<u64>),
+    /// Per set, the bits of its ways.
+    Used(Vec<u64>),
+    Random(fastrand::Rng),
+    Ages {
+        variant: Qlru,
+        ages: Vec<u8>,
+        rng: fastrand::Rng,
+    },
+}
+
+impl Replacement {
+    pub fn new(policy: Policy, sets: usize, ways: usize) -> Replacement {
+        let stamps = |on_hit| State::Stamps { on_hit, now: 0, stamps: vec![0; sets * ways] };
+        let state = match policy {
+            Policy::Lru => stamps(true),
+            Policy::Fifo => stamps(false),
+            Policy::TreePlru => State::Tree(vec![0; sets]),
+            Policy::BitPlru => State::Used(vec![0; sets]),
+            Policy::Random { seed } => State::Random(fastrand::Rng::with_seed(seed)),
+            Policy::Qlru(variant) => {
+                State::Ages { variant, ages: vec![3; sets * ways], rng: fastrand::Rng::with_seed(0) }
+            }
+        };
+        Replacement { ways, state }
+    }
+
+    /// The stamps of a set, where the policy has them.
+    pub fn stamps(&self, set: usize) -> Option<&[u64]> {
+        match &self.state {
+            State::Stamps { stamps, .. } => Some(&stamps[set * self.ways..][..self.ways]),
+            _ => None,
+        }
+    }
+
+    /// A line of the set was hit.
+    pub fn hit(&mut self, set: usize, way: usize, occupied: impl Fn(usize) -> bool) {
+        let ways = self.ways;
+        match &mut self.state {
+            State::Stamps { on_hit: true, .. } | State::Tree(_) | State::Used(_) => self.used(set, way),
+            State::Stamps { .. } | State::Random(_) => {}
+            State::Ages { variant, ages, .. } => {
+                let ages = &mut ages[set * ways..][..ways];
+                ages[way] = variant.age_after_hit(ages[way]);
+                if !variant.on_miss_only {
+                    grow(ages, variant.update, Some(way), occupied);
+                }
+            }
+        }
+    }
+
+    /// A new line came to lie in this way.
+    pub fn filled(&mut self, set: usize, way: usize, occupied: impl Fn(usize) -> bool) {
+        let ways = self.ways;
+        match &mut self.state {
+            State::Stamps { .. } | State::Tree(_) | State::Used(_) => self.used(set, way),
+            State::Random(_) => {}
+            State::Ages { variant, ages, rng } => {
+                let ages = &mut ages[set * ways..][..ways];
+                ages[way] = match variant.insertion {
+                    Insertion::Age(age) => age,
+                    Insertion::Rarely { age, one_in } if rng.u8(0..one_in) == 0 => age,
+                    Insertion::Rarely { .. } => 3,
+                };
+                if !variant.on_miss_only {
+                    grow(ages, variant.update, Some(way), occupied);
+                }
+            }
+        }
+    }
+
+    fn used(&mut self, set: usize, way: usize) {
+        match &mut self.state {
+            State::Stamps { now, stamps, .. } => {
+                *now += 1;
+                stamps[set * self.ways + way] = *now;
+            }
+            State::Tree(trees) => {
+                // Leaf `way` is node ways + way; every node on the path is made to point to the other half.
+                let mut node = self.ways + way;
+                while node > 1 {
+                    let came_from_right = node & 1 == 1;
+                    node /= 2;
+                    trees[set] = trees[set] & !(1 << node) | u64::from(!came_from_right) << node;
+                }
+            }
+            State::Used(sets) => {
+                sets[set] |= 1 << way;
+                if sets[set].count_ones() as usize == self.ways {
+                    sets[set] = 1 << way;
+                }
+            }
+            State::Random(_) | State::Ages { .. } => {}
+        }
+    }
+
+    /// The empty way to fill; `None` when every allowed way is occupied.
+    pub fn empty_way(&self, allowed: WayMask, occupied: impl Fn(usize) -> bool) -> Option<usize> {
+        let mut candidates = (0..self.ways).filter(|way| allowed.allows(*way) && !occupied(*way));
+        match &self.state {
+            State::Ages { variant: Qlru { replacement: 2, .. }, .. } => candidates.next_back(),
+            _ => candidates.next(),
+        }
+    }
+
+    /// The way whose line goes, among the allowed ones, all of which are occupied.
+    pub fn victim(&mut self, set: usize, allowed: WayMask, occupied: impl Fn(usize) -> bool) -> usize {
+        let ways = self.ways;
+        let mut candidates = (0..ways).filter(|way| allowed.allows(*way));
+        let chosen = match &mut self.state {
+            State::Stamps { stamps, .. } => candidates.min_by_key(|way| stamps[set * ways + way]),
+            State::Tree(trees) => {
+                let mut node = 1;
+                while node < ways {
+                    // Where the mask leaves nothing in the half pointed to, the other half it is.
+                    let preferred = 2 * node + (trees[set] >> node & 1) as usize;
+                    node = if subtree_allows(preferred, ways, allowed) { preferred } else { preferred ^ 1 };
+                }
+                Some(node - ways)
+            }
+            State::Used(sets) => {
+                let first = candidates.clone().next();
+                candidates.find(|way| sets[set] >> way & 1 == 0).or(first)
+            }
+            State::Random(rng) => {
+                let count = candidates.clone().count();
+                candidates.nth(rng.usize(0..count))
+            }
+            State::Ages { variant, ages, .. } => {
+                let ages = &mut ages[set * ways..][..ways];
+                if variant.on_miss_only {
+                    grow(ages, variant.update, None, occupied);
+                }
+                // Without a line of age 3, R0 and R2 are undefined; the leftmost goes, as under R1.
+                let first = candidates.clone().next();
+                candidates.find(|way| ages[*way] == 3).or(first)
+            }
+        };
+        chosen.expect("a mask allows at least one way of the level")
+    }
+}
+
+fn subtree_allows(mut node: usize, ways: usize, allowed: WayMask) -> bool {
+    let mut leaves = 1;
+    while node < ways {
+        node *= 2;
+        leaves *= 2;
+    }
+    (node - ways..node - ways + leaves).any(|way| allowed.allows(way))
+}
+
+/// Lets the ages of the occupied ways grow if none of them is 3.
+fn grow(ages: &mut [u8], update: Update, accessed: Option<usize>, occupied: impl Fn(usize) -> bool) {
+    let Some(oldest) = (0..ages.len()).filter(|way| occupied(*way)).map(|way| ages[way]).max() else { return };
+    if oldest == 3 {
+        return;
+    }
+    let growth = match update {
+        Update::ToThree | Update::ToThreeButAccessed => 3 - oldest,
+        Update::ByOne | Update::ByOneButAccessed => 1,
+    };
+    let spared = match update {
+        Update::ToThree | Update::ByOne => None,
+        Update::ToThreeButAccessed | Update::ByOneButAccessed => accessed,
+    };
+    for way in (0..ages.len()).filter(|way| occupied(*way) && Some(*way) != spared) {
+        ages[way] = (ages[way] + growth).min(3);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_reads_back_as_it_is_written() {
+        for name in ["lru", "tree-plru", "bit-plru", "fifo", "random", "random=7", "qlru-h11-m1-r0-u0"] {
+            assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
+        }
+        for name in ["qlru-h00-mr161-r1-u2", "qlru-h21-m2-r2-u3-umo"] {
+            assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
+        }
+        assert_eq!("QLRU_H11_M1_R0_U0".parse::<Policy>().unwrap().to_string(), "qlru-h11-m1-r0-u0");
+        for bad in [
+            "",
+            "lruu",
+            "random=",
+            "qlru",
+            "qlru-h31-m1-r0-u0",
+            "qlru-h11-m4-r0-u0",
+            "qlru-h11-m1-r0-u0-x",
+            "qlru-h-m-r-u",
+        ] {
+            assert!(bad.parse::<Policy>().is_err(), "{bad}");
+        }
+    }
+}

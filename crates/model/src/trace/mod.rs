@@ -1,0 +1,295 @@
+//! Memory traces: what a program accessed, in order.
+//!
+//! A [`Reader`] takes any of four forms from any stream, in batches and bounded memory. A [`Writer`] writes the compact one.
+
+mod compact;
+mod text;
+
+use std::io::{ErrorKind, Read};
+use std::str::FromStr;
+
+pub use crate::sim::{Access, Kind};
+pub use compact::Writer;
+
+/// Accesses handed over at a time.
+const BATCH: usize = 4096;
+
+/// How a trace is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// Dinero's text: a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address per line; the rest
+    /// of the line is ignored, and every access is one byte.
+    Din,
+    /// What `valgrind --tool=lackey --trace-mem=yes` prints: ` L`, ` S`, ` M` (a load and a store) and `I ` lines of
+    /// `address,bytes`; lines that begin with `==` are valgrind's own and skipped.
+    Lackey,
+    /// Little-endian 64-bit addresses of one byte each; bit 63 is set for writes.
+    U64,
+    /// isochrome's compact binary form, which [`Writer`] writes.
+    Iso,
+}
+
+impl FromStr for Format {
+    type Err = TraceError;
+
+    fn from_str(text: &str) -> Result<Format, TraceError> {
+        match text {
+            "din" => Ok(Format::Din),
+            "lackey" => Ok(Format::Lackey),
+            "u64" => Ok(Format::U64),
+            "iso" => Ok(Format::Iso),
+            _ => Err(TraceError::Format { text: text.to_owned() }),
+        }
+    }
+}
+
+/// Why a trace cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// A line of text is not an access.
+    #[error("{name}:{line}: {what}: `{text}`")]
+    Line {
+        /// The trace's name.
+        name: String,
+        /// Line, counted from 1.
+        line: u64,
+        /// What is wrong.
+        what: &'static str,
+        /// The beginning of the line.
+        text: String,
+    },
+    /// Binary data are not a trace.
+    #[error("{name}: byte {offset}: {what}")]
+    Binary {
+        /// The trace's name.
+        name: String,
+        /// Where, in bytes from the beginning.
+        offset: u64,
+        /// What is wrong.
+        what: String,
+    },
+    /// Reading failed.
+    #[error("{name}: {source}")]
+    Read {
+        /// The trace's name.
+        name: String,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Not a format.
+    #[error("`{text}` is not a trace format\n  hint: din, lackey, u64 or iso")]
+    Format {
+        /// What was given.
+        text: String,
+    },
+}
+
+/// Reads a trace in batches.
+pub struct Reader<R> {
+    form: Form,
+    source: Source<R>,
+    batch: Vec<Access>,
+}
+
+enum Form {
+    Text(text::Text),
+    U64,
+    Iso(compact::Blocks),
+}
+
+impl<R: Read> Reader<R> {
+    /// `name` stands in error messages.
+    pub fn new(format: Format, name: &str, input: R) -> Reader<R> {
+        let form = match format {
+            Format::Din => Form::Text(text::Text::new(text::Dialect::Din)),
+            Format::Lackey => Form::Text(text::Text::new(text::Dialect::Lackey)),
+            Format::U64 => Form::U64,
+            Format::Iso => Form::Iso(compact::Blocks::default()),
+        };
+        Reader {
+            form,
+            source: Source { name: name.to_owned(), input, offset: 0 },
+            batch: Vec::with_capacity(BATCH + 2),
+        }
+    }
+
+    /// The next accesses; empty at the end of the trace.
+    pub fn next_batch(&mut self) -> Result<&[Access], TraceError> {
+        self.batch.clear();
+        match &mut self.form {
+            Form::Text(text) => text.read(&mut self.source, &mut self.batch)?,
+            Form::U64 => read_u64(&mut self.source, &mut self.batch)?,
+            Form::Iso(blocks) => blocks.read(&mut self.source, &mut self.batch)?,
+        }
+        Ok(&self.batch)
+    }
+
+    /// Calls `each` for all accesses that are left; returns their number.
+    pub fn for_each(&mut self, mut each: impl FnMut(&[Access])) -> Result<u64, TraceError> {
+        let mut count = 0;
+        loop {
+            let batch = self.next_batch()?;
+            if batch.is_empty() {
+                return Ok(count);
+            }
+            count += batch.len() as u64;
+            each(batch);
+        }
+    }
+}
+
+/// The stream, and how far it has been read.
+struct Source<R> {
+    name: String,
+    input: R,
+    offset: u64,
+}
+
+impl<R: Read> Source<R> {
+    /// Reads until `into` is full or the stream ends; returns the bytes read.
+    fn fill(&mut self, into: &mut [u8]) -> Result<usize, TraceError> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.input.read(&mut into[filled..]) {
+                Ok(0) => break,
+                Ok(bytes) => filled += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(TraceError::Read { name: self.name.clone(), source }),
+            }
+        }
+        self.offset += filled as u64;
+        Ok(filled)
+    }
+
+    fn wrong(&self, what: impl Into<String>) -> TraceError {
+        TraceError::Binary { name: self.name.clone(), offset: self.offset, what: what.into() }
+    }
+}
+
+fn read_u64<R: Read>(source: &mut Source<R>, batch: &mut Vec<Access>) -> Result<(), TraceError> {
+    let mut bytes = [0; 8 * BATCH];
+    let filled = source.fill(&mut bytes)?;
+    let (words, rest) = bytes[..filled].as_chunks::<8>();
+    if !rest.is_empty() {
+        return Err(source.wrong(format!("the trace ends {} bytes into an address", rest.len())));
+    }
+    batch.extend(words.iter().map(|word| {
+        let word = u64::from_le_bytes(*word);
+        let kind = if word >> 63 == 1 { Kind::Write } else { Kind::Read };
+        Access { address: word & (u64::MAX >> 1), bytes: 1, kind }
+    }));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(format: Format, bytes: &[u8]) -> Result<Vec<Access>, TraceError> {
+        let mut all = Vec::new();
+        Reader::new(format, "trace", bytes).for_each(|batch| all.extend_from_slice(batch))?;
+        Ok(all)
+    }
+
+    #[test]
+    fn din_labels_are_read_write_and_fetch() {
+        let accesses = read(Format::Din, b"0 1f00\n1 0xAbc ignored\r\n\n2 7fffffffffffffff\n  w 10").unwrap();
+        let expected =
+            [(0x1f00, Kind::Read), (0xabc, Kind::Write), (0x7fff_ffff_ffff_ffff, Kind::Fetch), (0x10, Kind::Write)];
+        assert_eq!(accesses, expected.map(|(address, kind)| Access { address, bytes: 1, kind }));
+    }
+
+    #[test]
+    fn lackey_modifies_are_a_load_and_a_store() {
+        let text = b"==12== Lackey\nI  04010173,3\n S 1ffe7e2f0,8\n L 04222cac,4\n M 0421c7cc,16\n==12== \n";
+        let access = |address, bytes, kind| Access { address, bytes, kind };
+        let expected = [
+            access(0x0401_0173, 3, Kind::Fetch),
+            access(0x1_ffe7_e2f0, 8, Kind::Write),
+            access(0x0422_2cac, 4, Kind::Read),
+            access(0x0421_c7cc, 16, Kind::Read),
+            access(0x0421_c7cc, 16, Kind::Write),
+        ];
+        assert_eq!(read(Format::Lackey, text).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_malformed_line_is_named_by_trace_and_number() {
+        let cases: [(Format, &[u8], &str); 9] = [
+            (Format::Din, b"0 1\n0 2\n7 3\n", "trace:3: unknown label"),
+            (Format::Din, b"0\n", "trace:1: no address"),
+            (Format::Din, b"0 1\n\n0 xyz\n", "trace:3: no hexadecimal address"),
+            (Format::Din, b"0 11112222333344445\n", "trace:1: address beyond 64 bits"),
+            (Format::Din, &[b'0'; 100_000], "trace:1: a line without end"),
+            (Format::Lackey, b" L 10,4\n L 20\n", "trace:2: no size"),
+            (Format::Lackey, b" L 10,0\n", "trace:1: size is not 1 to 4096"),
+            (Format::Lackey, b" L 10,99999999999\n", "trace:1: size is not 1 to 4096"),
+            (Format::Lackey, b" X 10,4\n", "trace:1: unknown label"),
+        ];
+        for (format, text, message) in cases {
+            let error = read(format, text).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_binary_trace_says_where() {
+        let error = read(Format::U64, &[1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0]).unwrap_err().to_string();
+        assert_eq!(error, "trace: byte 11: the trace ends 3 bytes into an address");
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes).unwrap();
+        writer.write(&[Access::read(1), Access::write(2)]).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(read(Format::Iso, &bytes).unwrap(), [Access::read(1), Access::write(2)]);
+        for length in 0..bytes.len() {
+            assert!(matches!(read(Format::Iso, &bytes[..length]), Err(TraceError::Binary { .. })), "{length}");
+        }
+    }
+
+    fn access() -> impl Strategy<Value = Access> {
+        let kind = prop_oneof![Just(Kind::Read), Just(Kind::Write), Just(Kind::Fetch)];
+        (any::<u64>(), 0u32..60, 1u32..300, kind).prop_map(|(address, shift, bytes, kind)| Access {
+            address: address >> shift,
+            bytes,
+            kind,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_compact_form_reads_back(accesses in proptest::collection::vec(access(), 0..200), repeat in 1usize..200) {
+            let accesses: Vec<Access> = accesses.iter().cycle().take(accesses.len() * repeat).copied().collect();
+            let mut bytes = Vec::new();
+            let mut writer = Writer::new(&mut bytes).unwrap();
+            writer.write(&accesses).unwrap();
+            writer.finish().unwrap();
+            prop_assert_eq!(read(Format::Iso, &bytes).unwrap(), accesses);
+        }
+
+        #[test]
+        fn no_input_makes_a_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), text in "[012rwiLSM =,x0-9a-f\n]{0,400}") {
+            for format in [Format::Din, Format::Lackey, Format::U64, Format::Iso] {
+                let _ = read(format, &bytes);
+                let _ = read(format, text.as_bytes());
+            }
+            let framed: Vec<u8> = b"isotrace\x01".iter().chain(&bytes).copied().collect();
+            let _ = read(Format::Iso, &framed);
+        }
+
+        #[test]
+        fn din_reads_as_its_definition(lines in proptest::collection::vec((0u8..3, any::<u64>(), 0u32..64), 0..3000)) {
+            let line = |(i, (label, address, shift)): (usize, &(u8, u64, u32))| {
+                let address = address >> shift;
+                if i % 3 == 0 { format!("{label} {address:X}\n") } else { format!("{label} {address:x}\n") }
+            };
+            let text: String = lines.iter().enumerate().map(line).collect();
+            let kinds = [Kind::Read, Kind::Write, Kind::Fetch];
+            let expected: Vec<Access> = lines
+                .iter()
+                .map(|(label, address, shift)| Access { address: address >> shift, bytes: 1, kind: kinds[usize::from(*label)] })
+                .collect();
+            prop_assert_eq!(read(Format::Din, text.as_bytes()).unwrap(), expected);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! The papers' machines run again.
+
+use isochrome_model::geometry::Geometry;
+use isochrome_model::sim::{
+    Access, Allocation, CacheId, DescribedMachine, Hierarchy, Kind, Level, PageTable, Semantics, WayMask,
+};
+use isochrome_model::units::{Bytes, Color, CpuId};
+use isochrome_model::workload::Workload;
+use proptest::prelude::*;
+
+fn level(kib: u64, ways: u32, line: u64) -> Level {
+    Level::lru("L", Geometry::of_size(Bytes(kib << 10), ways, Bytes(line)).unwrap())
+}
+
+/// Misses of a loop over `area` bytes in its steady state, per access.
+fn steady_miss_ratio(level: &Level, area: Bytes) -> f64 {
+    let line = level.geometry.line_bytes;
+    let mut hierarchy = Hierarchy::chain(vec![level.clone()], Semantics::default()).unwrap();
+    let mut run = |passes| {
+        hierarchy.reset_counts();
+        Workload::Code { area, line, passes }.accesses().for_each(|access| hierarchy.access(access));
+        let counts = hierarchy.level_counts()[0].counts;
+        counts.read_misses as f64 / counts.reads as f64
+    };
+    run(2);
+    run(10)
+}
+
+/// [Sebek2002, Figure 5]: `(task - cache) / cache x ways`, clipped.
+fn sebek_figure_5(area: u64, cache: u64, ways: u32) -> f64 {
+    ((area as f64 - cache as f64) / cache as f64 * f64::from(ways)).clamp(0.0, 1.0)
+}
+
+#[test]
+fn a_loop_larger_than_the_cache_misses_in_every_set_that_has_one_line_too_many() {
+    // A loop over S lines in N sets of n ways misses exactly (S - nN)(n + 1)/S: S - nN sets hold n + 1 lines and always miss.
+    for (ways, line) in [(1, 32), (2, 32), (4, 32), (8, 32), (8, 64)] {
+        let level = level(32, ways, line);
+        let (sets, cache) = (level.geometry.set_count, 32 << 10);
+        let mut differs_most = 0f64;
+        for step in 0..=20 {
+            let area = cache + step * (cache / u64::from(ways)) / 20 / line * line;
+            let lines = area / line;
+            let excess = lines - sets * u64::from(ways);
+            let exact = (excess * u64::from(ways + 1)) as f64 / lines as f64;
+            let found = steady_miss_ratio(&level, Bytes(area));
+            assert!((found - exact).abs() < 1e-12, "{ways} ways, {area} bytes: {found}, exact {exact}");
+            let paper = sebek_figure_5(area, cache, ways);
+            differs_most = differs_most.max((paper - exact).abs());
+            // The paper's straight line joins the right end points.
+            if step == 0 || step == 20 {
+                assert!((paper - exact).abs() < 1e-12, "{ways} ways, {area} bytes");
+            }
+        }
+        println!(
+            "{ways} ways, {line}-byte lines: the paper's line differs by up to {:.1} points",
+            100.0 * differs_most
+        );
+    }
+}
+
+#[test]
+fn the_papers_example_of_38_kib_in_32_kib_two_way() {
+    // [Sebek2002, §3.3]: 37.5 %. Exactly: 1216 lines of 32 bytes, 512 sets of 2: (1216 - 1024) x 3 / 1216 = 47.37 %.
+    let found = steady_miss_ratio(&level(32, 2, 32), Bytes(38 << 10));
+    let paper = sebek_figure_5(38 << 10, 32 << 10, 2);
+    assert_eq!(paper, 0.375);
+    assert!((found - 576.0 / 1216.0).abs() < 1e-12, "{found}");
+    println!(
+        "38 KiB in 32 KiB 2-way: paper {:.1} %, exact {:.2} %, difference {:.2} points",
+        37.5,
+        100.0 * found,
+        100.0 * found - 37.5
+    );
+}
+
+#[test]
+fn the_preemption_delay_grows_to_the_cache_size_and_is_gone_at_one_way_more() {
+    // [Sebek2002, Figure 7]: 32 KiB 8-way, lines of 32 bytes: linear to 100 %, zero from 1 + 1/8 = 112.5 % on.
+    let cache = level(32, 8, 32);
+    let delay = |percent: u64| {
+        let area = Bytes((32 << 10) * percent / 1000 / 32 * 32);
+        let line = Bytes(32);
+        let mut hierarchy = Hierarchy::chain(vec![cache.clone()], Semantics::default()).unwrap();
+        let pass = |hierarchy: &mut Hierarchy| {
+            hierarchy.reset_counts();
+            Workload::Code { area, line, passes: 1 }.accesses().for_each(|access| hierarchy.access(access));
+            hierarchy.level_counts()[0].counts.read_misses
+        };
+        pass(&mut hierarchy);
+        let alone = pass(&mut hierarchy);
+        // The pre-empting task replaces everything.
+        let other = (0..1024u64).map(|line| Access { kind: Kind::Fetch, ..Access::read((1 << 30) + line * 32) });
+        other.for_each(|access| hierarchy.access(access));
+        pass(&mut hierarchy) - alone
+    };
+    for tenths in (0..=1000).step_by(125) {
+        assert_eq!(delay(tenths), 1024 * tenths / 1000, "{} %", tenths as f64 / 10.0);
+    }
+    assert!(delay(1062) > 0 && delay(1062) < 1024);
+    assert_eq!(delay(1125), 0);
+    assert_eq!(delay(1500), 0);
+}
+
+/// `sum` of [Hanemaaijer1993]: pages that share their place in the cache with another, from the frames of a buffer.
+fn conflict_sum(frames: &[u64], cache_pages: usize) -> u64 {
+    let mut pages = vec![0; cache_pages];
+    frames.iter().for_each(|frame| pages[*frame as usize % cache_pages] += 1);
+    pages.into_iter().filter(|count| *count > 1).sum()
+}
+
+#[test]
+fn simulated_time_is_linear_in_sum_with_the_miss_penalty_as_slope() {
+    // [Hanemaaijer1993]: 256 KiB direct-mapped, 16-byte lines; 256 lines per page; each page in conflict misses in every line of
+    // every pass: time = base + sum x 256 x penalty per pass.
+    const PENALTY: u64 = 30;
+    let cache = level(256, 1, 16);
+    for buffer_pages in [64u64, 256] {
+        let mut base = None;
+        for seed in 0..12 {
+            let mut table = PageTable::new(Bytes(4096), Allocation::Random { frames: 1280, seed });
+            let mut hierarchy = Hierarchy::chain(vec![cache.clone()], Semantics::default()).unwrap();
+            let mut pass = |hierarchy: &mut Hierarchy| {
+                hierarchy.reset_counts();
+                let walk =
+                    Workload::Walk { area: Bytes(buffer_pages << 12), stride: Bytes(16), passes: 1, write: false };
+                walk.accesses().for_each(|access| hierarchy.access(table.translate(access)));
+                hierarchy.memory().reads
+            };
+            pass(&mut hierarchy);
+            let misses = pass(&mut hierarchy);
+            let frames: Vec<u64> = (0..buffer_pages).map(|page| table.frame(page).0).collect();
+            let sum = conflict_sum(&frames, 64);
+            let cycles = buffer_pages * 256 + misses * PENALTY;
+            // One base for all seeds: the line is straight and its slope is 256 lines x the penalty.
+            assert_eq!(*base.get_or_insert(cycles - sum * 256 * PENALTY), cycles - sum * 256 * PENALTY, "seed {seed}");
+        }
+        assert_eq!(base, Some(buffer_pages * 256), "without conflicts every access hits");
+    }
+}
+
+#[test]
+fn the_histograms_of_1993_have_the_sums_of_the_table() {
+    // [Hanemaaijer1993], rows of the table: p(1), p(2), p(3)... and sum.
+    let rows: [(&[u64], u64); 9] = [
+        (&[64], 0),
+        (&[60, 2], 4),
+        (&[38, 13], 26),
+        (&[36, 14], 28),
+        (&[32, 8, 4, 1], 32),
+        (&[27, 14, 3], 37),
+        (&[25, 15, 3], 39),
+        (&[22, 15, 4], 42),
+        (&[24, 14, 4], 40),
+    ];
+    for (histogram, sum) in rows {
+        let mut frames = Vec::new();
+        let mut place = 0;
+        for (count, places) in (1..).zip(histogram) {
+            for _ in 0..*places {
+                frames.extend((0..count).map(|row| row * 64 + place));
+                place += 1;
+            }
+        }
+        assert_eq!(conflict_sum(&frames, 64), sum, "{histogram:?}");
+    }
+}
+
+#[test]
+fn a_partition_of_the_i7_2600_takes_4096_lines_to_refill() {
+    // [Kim2013, §5.1]: 8 MiB in 32 colors, 256 KiB each: 4096 lines of 64 bytes.
+    let machine = DescribedMachine::named("i7-2600").unwrap();
+    assert_eq!(machine.colors().last().unwrap().1, 32);
+    let mut hierarchy = machine.hierarchy(1).unwrap();
+    let colors = vec![Color(7)];
+    let mut table = PageTable::new(Bytes(4096), Allocation::Colored { colors, color_count: 32 });
+    let walk = Workload::Walk { area: Bytes(256 << 10), stride: Bytes(64), passes: 1, write: false };
+    let mut pass = |hierarchy: &mut Hierarchy| {
+        hierarchy.reset_counts();
+        walk.accesses().for_each(|access| hierarchy.access(table.translate(access)));
+        hierarchy.memory().reads
+    };
+    assert_eq!(pass(&mut hierarchy), 4096);
+    assert_eq!(pass(&mut hierarchy), 0, "the partition holds all 64 pages");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// [Kim2013]: two tasks on two CPUs of the i7-2600, with disjoint colors, disjoint ways, or both, never evict each other.
+    #[test]
+    fn tasks_in_partitions_of_their_own_never_evict_each_other(
+        split in 1u16..31,
+        way_split in 1u32..15,
+        by_colors: bool,
+        by_ways: bool,
+        accesses in proptest::collection::vec((0u64..3000, 0u64..64, any::<bool>(), 0u16..2), 2000..4000),
+    ) {
+        let machine = DescribedMachine::named("i7-2600").unwrap();
+        let mut hierarchy = machine.hierarchy(2).unwrap();
+        let last = CacheId(0);
+        hierarchy.watch(last);
+        let granted = |task: u16| match (by_colors, task) {
+            (false, _) => (0..2).map(Color).collect(),
+            (true, 0) => (0..split).take(2).map(Color).collect(),
+            (true, _) => (split..32).take(2).map(Color).collect::<Vec<_>>(),
+        };
+        let mut tables = [0, 1].map(|task| {
+            let table = PageTable::new(Bytes(4096), Allocation::Colored { colors: granted(task), color_count: 32 });
+            table.starting_at(u64::from(task) * 10_000)
+        });
+        if by_ways {
+            hierarchy.limit_ways(0, last, WayMask((1 << way_split) - 1)).unwrap();
+            hierarchy.limit_ways(1, last, WayMask(0xffff & !((1 << way_split) - 1))).unwrap();
+        }
+        for (page, line, write, task) in accesses {
+            let address = (page << 12) | ((line / 16) << 6);
+            let access = if write { Access::write(address) } else { Access::read(address) };
+            let physical = tables[usize::from(task)].translate(access);
+            hierarchy.access_by(CpuId(u32::from(task)), task, physical);
+        }
+        let interference = hierarchy.interference(last).unwrap();
+        if by_colors || by_ways {
+            prop_assert_eq!(interference.between_tasks(), 0, "{:?}", interference);
+            prop_assert!(interference.misses.iter().all(|causes| causes.extrinsic == 0));
+        } else {
+            prop_assert!(interference.between_tasks() > 0, "the tasks share everything");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Holds the counts of `isochrome simulate` equal to those of independent simulators: equal, not close.
+
+    python3 -m venv /tmp/rivals && /tmp/rivals/bin/pip install pycachesim
+    cargo build --release -p isochrome-cli
+    /tmp/rivals/bin/python scripts/rivals.py target/release/isochrome
+
+pycachesim (PyPI): LRU, write-back, write-allocate, one to three levels, random traces of a million reads and writes each.
+Cachegrind (Debian: valgrind): data references and first-level data misses of a program, a tag-only LRU cache, against the trace
+that lackey takes of the same program. A modify is one reference there and a read and a write here; the write always hits.
+"""
+
+import json
+import random
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+LINE = 64
+
+
+def isochrome(command, levels, trace, form, *options):
+    levels = [argument for level in levels for argument in ("--level", level)]
+    output = subprocess.run(
+        [command, "simulate", "--json", *levels, "--trace", trace, "--format", form, *options],
+        check=True, capture_output=True,
+    ).stdout
+    return json.loads(output)
+
+
+def pycachesim(shapes, accesses):
+    import cachesim
+
+    below, caches = None, []
+    for number, (sets, ways) in reversed(list(enumerate(shapes, 1))):
+        below = cachesim.Cache(f"L{number}", sets, ways, LINE, "LRU", load_from=below, store_to=below)
+        caches.insert(0, below)
+    memory = cachesim.MainMemory()
+    memory.load_to(caches[-1])
+    memory.store_from(caches[-1])
+    simulator = cachesim.CacheSimulator(caches[0], memory)
+    for address, write in accesses:
+        if write:
+            simulator.store(address, 1)
+        else:
+            simulator.load(address, 1)
+    stats = [cache.stats() for cache in caches]
+    keys = ("LOAD_count", "STORE_count", "MISS_count", "EVICT_count")
+    return [{key: stat[key] for key in keys} for stat in stats]
+
+
+def against_pycachesim(command, folder):
+    random_numbers = random.Random(1)
+    cases = [[(64, 8)], [(16, 2), (64, 4)], [(64, 8), (1024, 8)], [(8, 4), (32, 2), (64, 16)], [(32, 1), (128, 1)]]
+    for shapes in cases:
+        lines = 2 * shapes[-1][0] * shapes[-1][1]
+        # Below 2^31: its Python interface cuts addresses to 32 bits.
+        accesses = [(random_numbers.randrange(lines) * LINE, random_numbers.random() < 0.4) for _ in range(1_000_000)]
+        trace = Path(folder, "trace.u64")
+        trace.write_bytes(b"".join(struct.pack("<Q", address | write << 63) for address, write in accesses))
+        levels = [f"{sets * ways * LINE}:{ways}:{LINE}:lru:wb:wa" for sets, ways in shapes]
+        ours = isochrome(command, levels, trace, "u64", "--pycachesim")
+        theirs = pycachesim(shapes, accesses)
+        # There, a write that misses loads its line first: one more load, and the only count of the miss.
+        ours = [
+            {
+                "LOAD_count": level["reads"] + level["write_misses"],
+                "STORE_count": level["writes"],
+                "MISS_count": level["read_misses"] + level["write_misses"],
+                "EVICT_count": level["writebacks"],
+            }
+            for level in ours["levels"]
+        ]
+        assert ours == theirs, f"{shapes}:\n  isochrome  {ours}\n  pycachesim {theirs}"
+        print(f"pycachesim: equal on {len(accesses)} accesses, sets and ways {shapes}")
+
+
+# Cachegrind counts an access to two lines as one, and lackey's trace must be of the very same run: a program without a library,
+# whose every access lies within a line and which sees neither arguments nor environment.
+PROGRAM = """
+static double a[64][64], b[64][64], c[64][64];
+static unsigned next[4096];
+static int run(void) {
+    unsigned i, j, k, here = 0, seed = 1;
+    for (i = 0; i < 64; i++) for (j = 0; j < 64; j++) for (k = 0; k < 64; k++) c[i][j] += a[i][k] * b[k][j];
+    for (i = 0; i < 4096; i++) { seed = seed * 1103515245u + 12345u; next[i] = (seed >> 8) & 4095; }
+    for (i = 0; i < 400000; i++) { here = next[here] ^ (i & 4095); next[here] += 1; here &= 4095; next[here] &= 4095; }
+    return here & 1;
+}
+void _start(void) {
+    int code = run() & 0;
+    __asm__ volatile("syscall" : : "a"(60), "D"(code) : "memory");
+}
+"""
+
+
+def against_cachegrind(command, folder):
+    source, program, trace = (Path(folder, name) for name in ("program.c", "program", "trace.lackey"))
+    source.write_text(PROGRAM)
+    subprocess.run(["cc", "-O1", "-fno-tree-vectorize", "-static", "-nostdlib", "-o", program, source], check=True)
+    with open(trace, "w") as stream:
+        subprocess.run(["valgrind", "--tool=lackey", "--trace-mem=yes", "--basic-counts=no", program], check=True, stderr=stream)
+    with open(trace) as stream:
+        modifies = sum(text.startswith(" M") for text in stream)
+    for sets, ways, line in [(64, 8, 64), (32, 2, 64), (128, 4, 32), (256, 1, 64)]:
+        output = subprocess.run(
+            ["valgrind", "--tool=cachegrind", "--cache-sim=yes", "--cachegrind-out-file=/dev/null",
+             f"--D1={sets * ways * line},{ways},{line}", program],
+            check=True, capture_output=True, text=True,
+        ).stderr
+
+        def pair(label):
+            found = re.search(label + r"\s*:[^(]*\(\s*([\d,]+) rd\s*\+\s*([\d,]+) wr", output)
+            return [int(number.replace(",", "")) for number in found.groups()]
+
+        theirs = pair("D +refs") + pair("D1 +misses")
+        counts = isochrome(command, [f"{sets * ways * line}:{ways}:{line}:lru:wb:wa"], trace, "lackey", "--data-only")["levels"][0]
+        ours = [counts["reads"], counts["writes"] - modifies, counts["read_misses"], counts["write_misses"]]
+        assert ours == theirs, f"{sets} sets of {ways} ways of {line} bytes:\n  isochrome  {ours}\n  cachegrind {theirs}"
+        print(f"cachegrind: equal on {sum(theirs[:2])} references, {sets} sets of {ways} ways of {line} bytes: {theirs[2:]} misses")
+
+
+def main():
+    command = sys.argv[1] if len(sys.argv) > 1 else "target/release/isochrome"
+    with tempfile.TemporaryDirectory() as folder:
+        against_pycachesim(command, folder)
+        against_cachegrind(command, folder)
+
+
+if __name__ == "__main__":
+    main()
