@@ -4,7 +4,7 @@
 //! accesses the program computes for a fixed time per access, stated with each workload. A flood writes as many lines of fresh
 //! frames as the second level holds.
 
-use isochrome_model::sim::{Access, Allocation, CacheId, DescribedMachine, Hierarchy, PageTable};
+use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, PageTable};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 use isochrome_model::workload::Workload;
 
@@ -23,7 +23,6 @@ use Condition::{Alone, Partitioned, SingleWriter, Unpartitioned};
 struct Run {
     machine: DescribedMachine,
     hierarchy: Hierarchy,
-    data: [CacheId; 2],
     pages: PageTable,
     colors: u16,
     own: Vec<Color>,
@@ -41,17 +40,7 @@ impl Run {
             Alone | Unpartitioned => Allocation::Sequential { first: FrameNumber(0) },
             Partitioned | SingleWriter => Allocation::Colored { colors: own.clone(), color_count: colors },
         };
-        // Caches are added from the outermost in: the second level, the data level above it, the instruction level.
-        Run {
-            hierarchy,
-            data: [CacheId(1), CacheId(0)],
-            pages: PageTable::new(PAGE, allocation),
-            colors,
-            own,
-            condition,
-            floods: 0,
-            machine,
-        }
+        Run { hierarchy, pages: PageTable::new(PAGE, allocation), colors, own, condition, floods: 0, machine }
     }
 
     fn flood(&mut self) {
@@ -87,7 +76,7 @@ impl Run {
             let physical = self.pages.translate(*access);
             self.hierarchy.access(physical);
         }
-        self.machine.cycles(&self.hierarchy, &self.data)
+        self.hierarchy.cycles()
     }
 }
 

@@ -1,12 +1,9 @@
 //! The papers' machines run again.
 
 use isochrome_model::geometry::Geometry;
-use isochrome_model::sim::{
-    Access, Allocation, CacheId, DescribedMachine, Hierarchy, Kind, Level, PageTable, Semantics, WayMask,
-};
-use isochrome_model::units::{Bytes, Color, CpuId};
+use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, Kind, Level, PageTable, Semantics};
+use isochrome_model::units::{Bytes, Color};
 use isochrome_model::workload::Workload;
-use proptest::prelude::*;
 
 fn level(kib: u64, ways: u32, line: u64) -> Level {
     Level::lru("L", Geometry::of_size(Bytes(kib << 10), ways, Bytes(line)).unwrap())
@@ -182,49 +179,4 @@ fn a_partition_of_the_i7_2600_takes_4096_lines_to_refill() {
     };
     assert_eq!(pass(&mut hierarchy), 4096);
     assert_eq!(pass(&mut hierarchy), 0, "the partition holds all 64 pages");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
-
-    /// [Kim2013]: two tasks on two CPUs of the i7-2600, with disjoint colors, disjoint ways, or both, never evict each other.
-    #[test]
-    fn tasks_in_partitions_of_their_own_never_evict_each_other(
-        split in 1u16..31,
-        way_split in 1u32..15,
-        by_colors: bool,
-        by_ways: bool,
-        accesses in proptest::collection::vec((0u64..3000, 0u64..64, any::<bool>(), 0u16..2), 2000..4000),
-    ) {
-        let machine = DescribedMachine::named("i7-2600").unwrap();
-        let mut hierarchy = machine.hierarchy(2).unwrap();
-        let last = CacheId(0);
-        hierarchy.watch(last);
-        let granted = |task: u16| match (by_colors, task) {
-            (false, _) => (0..2).map(Color).collect(),
-            (true, 0) => (0..split).take(2).map(Color).collect(),
-            (true, _) => (split..32).take(2).map(Color).collect::<Vec<_>>(),
-        };
-        let mut tables = [0, 1].map(|task| {
-            let table = PageTable::new(Bytes(4096), Allocation::Colored { colors: granted(task), color_count: 32 });
-            table.starting_at(u64::from(task) * 10_000)
-        });
-        if by_ways {
-            hierarchy.limit_ways(0, last, WayMask((1 << way_split) - 1)).unwrap();
-            hierarchy.limit_ways(1, last, WayMask(0xffff & !((1 << way_split) - 1))).unwrap();
-        }
-        for (page, line, write, task) in accesses {
-            let address = (page << 12) | ((line / 16) << 6);
-            let access = if write { Access::write(address) } else { Access::read(address) };
-            let physical = tables[usize::from(task)].translate(access);
-            hierarchy.access_by(CpuId(u32::from(task)), task, physical);
-        }
-        let interference = hierarchy.interference(last).unwrap();
-        if by_colors || by_ways {
-            prop_assert_eq!(interference.between_tasks(), 0, "{:?}", interference);
-            prop_assert!(interference.misses.iter().all(|causes| causes.extrinsic == 0));
-        } else {
-            prop_assert!(interference.between_tasks() > 0, "the tasks share everything");
-        }
-    }
 }

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
+use super::cache::Slot;
+use super::{Counts, Level};
+use crate::units::Bytes;
+
 /// Misses of one task at one cache, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Causes {
-    /// The line was never there.
+    /// The line was never there (or, of a write that goes around, never installed).
     pub cold: u64,
     /// The task's own lines displaced it, and would have in a fully associative LRU cache of the same size as well.
     pub capacity: u64,
@@ -17,13 +21,43 @@ pub struct Causes {
     pub extrinsic: u64,
 }
 
-/// What happened at one cache, by task.
+/// What lines of one color did for one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Events; write-backs are those of the task's lines, whoever displaced them.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Misses by cause. Lines that a victim cache is given are no misses of anybody.
+    pub causes: Causes,
+    /// Lines of the task that others displaced.
+    pub lost: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        let (counts, causes) = (&mut self.counts, &mut self.causes);
+        counts.reads += other.counts.reads;
+        counts.writes += other.counts.writes;
+        counts.read_misses += other.counts.read_misses;
+        counts.write_misses += other.counts.write_misses;
+        counts.writebacks += other.counts.writebacks;
+        causes.cold += other.causes.cold;
+        causes.capacity += other.causes.capacity;
+        causes.conflict += other.causes.conflict;
+        causes.extrinsic += other.causes.extrinsic;
+        self.lost += other.lost;
+    }
+}
+
+/// What happened at one cache, by task. Tables end where nothing more happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interference {
-    /// Misses by task.
-    pub misses: Vec<Causes>,
-    /// Row: the task whose access evicted; column: the task whose line went.
+    /// Row: the task; column: the color.
+    pub tallies: Vec<Vec<Tally>>,
+    /// Row: the task whose line came; column: the task whose line went.
     pub evictions: Vec<Vec<u64>>,
+    /// Extrinsic misses. Row: the task that had displaced the line; column: the task that missed it.
+    pub extrinsic_by: Vec<Vec<u64>>,
 }
 
 impl Interference {
@@ -34,47 +68,100 @@ impl Interference {
         };
         self.evictions.iter().enumerate().map(off_diagonal).sum()
     }
+
+    /// Everything a task did here, in all colors.
+    pub fn of_task(&self, task: u16) -> Tally {
+        let mut sum = Tally::default();
+        self.tallies.get(usize::from(task)).into_iter().flatten().for_each(|tally| sum += *tally);
+        sum
+    }
+}
+
+/// The element at `index`, of a list that grows as needed.
+pub(super) fn at_least<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
+    if list.len() <= index {
+        list.resize(index + 1, T::default());
+    }
+    &mut list[index]
+}
+
+/// How a line is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touch {
+    Read,
+    Write,
+    /// A line that a victim cache is given.
+    Given,
 }
 
 /// Watches one cache.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     pub seen: Interference,
-    /// The task that displaced each line that was there once and is not now.
+    level: Level,
+    page_bytes: Bytes,
+    /// The task that displaced each sector that was there once and is not now.
     displaced_by: HashMap<u64, u16>,
     shadow: FullyAssociative,
 }
 
 impl Watch {
-    pub fn new(lines: usize) -> Watch {
-        let shadow = FullyAssociative { capacity: lines, now: 0, stamps: HashMap::new(), lines: BTreeMap::new() };
-        Watch { seen: Interference::default(), displaced_by: HashMap::new(), shadow }
+    pub fn new(level: &Level, page_bytes: Bytes) -> Watch {
+        let capacity = level.geometry.set_count as usize * level.geometry.ways as usize;
+        let shadow = FullyAssociative { capacity, now: 0, stamps: HashMap::new(), lines: BTreeMap::new() };
+        let (seen, displaced_by) = (Interference::default(), HashMap::new());
+        Watch { seen, level: level.clone(), page_bytes, displaced_by, shadow }
     }
 
-    pub fn access(&mut self, task: u16, line: u64, hit: bool) {
+    /// A task touches a line of which the sectors `missing` were needed and not there.
+    pub fn access(&mut self, task: u16, line: u64, touch: Touch, missing: u32) {
         let hit_in_shadow = self.shadow.access(line);
-        if hit {
+        let color = self.color_of(line);
+        let tally = at_least(at_least(&mut self.seen.tallies, usize::from(task)), color);
+        let (count, misses) = match touch {
+            Touch::Read => (&mut tally.counts.reads, &mut tally.counts.read_misses),
+            Touch::Write | Touch::Given => (&mut tally.counts.writes, &mut tally.counts.write_misses),
+        };
+        *count += 1;
+        if missing == 0 {
             return;
         }
-        let misses = &mut self.seen.misses;
-        misses.resize(misses.len().max(usize::from(task) + 1), Causes::default());
-        let causes = &mut misses[usize::from(task)];
-        match self.displaced_by.remove(&line) {
-            None => causes.cold += 1,
-            Some(by) if by != task => causes.extrinsic += 1,
-            Some(_) if hit_in_shadow => causes.conflict += 1,
-            Some(_) => causes.capacity += 1,
+        *misses += 1;
+        let mut displaced_by = None;
+        for sector in (0..32).filter(|sector| missing >> sector & 1 == 1) {
+            let found = self.displaced_by.remove(&(line * u64::from(self.level.sectors) + sector));
+            displaced_by = displaced_by.or(found);
+        }
+        if touch == Touch::Given {
+            return;
+        }
+        match displaced_by {
+            None => tally.causes.cold += 1,
+            Some(by) if by != task => {
+                tally.causes.extrinsic += 1;
+                let by_whom = at_least(&mut self.seen.extrinsic_by, usize::from(by));
+                *at_least(by_whom, usize::from(task)) += 1;
+            }
+            Some(_) if hit_in_shadow => tally.causes.conflict += 1,
+            Some(_) => tally.causes.capacity += 1,
         }
     }
 
-    pub fn eviction(&mut self, by: u16, of: u16, line: u64) {
-        self.displaced_by.insert(line, by);
-        let tasks = usize::from(by.max(of)) + 1;
-        let evictions = &mut self.seen.evictions;
-        let tasks = tasks.max(evictions.len());
-        evictions.resize(tasks, Vec::new());
-        evictions.iter_mut().for_each(|row| row.resize(tasks, 0));
-        evictions[usize::from(by)][usize::from(of)] += 1;
+    /// A line leaves because of a line of the task `by`.
+    pub fn eviction(&mut self, by: u16, gone: &Slot) {
+        for sector in (0..32).filter(|sector| gone.valid >> sector & 1 == 1) {
+            self.displaced_by.insert(gone.line * u64::from(self.level.sectors) + sector, by);
+        }
+        let color = self.color_of(gone.line);
+        let tally = at_least(at_least(&mut self.seen.tallies, usize::from(gone.owner)), color);
+        tally.counts.writebacks += u64::from(gone.dirty.count_ones());
+        tally.lost += u64::from(gone.owner != by);
+        *at_least(at_least(&mut self.seen.evictions, usize::from(by)), usize::from(gone.owner)) += 1;
+    }
+
+    fn color_of(&self, line: u64) -> usize {
+        let address = line << self.level.geometry.line_bytes.0.trailing_zeros();
+        usize::from(self.level.color_of(address, self.page_bytes).0)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CacheId, ConfigError, Hierarchy, Level, Semantics};
+use super::{ConfigError, Costs, Hierarchy, Level, Semantics};
 use crate::machine::Holds;
 use crate::units::{Bytes, Color};
 
@@ -43,7 +43,8 @@ pub struct DescribedLevel {
     pub cache: Level,
 }
 
-/// Cycles that each event takes, simply added up: nothing overlaps, except writes behind a write buffer.
+/// Cycles that each event takes, simply added up: nothing overlaps, except writes behind a write buffer. An instruction fetch that
+/// its first level answers takes one cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
@@ -57,6 +58,24 @@ pub struct Timing {
     pub memory_read_cycles: u64,
     /// A line, or a word written through, written to memory.
     pub memory_write_cycles: u64,
+    /// Writes to memory that a write buffer takes without the CPU having to wait; 0 where it waits for each.
+    #[serde(default)]
+    pub write_buffer_entries: u32,
+}
+
+impl Timing {
+    /// Every access one cycle, wherever its line is found, on a machine with `levels` data levels: a clock that counts accesses.
+    pub fn by_accesses(levels: usize) -> Timing {
+        let nothing = vec![0; levels.saturating_sub(1)];
+        Timing {
+            access_cycles: 1,
+            read_cycles: nothing.clone(),
+            write_cycles: nothing,
+            memory_read_cycles: 0,
+            memory_write_cycles: 0,
+            write_buffer_entries: 0,
+        }
+    }
 }
 
 macro_rules! texts {
@@ -90,32 +109,59 @@ impl DescribedMachine {
         TEXTS.iter().map(|(name, _)| *name)
     }
 
-    /// The caches of `cpus` CPUs: each its own, and one of every shared level.
+    /// The caches of `cpus` CPUs: each its own, and one of every shared level. Of several CPUs, the caches of CPU i are called
+    /// `NAME.i`.
     pub fn hierarchy(&self, cpus: u32) -> Result<Hierarchy, ConfigError> {
         let wrong = |what: &str| Err(ConfigError::Hierarchy { what: format!("{}: {what}", self.name) });
+        let timing = &self.timing;
+        let data_levels = self.levels.iter().filter(|level| level.holds != Holds::Instruction).count();
+        if [&timing.read_cycles, &timing.write_cycles].iter().any(|cycles| cycles.len() + 1 != data_levels) {
+            return wrong("there is no time for each data level below the first");
+        }
         let mut hierarchy = Hierarchy::new(self.semantics);
+        let memory = Costs { read_cycles: timing.memory_read_cycles, write_cycles: timing.memory_write_cycles };
+        hierarchy.set_memory_costs(memory, timing.write_buffer_entries);
+        // Depth: data levels from this one out.
+        let mut add = |level: &DescribedLevel, name: &str, below, depth: usize| {
+            let id = hierarchy.add(level.cache.clone().named(name), below)?;
+            let costs = match (level.holds, data_levels - depth) {
+                (Holds::Instruction, _) => Costs { read_cycles: 1, write_cycles: 0 },
+                (_, 0) => Costs { read_cycles: timing.access_cycles, write_cycles: timing.access_cycles },
+                (_, n) => Costs { read_cycles: timing.read_cycles[n - 1], write_cycles: timing.write_cycles[n - 1] },
+            };
+            hierarchy.set_costs(id, costs);
+            Ok::<_, ConfigError>(Some(id))
+        };
         let (shared, private): (Vec<_>, Vec<_>) = self.levels.iter().rev().partition(|level| level.shared);
         let mut below = None;
-        for level in shared {
+        for (depth, level) in (1..).zip(&shared) {
             if level.holds != Holds::Unified {
                 return wrong("a shared level holds data and instructions");
             }
-            below = Some(hierarchy.add(level.cache.clone(), below)?);
+            below = add(level, &level.cache.name, below, depth)?;
         }
-        for _ in 0..cpus {
+        let mut entries = Vec::new();
+        for cpu in 0..cpus {
             let mut data = below;
             let mut instructions = below;
+            let mut depth = shared.len();
             for level in &private {
+                let name = &level.cache.name;
+                let name = if cpus > 1 { format!("{name}.{cpu}") } else { name.clone() };
+                depth += usize::from(level.holds != Holds::Instruction);
                 match level.holds {
                     Holds::Unified if data == instructions => {
-                        data = Some(hierarchy.add(level.cache.clone(), data)?);
+                        data = add(level, &name, data, depth)?;
                         instructions = data;
                     }
                     Holds::Unified => return wrong("a unified level lies above a split one"),
-                    Holds::Data => data = Some(hierarchy.add(level.cache.clone(), data)?),
-                    Holds::Instruction => instructions = Some(hierarchy.add(level.cache.clone(), instructions)?),
+                    Holds::Data => data = add(level, &name, data, depth)?,
+                    Holds::Instruction => instructions = add(level, &name, instructions, depth)?,
                 }
             }
+            entries.push((data, instructions));
+        }
+        for (data, instructions) in entries {
             match (data, instructions) {
                 (Some(data), Some(instructions)) => hierarchy.enter(data, instructions),
                 _ => return wrong("no cache for data or for instructions"),
@@ -128,24 +174,6 @@ impl DescribedMachine {
     pub fn colors(&self) -> Vec<(String, u32)> {
         let data = self.levels.iter().filter(|level| level.holds != Holds::Instruction);
         data.map(|level| (level.cache.name.clone(), level.cache.color_count(self.page_bytes))).collect()
-    }
-
-    /// Cycles of a run of one CPU, from the counts of its data levels.
-    pub fn cycles(&self, hierarchy: &Hierarchy, data: &[CacheId]) -> u64 {
-        let timing = &self.timing;
-        let first = hierarchy.counts(data[0]);
-        let lower = data[1..].iter().zip(timing.read_cycles.iter().zip(&timing.write_cycles));
-        let lower: u64 = lower
-            .map(|(id, (read, write))| {
-                let counts = hierarchy.counts(*id);
-                counts.reads * read + counts.writes * write
-            })
-            .sum();
-        let memory = hierarchy.memory();
-        (first.reads + first.writes) * timing.access_cycles
-            + lower
-            + memory.reads * timing.memory_read_cycles
-            + memory.writes * timing.memory_write_cycles
     }
 }
 
@@ -162,6 +190,12 @@ impl Level {
         }
     }
 
+    /// Whether pages of different colors share no set: not where the sets are no whole number of pages.
+    pub fn colors_are_disjoint(&self, page_bytes: Bytes) -> bool {
+        let bytes = self.geometry.set_count * self.geometry.line_bytes.0;
+        matches!(self.index, super::Index::Xor(_)) || bytes.is_multiple_of(page_bytes.0)
+    }
+
     /// Color of a page at a physical address.
     pub fn color_of(&self, address: u64, page_bytes: Bytes) -> Color {
         Color((address / page_bytes.0 % u64::from(self.color_count(page_bytes))) as u16)
@@ -171,6 +205,7 @@ impl Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::Access;
 
     #[test]
     fn every_description_can_be_modeled_and_says_its_sources() {
@@ -198,5 +233,37 @@ mod tests {
             assert_eq!(colors.first().unwrap().1, 1, "{name}: the first level has one color");
             assert_eq!(colors.last().unwrap().1, expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_write_buffer_hides_writes_until_it_is_full() {
+        let machine = |write_buffer_entries| {
+            let text = "256:2:32:lru:wt:nwa";
+            let cache = text.parse::<Level>().unwrap().named("L1");
+            let level = DescribedLevel { holds: Holds::Unified, shared: false, cache };
+            let mut timing = Timing::by_accesses(1);
+            (timing.memory_read_cycles, timing.memory_write_cycles) = (50, 10);
+            timing.write_buffer_entries = write_buffer_entries;
+            let mut machine = DescribedMachine::named("zen3").unwrap();
+            (machine.levels, machine.timing) = (vec![level], timing);
+            machine.hierarchy(1).unwrap()
+        };
+        let cycles = |write_buffer_entries, writes: u64| {
+            let mut hierarchy = machine(write_buffer_entries);
+            (0..writes).for_each(|i| hierarchy.access(Access::write(i * 32)));
+            hierarchy.cycles()
+        };
+        // One cycle per store, and ten for memory unless there is room: of the 4th store, made at 3 and one cycle long, the first
+        // write is done at 1 + 10 = 11; then one store per write.
+        assert_eq!(cycles(0, 10), 110);
+        assert_eq!([1, 2, 3, 4, 5].map(|writes| cycles(3, writes)), [1, 2, 3, 11, 21]);
+        // A read overtakes the writes, and meanwhile they are done.
+        let mut hierarchy = machine(3);
+        (0..3).for_each(|i| hierarchy.access(Access::write(i * 32)));
+        hierarchy.access(Access::read(1 << 20));
+        assert_eq!(hierarchy.cycles(), 3 + 51);
+        hierarchy.reset_counts();
+        (0..3).for_each(|i| hierarchy.access(Access::write(i * 32)));
+        assert_eq!(hierarchy.cycles(), 3);
     }
 }

@@ -1,11 +1,13 @@
 //! Caches above caches above memory.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Slot, TaskId};
-use super::causes::{Interference, Watch};
+use super::causes::{Interference, Touch, Watch, at_least};
 use super::{ConfigError, Inclusion, Level, Semantics, WayMask, WriteHit, WriteMiss};
-use crate::units::CpuId;
+use crate::units::{Bytes, CpuId};
 
 /// What an access does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +45,16 @@ impl Access {
     /// Last byte, at the end of the address space at most.
     pub(crate) fn last(self) -> u64 {
         self.address.saturating_add(u64::from(self.bytes.max(1)) - 1)
+    }
+
+    /// Its parts in each of the pages of `1 << page_shift` bytes that it touches.
+    pub(crate) fn by_pages(self, page_shift: u32) -> impl Iterator<Item = Access> {
+        let last = self.last();
+        (self.address >> page_shift..=last >> page_shift).map(move |page| {
+            let address = self.address.max(page << page_shift);
+            let end = last.min(page << page_shift | ((1 << page_shift) - 1));
+            Access { address, bytes: (end - address + 1) as u32, kind: self.kind }
+        })
     }
 }
 
@@ -88,6 +100,49 @@ pub struct CacheId(pub usize);
 #[derive(Clone, Copy, Debug)]
 struct Context {
     task: TaskId,
+    /// Stores go through to memory, whatever the levels do otherwise.
+    write_through: bool,
+}
+
+impl Context {
+    /// A line on its way down makes room for itself on behalf of the task whose line it is, not of the one that displaced it.
+    fn owner(slot: Slot) -> Context {
+        Context { task: slot.owner, write_through: false }
+    }
+}
+
+/// Cycles that a read or a write of a cache takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// By a read.
+    pub read_cycles: u64,
+    /// By a write.
+    pub write_cycles: u64,
+}
+
+/// Writes on their way to memory behind the back of the CPU.
+#[derive(Clone, Debug, Default)]
+struct WriteBuffer {
+    /// Writes that fit; without any, writes are waited for.
+    entries: usize,
+    /// When each of them will be done, in order.
+    done_at: VecDeque<u64>,
+}
+
+impl WriteBuffer {
+    /// Takes a write that lasts `cycles` at the time `now`; returns the time from which the CPU can go on.
+    fn accept(&mut self, now: u64, cycles: u64) -> u64 {
+        if self.entries == 0 {
+            return now + cycles;
+        }
+        while self.done_at.front().is_some_and(|done| *done <= now) {
+            self.done_at.pop_front();
+        }
+        let free_at = if self.done_at.len() < self.entries { now } else { self.done_at.pop_front().unwrap_or(now) };
+        let begins = self.done_at.back().copied().unwrap_or(free_at).max(free_at);
+        self.done_at.push_back(begins + cycles);
+        free_at
+    }
 }
 
 /// A write on its way down.
@@ -111,6 +166,12 @@ pub struct Hierarchy {
     entries: Vec<[CacheId; 2]>,
     /// Ways each task may fill, per cache; everything where the table ends.
     way_masks: Vec<Vec<WayMask>>,
+    memory_costs: Costs,
+    write_buffer: WriteBuffer,
+    /// The time, in cycles, of the CPU whose access is under way.
+    clock: u64,
+    /// When counting began.
+    began: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +181,7 @@ struct Node {
     below: Option<CacheId>,
     above: Vec<CacheId>,
     watch: Option<Box<Watch>>,
+    costs: Costs,
 }
 
 impl Hierarchy {
@@ -143,6 +205,10 @@ impl Hierarchy {
             semantics,
             entries: Vec::new(),
             way_masks: Vec::new(),
+            memory_costs: Costs::default(),
+            write_buffer: WriteBuffer::default(),
+            clock: 0,
+            began: 0,
         }
     }
 
@@ -168,6 +234,7 @@ impl Hierarchy {
             below,
             above: Vec::new(),
             watch: None,
+            costs: Costs::default(),
         });
         Ok(id)
     }
@@ -201,10 +268,57 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// From now on, finds out at this cache why lines are missing.
-    pub fn watch(&mut self, CacheId(cache): CacheId) {
+    /// What reads and writes of a cache cost.
+    pub fn set_costs(&mut self, CacheId(cache): CacheId, costs: Costs) {
+        self.caches[cache].costs = costs;
+    }
+
+    /// What transfers from and to memory cost. A write buffer of some entries takes writes to memory until it is full and
+    /// empties itself one write after the other; reads overtake it. One buffer serves all CPUs.
+    pub fn set_memory_costs(&mut self, costs: Costs, write_buffer_entries: u32) {
+        self.memory_costs = costs;
+        self.write_buffer = WriteBuffer { entries: write_buffer_entries as usize, done_at: VecDeque::new() };
+    }
+
+    /// Cycles of all accesses since the counts were reset; nothing overlaps except writes in the write buffer.
+    pub fn cycles(&self) -> u64 {
+        self.clock - self.began
+    }
+
+    /// The time at which the last access ended.
+    pub fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Says at which time the next access begins: of several CPUs, each has its own.
+    pub fn set_clock(&mut self, cycles: u64) {
+        self.clock = cycles;
+    }
+
+    /// The caches of this name; of several CPUs, their caches `NAME.0`, `NAME.1`...
+    pub fn caches_named(&self, name: &str) -> Vec<CacheId> {
+        let is_it = |found: &str| match found.strip_prefix(name) {
+            Some("") => true,
+            Some(rest) => rest.strip_prefix('.').is_some_and(|cpu| cpu.parse::<u32>().is_ok()),
+            None => false,
+        };
+        (0..self.caches.len()).map(CacheId).filter(|CacheId(id)| is_it(&self.caches[*id].cache.level.name)).collect()
+    }
+
+    /// What a cache is like.
+    pub fn level(&self, CacheId(cache): CacheId) -> &Level {
+        &self.caches[cache].cache.level
+    }
+
+    /// All caches, innermost first (in the reverse of the order in which they were added).
+    pub fn caches(&self) -> impl Iterator<Item = (CacheId, &Level)> {
+        self.caches.iter().enumerate().rev().map(|(id, node)| (CacheId(id), &node.cache.level))
+    }
+
+    /// From now on, finds out at this cache who misses and why, by the colors of pages of `page_bytes`.
+    pub fn watch(&mut self, CacheId(cache): CacheId, page_bytes: Bytes) {
         let node = &mut self.caches[cache];
-        node.watch = Some(Box::new(Watch::new(node.cache.slots().len())));
+        node.watch = Some(Box::new(Watch::new(&node.cache.level, page_bytes)));
     }
 
     /// What was found out at a watched cache.
@@ -219,9 +333,17 @@ impl Hierarchy {
 
     /// One access of `task` on `cpu`.
     pub fn access_by(&mut self, cpu: CpuId, task: u16, access: Access) {
+        self.access_with(cpu, access, Context { task, write_through: false });
+    }
+
+    /// One access of `task` on `cpu` to a page that is cached write-through: no level keeps a store of it to itself.
+    pub fn access_through(&mut self, cpu: CpuId, task: u16, access: Access) {
+        self.access_with(cpu, access, Context { task, write_through: true });
+    }
+
+    fn access_with(&mut self, cpu: CpuId, access: Access, context: Context) {
         let [data, instructions] = self.entries[cpu.0 as usize];
         let CacheId(entry) = if access.kind == Kind::Fetch { instructions } else { data };
-        let context = Context { task };
         let shift = self.caches[entry].cache.line_shift();
         let (first, last) = (access.address >> shift, access.last() >> shift);
         for line in first..=last {
@@ -254,6 +376,7 @@ impl Hierarchy {
     /// Forgets all counts; the caches keep their contents.
     pub fn reset_counts(&mut self) {
         self.memory = MemoryCounts::default();
+        self.began = self.clock;
         self.caches.iter_mut().for_each(|node| node.counts = Counts::default());
     }
 
@@ -270,9 +393,16 @@ impl Hierarchy {
         Some(Held { dirty: slot.dirty != 0, task: slot.owner })
     }
 
-    /// Lines each cache holds.
-    pub fn occupancy(&self, CacheId(cache): CacheId) -> u64 {
-        self.caches[cache].cache.slots().iter().filter(|slot| slot.valid != 0).count() as u64
+    /// Lines a cache holds now: those of task i of color j of pages of `page_bytes` in row i, column j.
+    pub fn occupancy(&self, CacheId(cache): CacheId, page_bytes: Bytes) -> Vec<Vec<u64>> {
+        let cache = &self.caches[cache].cache;
+        let mut lines: Vec<Vec<u64>> = Vec::new();
+        for slot in cache.slots().iter().filter(|slot| slot.valid != 0) {
+            let color = cache.level.color_of(slot.line << cache.line_shift(), page_bytes);
+            let of_task = at_least(&mut lines, usize::from(slot.owner));
+            *at_least(of_task, usize::from(color.0)) += 1;
+        }
+        lines
     }
 
     /// Lays lines into an empty cache, each set's least recently used first.
@@ -299,6 +429,7 @@ impl Hierarchy {
     fn read(&mut self, cache: Option<CacheId>, address: u64, bytes: u64, context: Context) -> bool {
         let Some(CacheId(id)) = cache else {
             self.memory.reads += 1;
+            self.clock += self.memory_costs.read_cycles;
             return false;
         };
         let shift = self.caches[id].cache.line_shift();
@@ -313,14 +444,16 @@ impl Hierarchy {
     }
 
     fn read_line(&mut self, id: usize, line: u64, start: u64, bytes: u64, context: Context) -> bool {
-        let Node { cache, counts, below, watch, .. } = &mut self.caches[id];
+        let Node { cache, counts, below, watch, costs, .. } = &mut self.caches[id];
+        self.clock += costs.read_cycles;
         let set = cache.set_of(line);
         let needed = cache.sectors(start, bytes);
         let exclusive = cache.level.inclusion == Inclusion::Exclusive;
         counts.reads += 1;
         let found = cache.find(set, line);
         if let Some(watch) = watch {
-            watch.access(context.task, line, found.is_some());
+            let missing = needed & !found.map_or(0, |way| cache.slot(set, way).valid);
+            watch.access(context.task, line, Touch::Read, missing);
         }
         match found {
             Some(way) if cache.slot(set, way).valid & needed == needed => {
@@ -346,6 +479,7 @@ impl Hierarchy {
     fn write(&mut self, cache: Option<CacheId>, address: u64, bytes: u64, write: Write, context: Context) {
         let Some(CacheId(id)) = cache else {
             self.memory.writes += 1;
+            self.clock = self.write_buffer.accept(self.clock, self.memory_costs.write_cycles);
             return;
         };
         let shift = self.caches[id].cache.line_shift();
@@ -359,17 +493,21 @@ impl Hierarchy {
 
     fn write_line(&mut self, id: usize, line: u64, start: u64, bytes: u64, write: Write, context: Context) {
         let refresh = self.semantics.writes_refresh;
-        let Node { cache, counts, below, watch, .. } = &mut self.caches[id];
+        let Node { cache, counts, below, watch, costs, .. } = &mut self.caches[id];
+        self.clock += costs.write_cycles;
         let below = *below;
         let set = cache.set_of(line);
         let touched = cache.sectors(start, bytes);
         let (write_hit, write_miss) = (cache.level.write_hit, cache.level.write_miss);
-        let through = write_hit == WriteHit::Through;
+        let through = write_hit == WriteHit::Through || context.write_through && write == Write::Store;
         let dirty = if through || write == Write::Clean { 0 } else { touched };
         counts.writes += 1;
         let found = cache.find(set, line);
         if let Some(watch) = watch {
-            watch.access(context.task, line, found.is_some());
+            let missing = touched & !found.map_or(0, |way| cache.slot(set, way).valid);
+            // What a victim cache is given it does not miss.
+            let exclusive = cache.level.inclusion == Inclusion::Exclusive;
+            watch.access(context.task, line, if exclusive { Touch::Given } else { Touch::Write }, missing);
         }
         // A write-back may complete a line with missing sectors; a store needs the rest of its sector.
         let hit = found.filter(|way| cache.slot(set, *way).valid & touched == touched);
@@ -483,7 +621,7 @@ impl Hierarchy {
             && let Some(CacheId(under)) = below
             && self.caches[under].cache.level.inclusion == Inclusion::Exclusive
         {
-            self.write(below, slot.line << shift, bytes, Write::Clean, context);
+            self.write(below, slot.line << shift, bytes, Write::Clean, Context::owner(slot));
         }
     }
 
@@ -493,12 +631,18 @@ impl Hierarchy {
         let below = *below;
         let slot = std::mem::take(cache.slot(set, way));
         if let Some(watch) = watch {
-            watch.eviction(context.task, slot.owner, slot.line);
+            watch.eviction(context.task, &slot);
         }
         let (shift, sector_bytes) = (cache.line_shift(), cache.sector_bytes());
         counts.writebacks += u64::from(slot.dirty.count_ones());
         for sector in (0..32).filter(|sector| slot.dirty >> sector & 1 == 1) {
-            self.write(below, (slot.line << shift) + sector * sector_bytes, sector_bytes, Write::Back, context);
+            self.write(
+                below,
+                (slot.line << shift) + sector * sector_bytes,
+                sector_bytes,
+                Write::Back,
+                Context::owner(slot),
+            );
         }
         slot
     }

@@ -19,13 +19,14 @@ mod naive;
 mod paging;
 mod purge;
 mod replacement;
+pub mod scenario;
 mod simulator;
 
 pub use blocks::{UsefulBlocks, evicting_blocks};
-pub use causes::{Causes, Interference};
+pub use causes::{Causes, Interference, Tally};
 pub use curve::{MissCurve, StackDistances, misses_by_colors, misses_by_sets_and_ways};
 pub use described::{DescribedLevel, DescribedMachine, SCHEMA as DESCRIBED_SCHEMA, Timing};
-pub use hierarchy::{Access, CacheId, Counts, Held, Hierarchy, Kind, LevelCounts, MemoryCounts};
+pub use hierarchy::{Access, CacheId, Costs, Counts, Held, Hierarchy, Kind, LevelCounts, MemoryCounts};
 pub use level::{ConfigError, Inclusion, Index, Level, Semantics, WriteHit, WriteMiss};
 pub use lru::LruChain;
 pub use paging::{Allocation, PageTable};

@@ -1,6 +1,6 @@
 //! From virtual to physical addresses: the operating system's part in which sets a task uses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Access;
 use crate::units::{Bytes, Color, FrameNumber};
@@ -64,10 +64,12 @@ impl Allocation {
 pub struct PageTable {
     page_shift: u32,
     allocation: Allocation,
-    /// Frames handed out so far; of a colored table by its number in the machine, so that tasks do not share frames.
+    /// The lowest frame.
+    base: u64,
+    /// Frames handed out so far.
     next: u64,
     rng: fastrand::Rng,
-    taken: HashMap<u64, ()>,
+    taken: HashSet<u64>,
     frames: HashMap<u64, u64>,
 }
 
@@ -79,10 +81,11 @@ impl PageTable {
         if let Allocation::Colored { colors, .. } | Allocation::Free { colors, .. } = &allocation {
             assert!(!colors.is_empty(), "a task without colors has no memory");
         }
-        let (taken, frames) = (HashMap::new(), HashMap::new());
+        let (taken, frames) = (HashSet::new(), HashMap::new());
         PageTable {
             page_shift: page_bytes.0.trailing_zeros(),
             allocation,
+            base: 0,
             next: 0,
             rng: fastrand::Rng::with_seed(seed),
             taken,
@@ -90,13 +93,19 @@ impl PageTable {
         }
     }
 
-    /// Starts colored allocation at the `row`th frame of each color, so that several tasks can be granted the same colors.
-    pub fn starting_at(self, row: u64) -> PageTable {
-        let colors = if let Allocation::Colored { colors, .. } = &self.allocation { colors.len() as u64 } else { 1 };
-        PageTable { next: row * colors, ..self }
+    /// Lays all frames so much higher, so that tasks with tables of their own do not share frames. A multiple of the colors there
+    /// are leaves every frame its color.
+    pub fn starting_at(self, first: FrameNumber) -> PageTable {
+        PageTable { base: first.0, ..self }
     }
 
-    /// The frame of a page.
+    /// Whether there is a frame for this page.
+    pub fn has_frame_for(&self, page: u64) -> bool {
+        let full = matches!(self.allocation, Allocation::Random { frames, .. } if self.taken.len() as u64 == frames);
+        !full || self.frames.contains_key(&page)
+    }
+
+    /// The frame of a page; it panics where [`has_frame_for`](PageTable::has_frame_for) says no.
     pub fn frame(&mut self, page: u64) -> FrameNumber {
         if let Some(frame) = self.frames.get(&page) {
             return FrameNumber(*frame);
@@ -109,7 +118,7 @@ impl PageTable {
                 assert!((self.taken.len() as u64) < *frames, "all {frames} frames are taken");
                 loop {
                     let frame = self.rng.u64(0..*frames);
-                    if self.taken.insert(frame, ()).is_none() {
+                    if self.taken.insert(frame) {
                         break frame;
                     }
                 }
@@ -123,6 +132,7 @@ impl PageTable {
                 (first.0 + number) * u64::from(*color_count) + u64::from(color.0)
             }
         };
+        let frame = self.base + frame;
         self.frames.insert(page, frame);
         FrameNumber(frame)
     }
@@ -133,6 +143,11 @@ impl PageTable {
         let frame = self.frame(access.address >> self.page_shift);
         let bytes = u64::from(access.bytes).min((1 << self.page_shift) - offset) as u32;
         Access { address: frame.0 << self.page_shift | offset, bytes, ..access }
+    }
+
+    /// How frames are chosen.
+    pub fn allocation(&self) -> &Allocation {
+        &self.allocation
     }
 
     /// Pages that have a frame.
