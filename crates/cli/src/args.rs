@@ -56,6 +56,8 @@ pub enum Verb {
         after_help = "Examples:\n  isochrome simulate --machine zen3 --workload matmul\n  \
                       isochrome simulate --level 32K:8:64:lru:wb:wa --level 512K:8:64:lru:wb:wa --trace prog.din --json\n  \
                       valgrind --tool=lackey --trace-mem=yes ls 2>&1 | isochrome simulate --machine cortex-a72 --trace - --format lackey\n  \
+                      isochrome simulate --scenario examples/interference.toml --svg interference.svg\n  \
+                      isochrome simulate curve --level 1M:16:64 --workload fft:points=4096 --svg curve.svg\n  \
                       isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
     )]
     Simulate(SimulateOptions),
@@ -390,9 +392,26 @@ pub struct SimulateOptions {
     /// What runs on it.
     #[command(flatten)]
     pub program: Program,
+    /// Several tasks on a machine, instead of one program: a TOML file; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "levels", "policy", "pycachesim", "trace", "workload", "data_only"])]
+    pub scenario: Option<PathBuf>,
+    /// Draw here who evicted whom and whose lines lie in which color, of a scenario
+    #[arg(long, value_name = "FILE", requires = "scenario")]
+    pub svg: Option<PathBuf>,
+    /// Where the result goes.
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+/// Where a result goes.
+#[derive(Debug, Args)]
+pub struct ResultOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write the result here, as JSON
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Questions to the model.
@@ -406,18 +425,24 @@ pub enum SimulateQuestion {
         /// What runs on it.
         #[command(flatten)]
         program: Program,
-        /// Print JSON
+        /// Hold the misses of the fewest, of half and of all colors against the full simulator
         #[arg(long)]
-        json: bool,
+        verify: bool,
+        /// Draw the curve here
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+        /// Where the result goes.
+        #[command(flatten)]
+        result: ResultOptions,
     },
     /// What the floods of Loeser and Haertig achieve on the first two data levels
     Flood {
         /// The machine.
         #[command(flatten)]
         machine: ModeledMachine,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
+        /// Where the result goes.
+        #[command(flatten)]
+        result: ResultOptions,
     },
     /// The machines that come with isochrome
     Machines,

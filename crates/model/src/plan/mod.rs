@@ -15,6 +15,7 @@ use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilizat
 use crate::taskset::{PartitionSet, Scope, TaskSet};
 use allocate::{Groups, Rules};
 
+pub(crate) use draw::COLORS;
 pub use draw::{color_map, gantt};
 pub use explain::{Reason, Remedy, explain, remedies};
 pub use optimal::Progress;

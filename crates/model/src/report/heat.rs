@@ -31,11 +31,22 @@ pub struct HeatMap<'a> {
 }
 
 impl HeatMap<'_> {
-    /// The heat map as an SVG element.
-    pub fn svg(&self) -> Markup {
+    /// Rows, columns, and the side of a cell.
+    fn shape(&self) -> (usize, usize, f64) {
         let rows = self.cells.len().max(self.bars.1.len()).max(1);
         let columns = self.cells.iter().map(Vec::len).max().unwrap_or(0).max(1);
-        let cell = SIDE / rows.max(columns) as f64;
+        (rows, columns, SIDE / rows.max(columns) as f64)
+    }
+
+    /// Height of the drawing, in its own units.
+    pub fn height(&self) -> f64 {
+        let (rows, _, cell) = self.shape();
+        TOP + rows as f64 * cell + 22.0
+    }
+
+    /// The heat map as an SVG element.
+    pub fn svg(&self) -> Markup {
+        let (rows, columns, cell) = self.shape();
         let bottom = TOP + rows as f64 * cell;
         let stride =
             |room: f64| [1, 2, 4, 8, 16, 32].into_iter().find(|&stride| stride as f64 * cell >= room).unwrap_or(64);
@@ -45,7 +56,7 @@ impl HeatMap<'_> {
         let even = self.bars.1.iter().sum::<u64>() as f64 / self.bars.1.len().max(1) as f64;
         let even_x = BARS + BAR_LENGTH * even / largest;
         html! {
-            svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(bottom + 22.0))) role="img" {
+            svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(self.height()))) role="img" {
                 title { (self.title) }
                 desc { (self.description) }
                 text.label x="0" y="11" { (self.rows) " ↓   " (self.columns) " →" }

@@ -5,6 +5,7 @@
 
 mod cache;
 pub mod chart;
+pub mod figure;
 mod format;
 pub mod heat;
 mod kernels;

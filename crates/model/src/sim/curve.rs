@@ -108,53 +108,6 @@ impl StackDistances {
     }
 }
 
-/// Misses against the number of page colors: element i for i + 1 colors of `geometry`.
-///
-/// The program's pages are given the colors in turn, in the order in which they are first touched, so that with k colors it
-/// has the sets of k colors to itself: page i of the program gets color i modulo k.
-pub fn misses_by_colors(accesses: &[Access], geometry: Geometry, page_bytes: Bytes) -> Result<Vec<u64>, ConfigError> {
-    let colors = u64::from(geometry.color_count(page_bytes));
-    let shift = page_bytes.0.trailing_zeros();
-    let wrong = |what: &str| ConfigError::Hierarchy { what: what.to_owned() };
-    if !page_bytes.0.is_power_of_two() || page_bytes.0 < geometry.line_bytes.0 {
-        return Err(wrong("a page is a power of two of at least one line"));
-    }
-    StackDistances::new(geometry)?;
-    let mut pages = std::collections::HashMap::new();
-    let numbered: Vec<Access> = accesses
-        .iter()
-        .flat_map(|access| {
-            let last = access.last();
-            (access.address >> shift..=last >> shift).map(move |page| {
-                let address = access.address.max(page << shift);
-                let end = last.min(page << shift | ((1 << shift) - 1));
-                Access { address, bytes: (end - address + 1) as u32, kind: access.kind }
-            })
-        })
-        .map(|access| {
-            let next = pages.len() as u64;
-            let page = *pages.entry(access.address >> shift).or_insert(next);
-            Access { address: page << shift | access.address & ((1 << shift) - 1), ..access }
-        })
-        .collect();
-    // Configurations are independent of each other.
-    let counted = (1..=colors).into_par_iter().map(|count| {
-        let mut distances = StackDistances::new(geometry)?;
-        let mut batch = Vec::with_capacity(4096);
-        for chunk in numbered.chunks(4096) {
-            batch.clear();
-            batch.extend(chunk.iter().map(|access| {
-                let page = access.address >> shift;
-                let frame = page / count * colors + page % count;
-                Access { address: frame << shift | access.address & ((1 << shift) - 1), ..*access }
-            }));
-            distances.run(&batch);
-        }
-        Ok(distances.curve().misses_by_ways[geometry.ways as usize])
-    });
-    counted.collect()
-}
-
 /// Misses of every pair of set count (1, 2, 4... up to `1 << set_bits_max`) and ways (1 to `ways`), in one pass over the trace:
 /// row i is `1 << i` sets, column j is j + 1 ways.
 pub fn misses_by_sets_and_ways(
@@ -210,25 +163,6 @@ mod tests {
                 prop_assert!(row.windows(2).all(|pair| pair[1] <= pair[0]), "{row:?}");
                 let geometry = Geometry { set_count: 1 << bits, ways: 3, line_bytes: Bytes(64) };
                 prop_assert_eq!(row[2], misses(geometry, &accesses));
-            }
-        }
-
-        #[test]
-        fn colors_are_sets_of_their_own(accesses in proptest::collection::vec(0u64..400_000, 1..1500)) {
-            let accesses: Vec<Access> = accesses.into_iter().map(Access::read).collect();
-            // 64 KiB 2-way: 8 colors of 64 sets.
-            let geometry = Geometry { set_count: 512, ways: 2, line_bytes: Bytes(64) };
-            let by_colors = misses_by_colors(&accesses, geometry, Bytes(4096)).unwrap();
-            prop_assert_eq!(by_colors.len(), 8);
-            // Numbering pages by first touch, k colors are a cache of 64 k sets.
-            let mut pages = std::collections::HashMap::new();
-            let numbered: Vec<Access> = accesses.iter().map(|access| {
-                let next = pages.len() as u64;
-                let page = *pages.entry(access.address / 4096).or_insert(next);
-                Access::read(page * 4096 + access.address % 4096)
-            }).collect();
-            for (colors, found) in (1..).zip(by_colors) {
-                prop_assert_eq!(found, misses(Geometry { set_count: 64 * colors, ..geometry }, &numbered), "{} colors", colors);
             }
         }
     }

@@ -48,7 +48,7 @@ impl Access {
     }
 
     /// Its parts in each of the pages of `1 << page_shift` bytes that it touches.
-    pub(crate) fn by_pages(self, page_shift: u32) -> impl Iterator<Item = Access> {
+    pub fn by_pages(self, page_shift: u32) -> impl Iterator<Item = Access> {
         let last = self.last();
         (self.address >> page_shift..=last >> page_shift).map(move |page| {
             let address = self.address.max(page << page_shift);

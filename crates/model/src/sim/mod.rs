@@ -9,6 +9,7 @@
 mod blocks;
 mod cache;
 mod causes;
+mod colors;
 mod curve;
 mod described;
 mod hierarchy;
@@ -24,7 +25,8 @@ mod simulator;
 
 pub use blocks::{UsefulBlocks, evicting_blocks};
 pub use causes::{Causes, Interference, Tally};
-pub use curve::{MissCurve, StackDistances, misses_by_colors, misses_by_sets_and_ways};
+pub use colors::ColorCurve;
+pub use curve::{MissCurve, StackDistances, misses_by_sets_and_ways};
 pub use described::{DescribedLevel, DescribedMachine, SCHEMA as DESCRIBED_SCHEMA, Timing};
 pub use hierarchy::{Access, CacheId, Costs, Counts, Held, Hierarchy, Kind, LevelCounts, MemoryCounts};
 pub use level::{ConfigError, Inclusion, Index, Level, Semantics, WriteHit, WriteMiss};

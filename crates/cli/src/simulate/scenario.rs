@@ -1,0 +1,104 @@
+//! `isochrome simulate --scenario`: several tasks on a modeled machine.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use isochrome_host::interrupt;
+use isochrome_model::report::figure;
+use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
+
+use super::{counts_told, named_machine, open, tell};
+use crate::args::ResultOptions;
+use crate::files;
+
+/// Runs a scenario, prints what became of it, and draws it.
+pub fn run(path: &Path, svg: Option<&Path>, options: &ResultOptions) -> Result<()> {
+    let shown = path.display();
+    let scenario = Scenario::from_toml(&files::read(path)?).with_context(|| format!("{shown}"))?;
+    let machine = match scenario.described().with_context(|| format!("{shown}"))? {
+        Some(machine) => machine,
+        None => named_machine(scenario.machine.as_deref().unwrap_or_default())?,
+    };
+    let style = ProgressStyle::with_template("{spinner} {human_pos} accesses, {per_sec}, {elapsed}");
+    let progress = ProgressBar::no_length().with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    progress.enable_steady_tick(Duration::from_millis(200));
+    let mut open = |name: &str| open(Path::new(name)).map(|(input, _)| input);
+    let mut go_on = |accesses: u64| {
+        progress.set_position(accesses);
+        !interrupt::interrupted()
+    };
+    let outcome = scenario::run(&scenario, &machine, &mut open, &mut go_on).with_context(|| format!("{shown}"))?;
+    progress.finish_and_clear();
+    if interrupt::interrupted() {
+        eprintln!("interrupted: this is how far it went");
+    }
+    if let Some(path) = svg {
+        files::write(path, &figure::interference(&outcome))?;
+    }
+    tell(&outcome, options, || told(&outcome))
+}
+
+fn told(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for TaskOutcome { name, cpu, jobs, accesses, cycles, preempted, releases_lost, pages, frames_reserved, levels } in
+        &outcome.tasks
+    {
+        let _ = write!(text, "{name} on CPU {cpu}: {jobs} jobs, {accesses} accesses, {cycles} cycles, {pages} pages");
+        for (count, what) in [(*preempted, "times pre-empted"), (*releases_lost, "releases lost")] {
+            if count > 0 {
+                let _ = write!(text, ", {count} {what}");
+            }
+        }
+        if let Some(frames) = frames_reserved {
+            let _ = write!(text, ", {frames} frames reserved");
+        }
+        let heads = ["accesses", "misses", "cold", "capacity", "conflict", "extrinsic", "lost", "write-backs"];
+        let _ = write!(text, "\n  {:8}", "");
+        heads.iter().for_each(|head| {
+            let _ = write!(text, " {head:>12}");
+        });
+        text.push('\n');
+        for level in levels {
+            let (counts, causes) = (level.tally.counts, level.tally.causes);
+            let row = [
+                counts.reads + counts.writes,
+                counts.read_misses + counts.write_misses,
+                causes.cold,
+                causes.capacity,
+                causes.conflict,
+                causes.extrinsic,
+                level.tally.lost,
+                counts.writebacks,
+            ];
+            let _ = write!(text, "  {:8}", level.name);
+            row.iter().for_each(|count| {
+                let _ = write!(text, " {count:>12}");
+            });
+            text.push('\n');
+        }
+    }
+    for cache in outcome.caches.iter().filter(|cache| cache.interference.evictions.iter().flatten().any(|n| *n > 0)) {
+        let between = cache.interference.between_tasks();
+        let _ = writeln!(text, "\n{}: {between} evictions between tasks; by row, of column", cache.name);
+        let _ = write!(text, "  {:12}", "");
+        outcome.tasks.iter().for_each(|task| {
+            let _ = write!(text, " {:>12}", task.name);
+        });
+        text.push('\n');
+        for (task, row) in outcome.tasks.iter().zip(&cache.interference.evictions) {
+            let _ = write!(text, "  {:12}", task.name);
+            row.iter().for_each(|count| {
+                let _ = write!(text, " {count:>12}");
+            });
+            text.push('\n');
+        }
+    }
+    let _ = write!(text, "\n{}", counts_told(&outcome.levels, outcome.memory));
+    for (cpu, cycles) in outcome.cpu_cycles.iter().enumerate() {
+        let _ = writeln!(text, "CPU {cpu}: {cycles} cycles");
+    }
+    text
+}
