@@ -61,6 +61,12 @@ pub enum Verb {
                       isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
     )]
     Simulate(SimulateOptions),
+    /// Record what a program accesses, for `simulate`
+    #[command(
+        after_help = "Examples:\n  isochrome trace -- ls -l\n  isochrome trace --by lackey --format din -o ls.din -- ls -l\n\
+                      Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
+    )]
+    Trace(TraceOptions),
     /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
     #[command(
         after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
@@ -363,6 +369,26 @@ pub struct AnalyzeOptions {
     /// Draw here what the first core runs after a common release
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Options of `trace`.
+#[derive(Debug, Args)]
+pub struct TraceOptions {
+    /// How: lackey (valgrind), qemu (user mode with a plugin), or auto (qemu where it works, else lackey)
+    #[arg(long, value_name = "TOOL", default_value = "auto")]
+    pub by: isochrome_host::record::By,
+    /// Form of the trace: din, lackey, u64 or iso
+    #[arg(long, value_name = "FORM", default_value = "iso")]
+    pub format: isochrome_model::trace::Format,
+    /// Leave instruction fetches out
+    #[arg(long)]
+    pub data_only: bool,
+    /// Write the trace here [default: trace.FORM]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
 }
 
 /// Options of `man`.

@@ -13,6 +13,7 @@ mod probe;
 mod report;
 mod simulate;
 mod station;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
             Verb::Bench(options) => bench::run(&options),
             Verb::Demo(options) => demo::run(&options),
             Verb::Simulate(options) => simulate::run(&options),
+            Verb::Trace(options) => trace::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
             Verb::Report(options) => report::run(&options),

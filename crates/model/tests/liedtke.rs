@@ -144,28 +144,41 @@ fn the_filter_s_curves_keep_their_order_on_all_four_machines() {
 #[test]
 fn the_write_back_pentium_pro_suffers_more_than_the_write_through_machines_and_single_writer_helps_it() {
     // [Liedtke1997, §5.2, 4 and §5.3]: substantially larger penalties even for large problems; about 60 % with single-writer.
+    // The paper gives no factor, only a figure; half as much again is what "substantially" is taken to mean here.
     for order in [256, 512, 1024] {
         let pro = filter("pentium-pro-133", order, Unpartitioned);
         for other in ["486-33", "pentium-90"] {
-            assert!(pro > 1.5 * filter(other, order, Unpartitioned), "n = {order}, {other}");
+            let factor = pro / filter(other, order, Unpartitioned);
+            println!("n = {order}: the Pentium Pro's unpartitioned penalty is {factor:.2} times that of {other}");
+            assert!(factor > 1.5, "n = {order}, {other}: {factor:.2}");
         }
     }
     let single = filter("pentium-pro-133", 512, SingleWriter);
     assert!((45.0..75.0).contains(&single), "{single:.1} %");
-    println!("Pentium Pro: filter n = 512 single-writer +{single:.1} % (paper about +60 % for larger n)");
+    println!("Pentium Pro: filter n = 512 single-writer +{single:.1} % (paper about +60 %, to which the time of memory is fitted)");
 }
 
 #[test]
 fn the_transforms_behave_like_the_filter_with_smaller_effects() {
-    // [Liedtke1997, §5.3, Figure 5]. Assumed: 10 cycles of computing per access, being more compute-bound.
-    for workload in [Workload::Fft { points: 256 }, Workload::Dct { points: 256 }] {
-        let run = |condition| unpredictability("pentium-pro-133", workload, 10.0, 4, condition);
-        let [partitioned, single, unpartitioned] = [Partitioned, SingleWriter, Unpartitioned].map(run);
-        println!(
-            "Pentium Pro {workload}: partitioned +{partitioned:.0} %, single-writer +{single:.0} %, unpartitioned +{unpartitioned:.0} %"
-        );
-        assert!(partitioned < single && single < unpartitioned);
-        assert!(unpartitioned < filter("pentium-pro-133", 512, Unpartitioned));
+    // [Liedtke1997, §5.3, Figure 5] for the Pentium Pro; the other machines beside it. Assumed: 10 cycles of computing per
+    // access, being more compute-bound.
+    for machine in ["486-33", "pentium-90", "pentium-133", "pentium-pro-133"] {
+        for points in [64, 256, 1024] {
+            for workload in [Workload::Fft { points }, Workload::Dct { points }] {
+                let pages = workload.accesses().map(|access| access.address / PAGE.0).max().unwrap() as u16 + 1;
+                let run = |condition| unpredictability(machine, workload, 10.0, pages, condition);
+                let [partitioned, single, unpartitioned] = [Partitioned, SingleWriter, Unpartitioned].map(run);
+                println!(
+                    "{machine:16} {workload}: partitioned +{partitioned:.1} %, single-writer +{single:.1} %, unpartitioned \
+                     +{unpartitioned:.1} %"
+                );
+                assert!(partitioned <= single + 0.01 && single <= unpartitioned + 0.01, "{machine}, {workload}");
+                assert!(partitioned < unpartitioned, "{machine}, {workload}");
+                // As many words as the transform has numbers.
+                let filter = filter(machine, 4 * points, Unpartitioned);
+                assert!(unpartitioned < filter, "{machine}, {workload}: +{unpartitioned:.1} %, filter +{filter:.1} %");
+            }
+        }
     }
 }
 
@@ -213,6 +226,11 @@ fn partitioning_helps_the_matrix_multiplication_and_single_writer_makes_write_ba
         assert!((pro_s - u).abs() < (pro_u - u) / 2.0, "single-writer is close to write-through");
         assert!(pro_u < before, "longer slices suffer less");
         before = pro_u;
+        for (machine, mhz) in [("486-33", 33), ("pentium-133", 133)] {
+            let [p, s, u] = conditions.map(|condition| matmul(machine, slice_us * mhz, 3, condition));
+            println!("slice {slice_us} us: {machine} partitioned +{p:.1} %, single-writer +{s:.1} %, unpartitioned +{u:.1} %");
+            assert!(p <= s + 0.01 && s <= u + 0.01 && p < u, "{machine}");
+        }
     }
 }
 
@@ -237,4 +255,11 @@ fn free_coloring_gives_the_same_cache_without_reserving_the_memory() {
     assert_eq!(colored.reserved_frames(memory_frames, task_pages), 640);
     assert_eq!(free.reserved_frames(memory_frames, task_pages), 40);
     assert_eq!((colored.extra_address_bits(), free.extra_address_bits()), (0, 6));
+    println!(
+        "half of the cache for a task of 40 pages: {} of {memory_frames} frames reserved with colors, {} with free coloring, which \
+         needs {} more address bits",
+        colored.reserved_frames(memory_frames, task_pages),
+        free.reserved_frames(memory_frames, task_pages),
+        free.extra_address_bits()
+    );
 }

@@ -6,6 +6,7 @@ use super::chart::{Axis, Chart, Dash, Line, Look, Mark, at};
 use super::format;
 use super::heat::HeatMap;
 use crate::plan::COLORS;
+use crate::sim::Tally;
 use crate::sim::scenario::{CacheOutcome, Outcome};
 
 const WIDTH: f64 = 360.0;
@@ -50,7 +51,11 @@ pub fn miss_curve(title: &str, accesses: u64, by_ways: &[u64], by_colors: &[(u32
 pub fn interference(outcome: &Outcome) -> String {
     let names: Vec<&str> = outcome.tasks.iter().map(|task| task.name.as_str()).collect();
     let mut parts = vec![key(&names)];
-    for cache in outcome.caches.iter().filter(|cache| cache.occupancy.iter().flatten().any(|lines| *lines > 0)) {
+    let tasks_at = |cache: &&CacheOutcome| {
+        let used = |row: &&Vec<Tally>| row.iter().any(|tally| *tally != Tally::default());
+        cache.interference.tallies.iter().filter(used).count()
+    };
+    for cache in outcome.caches.iter().filter(|cache| tasks_at(cache) > 1) {
         parts.push(evictions(cache));
         parts.push(occupancy(cache));
     }
@@ -158,7 +163,7 @@ mod tests {
             .descendants()
             .filter(|node| node.attribute("class").is_some_and(|class| class.starts_with("line ")));
         assert_eq!(lines.count(), 2);
-        for empty in [miss_curve("", 0, &[], &[]), miss_curve("", 0, &[0], &[0])] {
+        for empty in [miss_curve("", 0, &[], &[]), miss_curve("", 0, &[0], &[(1, 0)])] {
             roxmltree::Document::parse(&empty).unwrap();
         }
     }

@@ -96,14 +96,12 @@ impl Cache {
     }
 
     pub fn touch(&mut self, set: usize, way: usize) {
-        let lines = &self.slots[set * self.ways..];
-        self.replacement.hit(set, way, |way| lines[way].valid != 0);
+        self.replacement.hit(set, way);
     }
 
     pub fn fill(&mut self, set: usize, way: usize, slot: Slot) {
         self.slots[set * self.ways + way] = slot;
-        let lines = &self.slots[set * self.ways..];
-        self.replacement.filled(set, way, |way| lines[way].valid != 0);
+        self.replacement.filled(set, way);
     }
 
     pub fn empty_way(&self, set: usize, allowed: WayMask) -> Option<usize> {
@@ -112,8 +110,7 @@ impl Cache {
 
     /// The way whose line goes; all allowed ways are occupied. Random replacement draws a number: ask once per line.
     pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
-        let lines = &self.slots[set * self.ways..];
-        self.replacement.victim(set, allowed, |way| lines[way].valid != 0)
+        self.replacement.victim(set, allowed)
     }
 
     /// Lines of a set as the policy orders them, the next to go first, empty ways left out; `None` for policies without order.

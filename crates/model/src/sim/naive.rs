@@ -18,7 +18,6 @@ struct Entry {
     line: u64,
     dirty: bool,
     filled: u64,
-    age: u8,
 }
 
 struct Set {
@@ -26,6 +25,8 @@ struct Set {
     /// Time of the last use of each way, whatever lay in it; 0 for never.
     used: Vec<u64>,
     bits: BTreeSet<usize>,
+    /// Age of each way, whatever lies in it.
+    ages: Vec<u8>,
 }
 
 struct NaiveLevel {
@@ -59,6 +60,7 @@ impl Naive {
             ways: vec![None; level.geometry.ways as usize],
             used: vec![0; level.geometry.ways as usize],
             bits: BTreeSet::new(),
+            ages: vec![3; level.geometry.ways as usize],
         };
         let levels = levels.into_iter().map(|level| NaiveLevel {
             sets: (0..level.geometry.set_count).map(|_| set(&level)).collect(),
@@ -80,18 +82,22 @@ impl Naive {
 
     fn age(&mut self, at: usize, line: u64, accessed: Option<usize>) {
         let Policy::Qlru(variant) = self.levels[at].level.policy else { return };
-        let set = self.set(at, line);
-        let oldest = set.ways.iter().flatten().map(|entry| entry.age).max();
-        let Some(oldest) = oldest.filter(|age| *age < 3) else { return };
-        let (growth, spares) = match variant.update {
-            Update::ToThree => (3 - oldest, false),
-            Update::ToThreeButAccessed => (3 - oldest, true),
-            Update::ByOne => (1, false),
-            Update::ByOneButAccessed => (1, true),
-        };
-        for (way, entry) in set.ways.iter_mut().enumerate() {
-            if let Some(entry) = entry.as_mut().filter(|_| !spares || accessed != Some(way)) {
-                entry.age += growth;
+        let ages = &mut self.set(at, line).ages;
+        let spares = matches!(variant.update, Update::ToThreeButAccessed | Update::ByOneButAccessed);
+        let grows = |way: usize| !(spares && accessed == Some(way));
+        let old =
+            |ages: &[u8], counted: &dyn Fn(usize) -> bool| (0..ages.len()).any(|way| counted(way) && ages[way] == 3);
+        let older = |ages: &mut Vec<u8>| (0..ages.len()).filter(|way| grows(*way)).for_each(|way| ages[way] += 1);
+        match variant.update {
+            Update::ToThree | Update::ToThreeButAccessed => {
+                while (0..ages.len()).any(grows) && !old(ages, &grows) {
+                    older(ages);
+                }
+            }
+            Update::ByOne | Update::ByOneButAccessed => {
+                if !old(ages, &|_| true) {
+                    older(ages);
+                }
             }
         }
     }
@@ -113,16 +119,10 @@ impl Naive {
             set.bits = BTreeSet::from([way]);
         }
         if let Policy::Qlru(variant) = policy {
-            let entry = set.ways[way].as_mut().unwrap();
-            entry.age = match (new, variant.insertion, entry.age) {
+            set.ages[way] = match (new, variant.insertion, set.ages[way]) {
                 (true, Insertion::Age(age), _) => age,
-                (true, Insertion::Rarely { age, .. }, _) => {
-                    if rare {
-                        age
-                    } else {
-                        3
-                    }
-                }
+                (true, Insertion::Rarely { age, .. }, _) if rare => age,
+                (true, Insertion::Rarely { otherwise, .. }, _) => otherwise,
                 (false, _, 3) => variant.hit[0],
                 (false, _, 2) => variant.hit[1],
                 (false, ..) => 0,
@@ -147,7 +147,7 @@ impl Naive {
             Policy::TreePlru => older(&set.used, 0..ways),
             Policy::BitPlru => (0..ways).find(|way| !set.bits.contains(way)).unwrap_or(0),
             Policy::Random { .. } => random,
-            Policy::Qlru(_) => (0..ways).find(|way| set.ways[*way].unwrap().age == 3).unwrap_or(0),
+            Policy::Qlru(_) => set.ages.iter().position(|age| *age == 3).unwrap_or(0),
         }
     }
 
@@ -200,7 +200,7 @@ impl Naive {
         let handed = fetch && self.read(at + 1, line);
         let way = first.unwrap_or_else(|| self.room(at, line));
         let filled = self.time + 1;
-        self.set(at, line).ways[way] = Some(Entry { line, dirty: dirty || handed, filled, age: 0 });
+        self.set(at, line).ways[way] = Some(Entry { line, dirty: dirty || handed, filled });
         self.touch(at, line, way, true);
     }
 
@@ -274,7 +274,8 @@ pub(super) fn policy() -> impl Strategy<Value = Policy> {
     let qlru = (0u8..3, 0u8..2, 0u8..4, 0u8..3, 0usize..4, any::<bool>(), any::<bool>()).prop_map(
         |(three, two, age, replacement, update, on_miss_only, rarely)| {
             let update = [Update::ToThree, Update::ToThreeButAccessed, Update::ByOne, Update::ByOneButAccessed][update];
-            let insertion = if rarely { Insertion::Rarely { age, one_in: 3 } } else { Insertion::Age(age) };
+            let insertion =
+                if rarely { Insertion::Rarely { age, one_in: 3, otherwise: 2 } } else { Insertion::Age(age) };
             Policy::Qlru(Qlru { hit: [three, two], insertion, replacement, update, on_miss_only })
         },
     );

@@ -1,5 +1,6 @@
 //! Which line of a full set has to go.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
@@ -29,13 +30,15 @@ pub enum Policy {
     Qlru(Qlru),
 }
 
-/// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with ` -umo` at the end.
+/// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with `-umo` at the end.
 ///
-/// Every line has an age from 0 to 3. `H`: the age after a hit; `M`: the age of a new line; `R`: which line goes; `U`: how
-/// ages grow when no line has age 3. [Abel2020, §VI-B]
+/// Every way has an age from 0 to 3, empty ones at first 3. `H`: the age after a hit; `M`: the age of a new line; `R`: which line
+/// goes; `U`: how ages grow when no way has age 3. As in nanoBench's `cacheSim.py` [Abel2020], with two additions: where a mask
+/// allows only some ways and none of them has age 3, the oldest goes; and under `umo` ages do not grow on a miss that fills a way
+/// which an inclusive level below had emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Qlru {
-    /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1); lines of age 1 and 0 become 0.
+    /// Age after a hit on a line of age 3 (0 to 2) and of age 2 (0 or 1, no more than the other); lines of age 1 and 0 become 0.
     pub hit: [u8; 2],
     /// Age of a new line.
     pub insertion: Insertion,
@@ -53,25 +56,28 @@ pub struct Qlru {
 pub enum Insertion {
     /// Always this age.
     Age(u8),
-    /// This age once in `one_in` times on average, else 3 (`mr161`: age 1 once in 16).
+    /// `age` once in `one_in` times on average, else `otherwise`. `mr161`: age 1 once in 16, else 3. `mr21`: age 1 once in 16, else 2;
+    /// so `mr31` is `mr161`.
     Rarely {
         /// The rare age.
         age: u8,
         /// One in this many.
         one_in: u8,
+        /// The usual age.
+        otherwise: u8,
     },
 }
 
-/// What happens to the ages when no line of the set has age 3.
+/// What happens to the ages of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
-    /// `u0`: all grow until the oldest has age 3.
+    /// `u0`: all grow until the oldest is 3.
     ToThree,
-    /// `u1`: like `u0`, but the line just accessed keeps its age.
+    /// `u1`: all but that of the line just accessed grow until the oldest of them is 3.
     ToThreeButAccessed,
-    /// `u2`: all grow by one.
+    /// `u2`: all grow by one, if none is 3.
     ByOne,
-    /// `u3`: like `u2`, but the line just accessed keeps its age.
+    /// `u3`: all but that of the line just accessed grow by one, if none at all is 3.
     ByOneButAccessed,
 }
 
@@ -98,7 +104,8 @@ impl fmt::Display for Policy {
                 write!(f, "qlru-h{three}{two}-m")?;
                 match insertion {
                     Insertion::Age(age) => write!(f, "{age}")?,
-                    Insertion::Rarely { age, one_in } => write!(f, "r{one_in}{age}")?,
+                    Insertion::Rarely { age, one_in, otherwise: 3 } => write!(f, "r{one_in}{age}")?,
+                    Insertion::Rarely { age, otherwise, .. } => write!(f, "r{otherwise}{age}")?,
                 }
                 let suffix = if *on_miss_only { "-umo" } else { "" };
                 write!(f, "-r{replacement}-u{}{suffix}", *update as u8)
@@ -150,9 +157,12 @@ fn parse_qlru(name: &str) -> Option<Qlru> {
     let insertion = parts.next()?.strip_prefix('m')?;
     let insertion = match insertion.strip_prefix('r') {
         Some(rarely) => {
-            let (one_in, age) = rarely.split_at_checked(rarely.len().checked_sub(1)?)?;
-            let one_in = one_in.parse().ok().filter(|n| *n > 0)?;
-            Insertion::Rarely { age: digit(age, 3)?, one_in }
+            let (first, age) = rarely.split_at_checked(rarely.len().checked_sub(1)?)?;
+            let age = digit(age, 3)?;
+            match first.len() {
+                1 => Insertion::Rarely { age, one_in: 16, otherwise: digit(first, 3)? },
+                _ => Insertion::Rarely { age, one_in: first.parse().ok().filter(|n| *n >= 10)?, otherwise: 3 },
+            }
         }
         None => Insertion::Age(digit(insertion, 3)?),
     };
@@ -169,8 +179,9 @@ fn parse_qlru(name: &str) -> Option<Qlru> {
         Some("umo") => true,
         Some(_) => return None,
     };
-    let complete = parts.next().is_none();
-    complete.then_some(Qlru { hit: [digit(three, 2)?, digit(two, 1)?], insertion, replacement, update, on_miss_only })
+    let hit = [digit(three, 2)?, digit(two, 1)?];
+    let complete = parts.next().is_none() && hit[1] <= hit[0];
+    complete.then_some(Qlru { hit, insertion, replacement, update, on_miss_only })
 }
 
 /// The ways a task may fill: bit i is way i. Hits are not limited.
@@ -240,7 +251,7 @@ impl Replacement {
     }
 
     /// A line of the set was hit.
-    pub fn hit(&mut self, set: usize, way: usize, occupied: impl Fn(usize) -> bool) {
+    pub fn hit(&mut self, set: usize, way: usize) {
         let ways = self.ways;
         match &mut self.state {
             State::Stamps { on_hit: true, .. } | State::Tree(_) | State::Used(_) => self.used(set, way),
@@ -249,14 +260,14 @@ impl Replacement {
                 let ages = &mut ages[set * ways..][..ways];
                 ages[way] = variant.age_after_hit(ages[way]);
                 if !variant.on_miss_only {
-                    grow(ages, variant.update, Some(way), occupied);
+                    grow(ages, variant.update, Some(way));
                 }
             }
         }
     }
 
     /// A new line came to lie in this way.
-    pub fn filled(&mut self, set: usize, way: usize, occupied: impl Fn(usize) -> bool) {
+    pub fn filled(&mut self, set: usize, way: usize) {
         let ways = self.ways;
         match &mut self.state {
             State::Stamps { .. } | State::Tree(_) | State::Used(_) => self.used(set, way),
@@ -265,11 +276,11 @@ impl Replacement {
                 let ages = &mut ages[set * ways..][..ways];
                 ages[way] = match variant.insertion {
                     Insertion::Age(age) => age,
-                    Insertion::Rarely { age, one_in } if rng.u8(0..one_in) == 0 => age,
-                    Insertion::Rarely { .. } => 3,
+                    Insertion::Rarely { age, one_in, .. } if rng.u8(0..one_in) == 0 => age,
+                    Insertion::Rarely { otherwise, .. } => otherwise,
                 };
                 if !variant.on_miss_only {
-                    grow(ages, variant.update, Some(way), occupied);
+                    grow(ages, variant.update, Some(way));
                 }
             }
         }
@@ -310,7 +321,7 @@ impl Replacement {
     }
 
     /// The way whose line goes, among the allowed ones, all of which are occupied.
-    pub fn victim(&mut self, set: usize, allowed: WayMask, occupied: impl Fn(usize) -> bool) -> usize {
+    pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
         let ways = self.ways;
         let mut candidates = (0..ways).filter(|way| allowed.allows(*way));
         let chosen = match &mut self.state {
@@ -335,11 +346,12 @@ impl Replacement {
             State::Ages { variant, ages, .. } => {
                 let ages = &mut ages[set * ways..][..ways];
                 if variant.on_miss_only {
-                    grow(ages, variant.update, None, occupied);
+                    grow(ages, variant.update, None);
                 }
                 // Without a line of age 3, R0 and R2 are undefined; the leftmost goes, as under R1.
-                let first = candidates.clone().next();
-                candidates.find(|way| ages[*way] == 3).or(first)
+                let all = candidates.clone().count() == ways;
+                let oldest = candidates.clone().max_by_key(|way| (ages[*way], Reverse(*way)));
+                candidates.find(|way| ages[*way] == 3).or(if all { Some(0) } else { oldest })
             }
         };
         chosen.expect("a mask allows at least one way of the level")
@@ -355,23 +367,18 @@ fn subtree_allows(mut node: usize, ways: usize, allowed: WayMask) -> bool {
     (node - ways..node - ways + leaves).any(|way| allowed.allows(way))
 }
 
-/// Lets the ages of the occupied ways grow if none of them is 3.
-fn grow(ages: &mut [u8], update: Update, accessed: Option<usize>, occupied: impl Fn(usize) -> bool) {
-    let Some(oldest) = (0..ages.len()).filter(|way| occupied(*way)).map(|way| ages[way]).max() else { return };
-    if oldest == 3 {
-        return;
-    }
-    let growth = match update {
-        Update::ToThree | Update::ToThreeButAccessed => 3 - oldest,
-        Update::ByOne | Update::ByOneButAccessed => 1,
-    };
+/// Lets the ages of a set grow.
+fn grow(ages: &mut [u8], update: Update, accessed: Option<usize>) {
     let spared = match update {
         Update::ToThree | Update::ByOne => None,
         Update::ToThreeButAccessed | Update::ByOneButAccessed => accessed,
     };
-    for way in (0..ages.len()).filter(|way| occupied(*way) && Some(*way) != spared) {
-        ages[way] = (ages[way] + growth).min(3);
-    }
+    let growing = (0..ages.len()).filter(|way| Some(*way) != spared);
+    let growth = match update {
+        Update::ToThree | Update::ToThreeButAccessed => 3 - growing.clone().map(|way| ages[way]).max().unwrap_or(3),
+        Update::ByOne | Update::ByOneButAccessed => u8::from(!ages.contains(&3)),
+    };
+    growing.for_each(|way| ages[way] += growth);
 }
 
 #[cfg(test)]
@@ -383,9 +390,10 @@ mod tests {
         for name in ["lru", "tree-plru", "bit-plru", "fifo", "random", "random=7", "qlru-h11-m1-r0-u0"] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
-        for name in ["qlru-h00-mr161-r1-u2", "qlru-h21-m2-r2-u3-umo"] {
+        for name in ["qlru-h00-mr161-r1-u2", "qlru-h11-mr20-r0-u0", "qlru-h21-m2-r2-u3-umo"] {
             assert_eq!(name.parse::<Policy>().unwrap().to_string(), name);
         }
+        assert_eq!("QLRU_H11_MR31_R1_U2".parse::<Policy>(), "qlru-h11-mr161-r1-u2".parse());
         assert_eq!("QLRU_H11_M1_R0_U0".parse::<Policy>().unwrap().to_string(), "qlru-h11-m1-r0-u0");
         for bad in [
             "",
@@ -393,6 +401,8 @@ mod tests {
             "random=",
             "qlru",
             "qlru-h31-m1-r0-u0",
+            "qlru-h01-m1-r0-u0",
+            "qlru-h11-mr41-r0-u0",
             "qlru-h11-m4-r0-u0",
             "qlru-h11-m1-r0-u0-x",
             "qlru-h-m-r-u",

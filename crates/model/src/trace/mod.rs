@@ -1,15 +1,18 @@
 //! Memory traces: what a program accessed, in order.
 //!
-//! A [`Reader`] takes any of four forms from any stream, in batches and bounded memory. A [`Writer`] writes the compact one.
+//! A [`Reader`] takes any of four forms from any stream, in batches and bounded memory. A [`Writer`] writes the compact one,
+//! an [`AnyWriter`] any.
 
 mod compact;
 mod text;
+mod write;
 
 use std::io::{ErrorKind, Read};
 use std::str::FromStr;
 
 pub use crate::sim::{Access, Kind};
 pub use compact::Writer;
+pub use write::AnyWriter;
 
 /// Accesses handed over at a time.
 const BATCH: usize = 4096;
@@ -27,6 +30,17 @@ pub enum Format {
     U64,
     /// isochrome's compact binary form, which [`Writer`] writes.
     Iso,
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Format::Din => "din",
+            Format::Lackey => "lackey",
+            Format::U64 => "u64",
+            Format::Iso => "iso",
+        })
+    }
 }
 
 impl FromStr for Format {
