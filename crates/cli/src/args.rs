@@ -60,7 +60,7 @@ pub enum Verb {
                       isochrome simulate curve --level 1M:16:64 --workload fft:points=4096 --svg curve.svg\n  \
                       isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
     )]
-    Simulate(SimulateOptions),
+    Simulate(Box<SimulateOptions>),
     /// Record what a program accesses, for `simulate`
     #[command(
         after_help = "Examples:\n  isochrome trace -- ls -l\n  isochrome trace --by lackey --format din -o ls.din -- ls -l\n\

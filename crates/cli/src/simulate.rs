@@ -268,8 +268,8 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
         set_count.is_power_of_two(),
         "{set_count} sets are not a power of two: colors and ways do not separate\n  hint: give one slice, or a size that is"
     );
-    let mut by_ways = StackDistances::new(level.geometry)?;
     let mut by_colors = ColorCurve::new(level.geometry, PAGE)?;
+    let mut by_ways = StackDistances::new(level.geometry)?;
     let tried: Vec<u32> = by_colors.misses().iter().map(|(colors, _)| *colors).collect();
     let mut sample = if verify { vec![0, (tried.len() - 1) / 2, tried.len() - 1] } else { Vec::new() };
     sample.dedup();

@@ -155,7 +155,9 @@ fn the_write_back_pentium_pro_suffers_more_than_the_write_through_machines_and_s
     }
     let single = filter("pentium-pro-133", 512, SingleWriter);
     assert!((45.0..75.0).contains(&single), "{single:.1} %");
-    println!("Pentium Pro: filter n = 512 single-writer +{single:.1} % (paper about +60 %, to which the time of memory is fitted)");
+    println!(
+        "Pentium Pro: filter n = 512 single-writer +{single:.1} % (paper about +60 %, to which the time of memory is fitted)"
+    );
 }
 
 #[test]
@@ -228,8 +230,13 @@ fn partitioning_helps_the_matrix_multiplication_and_single_writer_makes_write_ba
         before = pro_u;
         for (machine, mhz) in [("486-33", 33), ("pentium-133", 133)] {
             let [p, s, u] = conditions.map(|condition| matmul(machine, slice_us * mhz, 3, condition));
-            println!("slice {slice_us} us: {machine} partitioned +{p:.1} %, single-writer +{s:.1} %, unpartitioned +{u:.1} %");
-            assert!(p <= s + 0.01 && s <= u + 0.01 && p < u, "{machine}");
+            println!(
+                "slice {slice_us} us: {machine} partitioned +{p:.1} %, single-writer +{s:.1} %, unpartitioned +{u:.1} %"
+            );
+            assert!(p < s && p < u, "{machine}");
+            // Where nothing is ever dirty single-writer saves nothing, and three colors hold less of the matrices than all.
+            let write_back = machine == "pentium-133";
+            assert!(if write_back { s < u } else { (s / u - 1.0).abs() < 0.05 }, "{machine}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::{Access, ConfigError, StackDistances};
+use super::{Access, ConfigError, Index, Level, StackDistances};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
 
@@ -45,7 +45,7 @@ impl ColorCurve {
         if !page_bytes.0.is_power_of_two() || page_bytes.0 < geometry.line_bytes.0 {
             return wrong("a page is a power of two of at least one line".to_owned());
         }
-        StackDistances::new(geometry)?;
+        Level { index: Index::Bits, ..Level::lru("curve", geometry) }.check()?;
         let colors = u64::from(geometry.color_count(page_bytes));
         let step = colors.div_ceil(COUNTS_MAX);
         let mut counts: Vec<u64> = (0..colors.div_ceil(step)).map(|i| colors - i * step).collect();
@@ -110,7 +110,7 @@ impl ColorCurve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::{Allocation, Hierarchy, Level, PageTable, Semantics};
+    use crate::sim::{Allocation, Hierarchy, PageTable, Semantics};
     use crate::units::Color;
     use proptest::prelude::*;
 

@@ -6,6 +6,9 @@ use super::{ConfigError, Costs, Hierarchy, Level, Semantics};
 use crate::machine::Holds;
 use crate::units::{Bytes, Color};
 
+/// Cycles of one event at most, so that clocks do not overflow.
+const CYCLES_MAX: u64 = 1_000_000;
+
 /// Version of the description.
 pub const SCHEMA: &str = "isochrome-described/1";
 
@@ -117,6 +120,10 @@ impl DescribedMachine {
         let data_levels = self.levels.iter().filter(|level| level.holds != Holds::Instruction).count();
         if [&timing.read_cycles, &timing.write_cycles].iter().any(|cycles| cycles.len() + 1 != data_levels) {
             return wrong("there is no time for each data level below the first");
+        }
+        let others = [timing.access_cycles, timing.memory_read_cycles, timing.memory_write_cycles];
+        if timing.read_cycles.iter().chain(&timing.write_cycles).chain(&others).any(|cycles| *cycles > CYCLES_MAX) {
+            return wrong("an event takes more than a million cycles");
         }
         let mut hierarchy = Hierarchy::new(self.semantics);
         let memory = Costs { read_cycles: timing.memory_read_cycles, write_cycles: timing.memory_write_cycles };

@@ -661,6 +661,14 @@ mod tests {
             ("machine = 'zen3'\nshared_levels = 1".to_owned(), "own timing"),
             (SMALL.to_owned(), "no task ever finishes"),
             (task(&format!("{walk}\nbackground = true")), "no task ever finishes"),
+            (
+                format!(
+                    "timing = {{ access_cycles = 1, read_cycles = [], write_cycles = [], memory_read_cycles = 9999999999, \
+                     memory_write_cycles = 1 }}\n{}",
+                    task(walk)
+                ),
+                "more than a million cycles",
+            ),
             (task("trace = 'x'\nworkload = 'matmul'"), "either `workload` or `trace`"),
             (task("trace = 'missing'"), "missing: entity not found"),
             (task("trace = 'bad'"), "bad:2: unknown label"),
