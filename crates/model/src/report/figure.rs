@@ -80,8 +80,9 @@ fn key(names: &[&str]) -> (Markup, f64) {
 fn evictions(cache: &CacheOutcome) -> (Markup, f64) {
     let matrix = &cache.interference.evictions;
     let most = matrix.iter().flatten().copied().max().unwrap_or(0);
-    let cells: Vec<Vec<f64>> =
-        matrix.iter().map(|row| row.iter().map(|count| *count as f64 / most.max(1) as f64).collect()).collect();
+    // A single eviction must be seen.
+    let shade = |count: &u64| if *count == 0 { 0.0 } else { (*count as f64 / most as f64).max(0.06) };
+    let cells: Vec<Vec<f64>> = matrix.iter().map(|row| row.iter().map(shade).collect()).collect();
     let map = HeatMap {
         title: format!("Evictions at {}", cache.name),
         description: format!(
