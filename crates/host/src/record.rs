@@ -23,7 +23,7 @@ const PLUGIN: &str = include_str!("record/plugin.c");
 pub enum By {
     /// QEMU where it and a C compiler are there, else lackey.
     Auto,
-    /// Valgrind's lackey: works everywhere, several hundred times slower than the program alone.
+    /// Valgrind's lackey: slower, but needs no compiler.
     Lackey,
     /// QEMU's user mode with a plugin.
     Qemu,

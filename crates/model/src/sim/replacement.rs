@@ -33,7 +33,7 @@ pub enum Policy {
 /// A quad-age policy, named as nanoBench names it: `qlru-h11-m1-r0-u0`, or with `-umo` at the end.
 ///
 /// Every way has an age from 0 to 3, empty ones at first 3. `H`: the age after a hit; `M`: the age of a new line; `R`: which line
-/// goes; `U`: how ages grow when no way has age 3. As in nanoBench's `cacheSim.py` [Abel2020], with two additions: where a mask
+/// goes; `U`: how ages grow when no way has age 3. As in nanoBench's `cacheSim.py` \[Abel2020\], with two additions: where a mask
 /// allows only some ways and none of them has age 3, the oldest goes; and under `umo` ages do not grow on a miss that fills a way
 /// which an inclusive level below had emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

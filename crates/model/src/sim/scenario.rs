@@ -92,7 +92,7 @@ pub struct Task {
     #[serde(default)]
     pub ways: BTreeMap<String, String>,
     /// Pages of other tasks in this task's colors are cached write-through, so that no dirty line of theirs lies there.
-    /// [Liedtke1997, §3.3]
+    /// [Liedtke1997, §5.3]
     #[serde(default)]
     pub single_writer: bool,
 }
