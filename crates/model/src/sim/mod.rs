@@ -18,6 +18,7 @@ mod lru;
 mod naive;
 mod paging;
 mod purge;
+mod recency;
 mod replacement;
 mod simulator;
 
