@@ -3,7 +3,7 @@
 //! `cargo bench -p isochrome-model --bench simulator`; `cargo test` runs a smaller trace and holds the ratios against gates that
 //! leave room for noise. Contenders take turns, and the best of several turns counts, in CPU time of the thread where the system
 //! tells it, so that other programs disturb little. With a path as argument the trace is also written there as raw u64, for
-//! rivals in other processes (`scripts/rivals.py`).
+//! a rival in another process (`scripts/rivals.py speed`).
 
 use std::hint::black_box;
 use std::io::Write as _;
@@ -200,9 +200,11 @@ fn main() {
     if std::env::args().any(|argument| argument == ALONE) {
         return rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(|| independent(&trace));
     }
-    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+    let path = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    if let Some(path) = &path {
         let words = trace.iter().flat_map(|a| (a.address | u64::from(a.kind == Kind::Write) << 63).to_le_bytes());
-        std::fs::write(&path, words.collect::<Vec<u8>>()).expect("the trace can be written");
+        std::fs::write(path, words.collect::<Vec<u8>>()).expect("the trace can be written");
+        println!("counts, pycachesim's way: {:?}", fast(&trace, Semantics::pycachesim()));
     }
     let expected = plain(&trace);
     assert_eq!(fast(&trace, Semantics::default()), expected, "the fast path counts as the plain loop");
@@ -236,7 +238,7 @@ fn main() {
         println!("{name:28}{rate:7.1} million accesses/s = {ratio:.2}x the loop");
         assert!(full || ratio >= gate, "{name}: {ratio:.2} times the speed of the plain loop, less than {gate}");
     }
-    if full {
+    if full && path.is_none() {
         scaling(&trace);
     }
 }
