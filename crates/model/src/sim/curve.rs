@@ -7,7 +7,7 @@ use fearless_simd::{Simd, dispatch};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::recency::{DIRTY, Found, KEPT_BITS, Request, Requests, Sets, vectors};
+use super::recency::{DIRTY, KEPT_BITS, Request, Requests, Sets, vectors};
 use super::{Access, ConfigError, Level};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
@@ -63,20 +63,22 @@ impl<const V: usize> Stacks<V> {
     #[inline(always)]
     fn run_with<S: Simd>(&mut self, simd: S, requests: &[Request]) {
         let missing = self.ways;
+        // All entries are dirty, so that requests of loads and stores look the same.
+        let requests = requests.iter().map(|request| request | DIRTY);
+        if let [stack] = &mut self.stacks[..] {
+            let mut sets = stack.sets.with(simd);
+            requests.for_each(|request| stack.found[sets.access::<true>(request).position(missing) % 33] += 1);
+            return;
+        }
         let mut stacks: Vec<_> =
             self.stacks.iter_mut().map(|stack| (stack.sets.with(simd), &mut stack.found)).collect();
         for request in requests {
-            // All entries are dirty, so that requests of loads and stores look the same.
-            let request = request | DIRTY;
             for (sets, found) in &mut stacks {
-                match sets.access::<true>(request) {
-                    // The first among the lines of some sets is the first among fewer lines too.
-                    Found::At(0) => {
-                        found[0] += 1;
-                        break;
-                    }
-                    Found::At(position) => found[position % 33] += 1,
-                    Found::Missing { .. } => found[missing % 33] += 1,
+                let position = sets.access::<true>(request).position(missing);
+                found[position % 33] += 1;
+                // The first among the lines of some sets is the first among fewer lines too.
+                if position == 0 {
+                    break;
                 }
             }
         }

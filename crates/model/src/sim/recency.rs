@@ -49,14 +49,14 @@ impl Requests {
     /// where the program touches more than 2047 different regions of 2^20 lines.
     #[inline]
     pub fn each_batch(&mut self, accesses: &[Access], mut run: impl FnMut(&[Request])) -> usize {
+        let line_bytes = 1u64 << self.line_shift;
         let mut batch = [0; BATCH];
         let mut filled = 0;
         for (i, access) in accesses.iter().enumerate() {
-            let (first, last) = (access.address >> self.line_shift, access.last() >> self.line_shift);
+            let first = access.address >> self.line_shift;
             let write = Request::from(access.kind == Kind::Write);
-            if first == last
-                && let Some(line) = self.known(first)
-            {
+            let straddles = (access.address & (line_bytes - 1)) + u64::from(access.bytes) > line_bytes;
+            if !straddles && let Some(line) = self.known(first) {
                 batch[filled] = line << 1 | write;
                 filled += 1;
                 if filled == BATCH {
@@ -65,6 +65,7 @@ impl Requests {
                 }
                 continue;
             }
+            let last = access.last() >> self.line_shift;
             if !self.number_regions(first >> KEPT_BITS..=last >> KEPT_BITS) {
                 run(&batch[..filled]);
                 return i;
@@ -179,6 +180,17 @@ pub(super) enum Found {
     At(usize),
     /// Nowhere; the entry that it displaced.
     Missing { victim: Request },
+}
+
+impl Found {
+    /// The place, or `missing`.
+    #[inline(always)]
+    pub fn position(self, missing: usize) -> usize {
+        match self {
+            Found::At(position) => position,
+            Found::Missing { .. } => missing,
+        }
+    }
 }
 
 /// Sets with what the vector code wants in registers.
