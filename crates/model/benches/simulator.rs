@@ -122,7 +122,8 @@ fn cpu_seconds() -> f64 {
 /// Something to be timed.
 struct Contender<'a> {
     name: &'static str,
-    /// The least times the speed of the plain loop that `cargo test` lets pass.
+    /// The least times the speed of the plain loop that `cargo test` lets pass: some two thirds of what a busy machine shows there;
+    /// code that lost its vectors falls far below.
     gate: f64,
     run: Box<dyn FnMut() + 'a>,
     best_seconds: f64,
@@ -223,11 +224,11 @@ fn main() {
     };
     let mut contenders = [
         Contender::new("plain scalar loop", 1.0, || plain(&trace)),
-        Contender::new("fast path", 1.5, || fast(&trace, Semantics::default())),
-        Contender::new("fast path, pycachesim's way", 1.5, || fast(&trace, Semantics::pycachesim())),
-        Contender::new("din text, end to end", 0.7, from_text),
-        Contender::new("stack distances, 1024 x 16", 2.0, stack_distances),
-        Contender::new("80 configurations", 0.7, || misses_by_sets_and_ways(&trace, Bytes(64), 4, 16)),
+        Contender::new("fast path", 1.3, || fast(&trace, Semantics::default())),
+        Contender::new("fast path, pycachesim's way", 1.3, || fast(&trace, Semantics::pycachesim())),
+        Contender::new("din text, end to end", 0.5, from_text),
+        Contender::new("stack distances, 1024 x 16", 1.5, stack_distances),
+        Contender::new("80 configurations", 0.4, || misses_by_sets_and_ways(&trace, Bytes(64), 4, 16)),
     ];
     compete(&mut contenders, rounds);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();

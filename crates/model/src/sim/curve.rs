@@ -67,7 +67,9 @@ impl<const V: usize> Stacks<V> {
         let requests = requests.iter().map(|request| request | DIRTY);
         if let [stack] = &mut self.stacks[..] {
             let mut sets = stack.sets.with(simd);
-            requests.for_each(|request| stack.found[sets.access::<true>(request).position(missing) % 33] += 1);
+            for request in requests {
+                stack.found[sets.access::<true>(request).position(missing) % 33] += 1;
+            }
             return;
         }
         let mut stacks: Vec<_> =

@@ -123,6 +123,16 @@ impl Requests {
 #[repr(align(32))]
 struct Lanes([u32; 8]);
 
+/// Loads a set or its masks. Loops here are loops, not closures: a closure that is not inlined loses the CPU's vectors.
+#[inline(always)]
+fn in_registers<S: Simd, const V: usize>(simd: S, lanes: &[Lanes; V]) -> [u32x8<S>; V] {
+    let mut vectors = [u32x8::splat(simd, 0); V];
+    for i in 0..V {
+        vectors[i] = u32x8::from_slice(simd, &lanes[i].0);
+    }
+    vectors
+}
+
 /// Row i: the lanes up to and including lane i.
 const fn lanes_up_to<const V: usize>() -> [[Lanes; V]; 32] {
     let mut masks = [[Lanes([0; 8]); V]; 32];
@@ -169,8 +179,8 @@ impl<const V: usize> Sets<V> {
     #[inline(always)]
     pub fn with<S: Simd>(&mut self, simd: S) -> SetsInUse<'_, S, V> {
         let last = (self.ways - 1) % (8 * V);
-        let masks = SetsInUse::<S, V>::LANES_UP_TO[last].map(|lanes| u32x8::from_slice(simd, &lanes.0));
-        SetsInUse { simd, sets: &mut self.sets, last, all_ways: masks }
+        let all_ways = in_registers(simd, &SetsInUse::<S, V>::LANES_UP_TO[last]);
+        SetsInUse { simd, sets: &mut self.sets, last, all_ways }
     }
 }
 
@@ -217,10 +227,10 @@ impl<S: Simd, const V: usize> SetsInUse<'_, S, V> {
             return Found::At(0);
         }
         let key = u32x8::splat(self.simd, request | DIRTY);
-        let vectors = set.map(|lanes| u32x8::from_slice(self.simd, &lanes.0));
+        let vectors = in_registers(self.simd, set);
         let mut lanes = 0;
-        for (i, vector) in vectors.into_iter().enumerate() {
-            lanes |= (vector | DIRTY).simd_eq(key).to_bitmask() << (8 * i);
+        for (i, vector) in vectors.iter().enumerate() {
+            lanes |= (*vector | DIRTY).simd_eq(key).to_bitmask() << (8 * i);
         }
         if lanes == 0 {
             let victim = set[self.last / 8].0[self.last % 8];
@@ -232,7 +242,7 @@ impl<S: Simd, const V: usize> SetsInUse<'_, S, V> {
         // The single entry is taken from memory: indexing the vectors would force them out of their registers.
         let entry = set[position / 8].0[position % 8];
         if REFRESH || request & DIRTY == 0 {
-            let masks = Self::LANES_UP_TO[position].map(|lanes| u32x8::from_slice(self.simd, &lanes.0));
+            let masks = in_registers(self.simd, &Self::LANES_UP_TO[position]);
             Self::shift(self.simd, set, vectors, masks, entry | request);
         } else {
             set[position / 8].0[position % 8] = entry | DIRTY;
