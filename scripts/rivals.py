@@ -4,19 +4,28 @@
     python3 -m venv /tmp/rivals && /tmp/rivals/bin/pip install pycachesim
     cargo build --release -p isochrome-cli
     /tmp/rivals/bin/python scripts/rivals.py target/release/isochrome
+    /tmp/rivals/bin/python scripts/rivals.py speed
 
 pycachesim (PyPI): LRU, write-back, write-allocate, one to three levels, random traces of a million reads and writes each.
 Cachegrind (Debian: valgrind): data references and first-level data misses of a program, a tag-only LRU cache, against the trace
 that lackey takes of the same program. A modify is one reference there and a read and a write here; the write always hits.
+
+`speed`: the two-level trace of the benchmark `simulator` through pycachesim's C backend as pip built it. A loop in C calls the
+backend's own `Cache__load` and `Cache__store` on the cache that Python set up, so that no Python runs per access. Benchmark and
+backend take turns, each counts CPU time of its thread, and the best turn of each counts. The counts must be equal.
 """
 
+import ast
+import ctypes
 import json
+import os
 import random
 import re
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 LINE = 64
@@ -31,7 +40,7 @@ def isochrome(command, levels, trace, form, *options):
     return json.loads(output)
 
 
-def pycachesim(shapes, accesses):
+def pycachesim_caches(shapes):
     import cachesim
 
     below, caches = None, []
@@ -41,15 +50,33 @@ def pycachesim(shapes, accesses):
     memory = cachesim.MainMemory()
     memory.load_to(caches[-1])
     memory.store_from(caches[-1])
-    simulator = cachesim.CacheSimulator(caches[0], memory)
+    return caches, cachesim.CacheSimulator(caches[0], memory)
+
+
+def pycachesim_stats(caches):
+    stats = [cache.stats() for cache in caches]
+    keys = ("LOAD_count", "STORE_count", "MISS_count", "EVICT_count")
+    return [{key: stat[key] for key in keys} for stat in stats]
+
+
+def as_pycachesim_counts(level):
+    """There, a write that misses loads its line first: one more load, and the only count of the miss."""
+    return {
+        "LOAD_count": level["reads"] + level["write_misses"],
+        "STORE_count": level["writes"],
+        "MISS_count": level["read_misses"] + level["write_misses"],
+        "EVICT_count": level["writebacks"],
+    }
+
+
+def pycachesim(shapes, accesses):
+    caches, simulator = pycachesim_caches(shapes)
     for address, write in accesses:
         if write:
             simulator.store(address, 1)
         else:
             simulator.load(address, 1)
-    stats = [cache.stats() for cache in caches]
-    keys = ("LOAD_count", "STORE_count", "MISS_count", "EVICT_count")
-    return [{key: stat[key] for key in keys} for stat in stats]
+    return pycachesim_stats(caches)
 
 
 def against_pycachesim(command, folder):
@@ -64,16 +91,7 @@ def against_pycachesim(command, folder):
         levels = [f"{sets * ways * LINE}:{ways}:{LINE}:lru:wb:wa" for sets, ways in shapes]
         ours = isochrome(command, levels, trace, "u64", "--pycachesim")
         theirs = pycachesim(shapes, accesses)
-        # There, a write that misses loads its line first: one more load, and the only count of the miss.
-        ours = [
-            {
-                "LOAD_count": level["reads"] + level["write_misses"],
-                "STORE_count": level["writes"],
-                "MISS_count": level["read_misses"] + level["write_misses"],
-                "EVICT_count": level["writebacks"],
-            }
-            for level in ours["levels"]
-        ]
+        ours = [as_pycachesim_counts(level) for level in ours["levels"]]
         assert ours == theirs, f"{shapes}:\n  isochrome  {ours}\n  pycachesim {theirs}"
         print(f"pycachesim: equal on {len(accesses)} accesses, sets and ways {shapes}")
 
@@ -123,7 +141,53 @@ def against_cachegrind(command, folder):
         print(f"cachegrind: equal on {sum(theirs[:2])} references, {sets} sets of {ways} ways of {line} bytes: {theirs[2:]} misses")
 
 
+DRIVER = """
+#include <stddef.h>
+#include <stdint.h>
+struct range { long address, bytes; };
+void drive(void *cache, const uint64_t *words, size_t count,
+           int (*load)(void *, struct range), void (*store)(void *, struct range, int)) {
+    for (size_t i = 0; i < count; i++) {
+        struct range range = { (long)(words[i] & INT64_MAX), 1 };
+        if (words[i] >> 63) store(cache, range, 0); else load(cache, range);
+    }
+}
+"""
+
+
+def speed(folder, rounds=3):
+    from cachesim import backend
+
+    source, driver, trace = (Path(folder, name) for name in ("driver.c", "driver.so", "trace.u64"))
+    source.write_text(DRIVER)
+    subprocess.run(["cc", "-O3", "-shared", "-fPIC", "-o", driver, source], check=True)
+    library, driver = ctypes.PyDLL(backend.__file__), ctypes.PyDLL(str(driver))
+    load, store = (ctypes.cast(function, ctypes.c_void_p) for function in (library.Cache__load, library.Cache__store))
+    cargo = ["cargo", "bench", "-p", "isochrome-model", "--bench", "simulator"]
+    subprocess.run([*cargo, "--no-run"], check=True)
+    ours, theirs = 0, 0
+    for _ in range(rounds):
+        output = subprocess.run([*cargo, "--", trace], check=True, capture_output=True, text=True).stdout
+        ours = max(ours, float(re.search(r"pycachesim's way +([\d.]+) million", output).group(1)))
+        (levels, _) = ast.literal_eval(re.search(r"counts, pycachesim's way: (.*)", output).group(1))
+        words = trace.read_bytes()
+        caches, simulator = pycachesim_caches([(64, 8), (1024, 8)])
+        cache, count = ctypes.c_void_p(id(simulator.first_level.backend)), len(words) // 8
+        begin = time.thread_time()
+        driver.drive(cache, ctypes.c_char_p(words), ctypes.c_size_t(count), load, store)
+        theirs = max(theirs, count / (time.thread_time() - begin) / 1e6)
+        keys = ("reads", "writes", "read_misses", "write_misses", "writebacks")
+        counts = [as_pycachesim_counts(dict(zip(keys, level))) for level in levels]
+        assert counts == pycachesim_stats(caches), f"{counts}\n{pycachesim_stats(caches)}"
+    print(f"{count} accesses through 32 KiB 8-way and 512 KiB 8-way, equal counts, load {os.getloadavg()}")
+    print(f"pycachesim's C backend {theirs:.1f}, isochrome {ours:.1f} million accesses/s: {ours / theirs:.2f} times as fast")
+
+
 def main():
+    if sys.argv[1:] == ["speed"]:
+        with tempfile.TemporaryDirectory() as folder:
+            speed(folder)
+        return
     command = sys.argv[1] if len(sys.argv) > 1 else "target/release/isochrome"
     with tempfile.TemporaryDirectory() as folder:
         against_pycachesim(command, folder)

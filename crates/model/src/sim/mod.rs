@@ -19,6 +19,7 @@ mod lru;
 mod naive;
 mod paging;
 mod purge;
+mod recency;
 mod replacement;
 pub mod scenario;
 mod simulator;

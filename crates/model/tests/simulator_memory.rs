@@ -1,0 +1,79 @@
+//! Traces are streamed: however long one is, simulator, curve and reader together hold at most 16 MiB.
+
+use std::io::Read;
+
+use isochrome_model::geometry::Geometry;
+use isochrome_model::sim::{Level, Semantics, Simulator, StackDistances};
+use isochrome_model::trace::{Access, Format, Reader, Writer};
+use isochrome_model::units::Bytes;
+
+/// A stretch of bytes over and over, which takes no memory of its own.
+struct Repeated<'a> {
+    stretch: &'a [u8],
+    at: usize,
+    times_left: u64,
+}
+
+impl Read for Repeated<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        if self.at == self.stretch.len() {
+            self.at = 0;
+            self.times_left -= 1;
+        }
+        if self.times_left == 0 {
+            return Ok(0);
+        }
+        let bytes = (&self.stretch[self.at..]).read(into)?;
+        self.at += bytes;
+        Ok(bytes)
+    }
+}
+
+/// Bytes held at most while a trace is read and counted, and its accesses.
+fn most_bytes(format: Format, input: impl Read) -> (u64, u64) {
+    let mut accesses = 0;
+    let measured = allocation_counter::measure(|| {
+        let level = |kib: u64| Level::lru("", Geometry::of_size(Bytes(kib << 10), 8, Bytes(64)).unwrap());
+        let mut simulator = Simulator::chain(vec![level(32), level(512)], Semantics::default()).unwrap();
+        let mut distances = StackDistances::new(Geometry { set_count: 1024, ways: 16, line_bytes: Bytes(64) }).unwrap();
+        let both = |batch: &[Access]| {
+            simulator.run(batch);
+            distances.run(batch);
+        };
+        accesses = Reader::new(format, "memory", input).for_each(both).unwrap();
+    });
+    (measured.bytes_max, accesses)
+}
+
+/// 10 000 accesses all over 64 MiB.
+fn stretch() -> Vec<Access> {
+    (0..10_000u64).map(|i| i * 0x9e37_79b9 % (64 << 20)).map(Access::read).collect()
+}
+
+fn holds_no_more_for_a_longer_trace(format: Format, stretch: &[u8]) {
+    let held = |times_left| most_bytes(format, Repeated { stretch, at: 0, times_left });
+    let ((short, few), (long, many)) = (held(10), held(300));
+    assert_eq!((few, many), (100_000, 3_000_000));
+    assert_eq!(short, long, "{format:?}: bytes held");
+    assert!(long <= 16 << 20, "{format:?}: {long} bytes");
+}
+
+#[test]
+fn text_and_raw_traces_are_streamed() {
+    let din: String = stretch().iter().map(|access| format!("0 {:x}\n", access.address)).collect();
+    holds_no_more_for_a_longer_trace(Format::Din, din.as_bytes());
+    let lackey: String = stretch().iter().map(|access| format!(" L {:08x},1\n", access.address)).collect();
+    holds_no_more_for_a_longer_trace(Format::Lackey, lackey.as_bytes());
+    let raw: Vec<u8> = stretch().iter().flat_map(|access| access.address.to_le_bytes()).collect();
+    holds_no_more_for_a_longer_trace(Format::U64, &raw);
+}
+
+#[test]
+fn compact_traces_are_streamed() {
+    let mut writer = Writer::new(Vec::new()).unwrap();
+    (0..300).for_each(|_| writer.write(&stretch()).unwrap());
+    let trace = writer.finish().unwrap();
+    let (held, accesses) = most_bytes(Format::Iso, trace.as_slice());
+    assert_eq!(accesses, 3_000_000);
+    assert!(held <= 16 << 20, "{held} bytes");
+}
