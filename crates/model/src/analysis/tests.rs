@@ -79,7 +79,8 @@ fn later_jobs_do_not_pay_for_tasks_that_cannot_run_in_the_window() {
 #[test]
 fn table_2_jumps_into_a_further_preemption_just_above_a_refill_of_1_09_us() {
     // Above it R4 exceeds 180 ms, the period of task 3.
-    let breaks = sensitivity::refill_breaks(&table_2(), refill(0), Analysis::Kim2013, 3, 0..=10_000);
+    let core = table_2();
+    let breaks: Vec<_> = sensitivity::refill_breaks(&core, refill(0), Analysis::Kim2013, 3, 0..=10_000).collect();
     assert_eq!(breaks.len(), 1, "{breaks:?}");
     assert!((1_090..1_100).contains(&breaks[0].last_ns), "{breaks:?}");
     assert!(breaks[0].response_after_ns.unwrap() - breaks[0].response_before_ns.unwrap() > 45_000_000);

@@ -20,11 +20,11 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 
 use super::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERANCE, best};
-use super::heuristics::{MARGIN_STEP_PPM, cata, most_steps};
+use super::heuristics::{Growth, cata};
 use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
 use crate::analysis::{Charges, core_tasks, utilization};
-use crate::taskset::{Scope, Task, TaskSet, bundles};
+use crate::taskset::{Scope, TIME_MAX_NS, Task, TaskSet, bundles};
 
 /// States up to which partitions are distributed exactly.
 const EXACT_STATES_MAX: usize = 3_000;
@@ -46,25 +46,20 @@ pub struct Progress {
     pub bound: f64,
 }
 
-pub(crate) fn solve(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
-    match request.objective {
+pub(crate) fn solve(set: &TaskSet, rules: Rules, objective: Objective, request: &Request) -> Solution {
+    match objective {
         Objective::Partitions => {
             let fewest = fewest_partitions(set, rules, request);
             let (Some(shares), Some(least)) = (&fewest.shares, fewest.value) else { return fewest.into_solution() };
             // Among the plans with that many partitions, one of least utilization; the proof is about the number.
             let within = least_utilization(set, rules, request, least as u32, Some(shares.clone()));
-            Solution {
-                shares: within.shares.or(fewest.shares),
-                bound: fewest.bound,
-                margin: None,
-                unplaced: Vec::new(),
-            }
+            Solution { shares: within.shares.or(fewest.shares), bound: fewest.bound, grown: None, unplaced: Vec::new() }
         }
         Objective::Utilization => {
             let start = cata(set, rules, set.platform().partitions, request, true).ok();
             least_utilization(set, rules, request, set.platform().partitions, start).into_solution()
         }
-        Objective::Margin => largest_margin(set, rules, request),
+        Objective::Margin | Objective::Refill => largest(Growth::of(objective, set), set, rules, request),
     }
 }
 
@@ -78,7 +73,7 @@ struct Found {
 impl Found {
     fn into_solution(self) -> Solution {
         let unplaced = if self.shares.is_some() { Vec::new() } else { (0..self.tasks).collect() };
-        Solution { shares: self.shares, bound: self.bound.filter(|bound| bound.is_finite()), margin: None, unplaced }
+        Solution { shares: self.shares, bound: self.bound.filter(|bound| bound.is_finite()), grown: None, unplaced }
     }
 }
 
@@ -201,7 +196,9 @@ impl Kinds {
             }
             (total, columns)
         };
-        firsts.into_iter().take(count).map(follow).collect()
+        // Alternatives that are none have no columns; the first tells that there is no way at all.
+        let ways = firsts.iter().take(count).take_while(|way| way.0 < f64::INFINITY).count().max(1);
+        firsts.into_iter().take(ways).map(follow).collect()
     }
 
     /// The columns with the tasks they stand for.
@@ -255,7 +252,11 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
                     None => 0.0,
                     Some((_, table)) => {
                         let bound = table.at(k, 0);
-                        if bound > limit || memory > k as u64 * capacity { f64::INFINITY } else { bound }
+                        if bound > limit || memory > (k as u64).saturating_mul(capacity) {
+                            f64::INFINITY
+                        } else {
+                            bound
+                        }
                     }
                 });
                 rows.push((*state, row.collect()));
@@ -600,17 +601,16 @@ fn least_utilization(
     }
 }
 
-fn largest_margin(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
+fn largest(growth: Growth, set: &TaskSet, rules: Rules, request: &Request) -> Solution {
     let most = f64::from(set.platform().partitions);
     let mut kept: Option<Vec<Share>> = None;
     let mut undecided = false;
-    let last = last_that_holds(1, most_steps(set), |steps| {
+    let last = last_that_holds(growth.least, growth.most, |steps| {
         if (request.should_stop)() {
             undecided = true;
             return false;
         }
-        let scaled = set.with_wcet_scaled(steps * MARGIN_STEP_PPM, 1_000_000);
-        let fewest = fewest_partitions(&scaled, rules, request);
+        let fewest = fewest_partitions(&growth.set(set, steps), rules, request);
         undecided |= fewest.shares.is_none() && fewest.bound.is_none_or(|bound| bound <= most);
         let holds = fewest.shares.is_some();
         if holds {
@@ -618,10 +618,12 @@ fn largest_margin(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
         }
         holds
     });
-    let factor = |steps: u64| (steps * MARGIN_STEP_PPM) as f64 / 1e6;
-    let margin = if let Change::Most(steps) = last { Some(factor(steps)) } else { None };
-    // Every larger factor was refuted, up to the next step.
-    let bound = margin.filter(|_| !undecided).map(|margin| margin + factor(1));
+    // Every larger one was refuted, from the next step on.
+    let bound = match last {
+        Change::Most(steps) if !undecided => Some((steps + 1) as f64),
+        Change::Unlimited => Some(TIME_MAX_NS as f64),
+        _ => None,
+    };
     let unplaced = if kept.is_some() { Vec::new() } else { (0..set.tasks().len()).collect() };
-    Solution { shares: kept, bound, margin, unplaced }
+    Solution { shares: kept, bound, grown: growth.steps(last), unplaced }
 }

@@ -1,6 +1,6 @@
 //! Task sets and allocations from JSON or TOML. Whatever is wrong is named with its line and field.
 
-use super::{Invalid, MemoryRule, Platform, Scope, Task, TaskSet};
+use super::{Invalid, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
 use crate::taskset::PartitionSet;
 use crate::units::Bytes;
 
@@ -13,8 +13,8 @@ pub struct Overrides {
     pub partitions: Option<u32>,
     /// `memory_mib`
     pub memory: Option<Bytes>,
-    /// `refill_ns_per_partition`
-    pub refill_ns: Option<u64>,
+    /// The refill time to charge.
+    pub refill: Option<RefillChoice>,
     /// Memory to assume where neither says; only for questions that memory does not decide.
     pub memory_default: Option<Bytes>,
     /// Cores to assume where neither says.
@@ -280,6 +280,9 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         &[
             "comment",
             "refill_ns_per_partition",
+            "refill_dirty_ns_per_partition",
+            "lines_per_partition",
+            "miss_ns",
             "partitions",
             "memory_mib",
             "cores",
@@ -294,6 +297,34 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
     );
     let absent = |name: &str, option: &str| {
         wrong(1, name, format!("is missing\n  hint: write it into the file, or give {option}"))
+    };
+    let refills = Refills {
+        clean_ns: file.number("refill_ns_per_partition")?,
+        dirty_ns: file.number("refill_dirty_ns_per_partition")?,
+        serial_ns: match (file.number("lines_per_partition")?, file.number("miss_ns")?) {
+            (Some(lines), Some(miss_ns)) => Some(lines.saturating_mul(miss_ns)),
+            (None, None) => None,
+            (Some(_), None) => return Err(absent("miss_ns", "no lines_per_partition")),
+            (None, Some(_)) => return Err(absent("lines_per_partition", "no miss_ns")),
+        },
+    };
+    let refill_ns = match overrides.refill {
+        Some(RefillChoice::Time(time)) => time.0,
+        Some(RefillChoice::Known(kind)) => match refills.known().find(|&(known, _)| known == kind) {
+            Some((_, time)) => time,
+            None => {
+                let (name, hint) = match kind {
+                    RefillKind::Clean => ("refill_ns_per_partition", "--refill TIME"),
+                    RefillKind::Dirty => ("refill_dirty_ns_per_partition", "--refill TIME"),
+                    RefillKind::Serial => ("lines_per_partition", "--refill TIME"),
+                };
+                return Err(absent(name, hint));
+            }
+        },
+        // Nobody knows whether what a task displaces was written: the longer time is safe.
+        None => {
+            refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?
+        }
     };
     let platform = Platform {
         cores: overrides
@@ -310,10 +341,8 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             .or(file.memory("memory_mib")?)
             .or(overrides.memory_default)
             .ok_or_else(|| absent("memory_mib", "--memory SIZE"))?,
-        refill_ns: overrides
-            .refill_ns
-            .or(file.number("refill_ns_per_partition")?)
-            .ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?,
+        refill_ns,
+        refills,
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
         scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
@@ -344,6 +373,7 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
             "nonpreemptive_ns",
             "priority",
             "bundle",
+            "exclusive",
         ],
         warnings,
     );
@@ -374,6 +404,7 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
         nonpreemptive_ns: fields.number("nonpreemptive_ns")?.unwrap_or(0),
         priority: fields.small("priority")?,
         bundle: fields.text("bundle")?,
+        exclusive: fields.flag("exclusive")?,
     })
 }
 
