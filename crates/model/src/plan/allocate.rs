@@ -38,6 +38,17 @@ impl Rules {
         matches!(self.analysis, Analysis::Kim2013 | Analysis::UcbUnion | Analysis::EcbOnly)
     }
 
+    /// An analysis that is faster and passes nothing that this one does not pass.
+    pub(crate) fn stricter(self) -> Option<Self> {
+        let known = matches!(self.analysis, Analysis::UcbUnionMultiset | Analysis::CombinedMultiset);
+        known.then_some(Self { analysis: Analysis::Kim2013, ..self })
+    }
+
+    /// What a job that joins a partition pays for it at least: its warm-up, and by some analyses what it displaces.
+    pub(crate) fn least_refills(self) -> f64 {
+        if self.overload_is_a_miss() { 2.0 } else { 1.0 }
+    }
+
     /// Cost of a shared partition to a task, per job.
     pub(crate) fn refill_ns(self, set: &TaskSet) -> u64 {
         if self.analysis == Analysis::NoInterference { 0 } else { set.platform().refill_ns }
@@ -69,8 +80,10 @@ impl Completions {
     }
 
     /// The table when `task`, lower than all in this one, has to be placed too, before them.
-    pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool) -> Self {
-        self.before_placing(&Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, 2.0), highest)
+    ///
+    /// `refills`: what a job that joins a partition pays for it; by Eq. 1, 2.
+    pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool, refills: f64) -> Self {
+        self.before_placing(&Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, refills), highest)
     }
 
     fn before_placing(&self, placing: &Placing, highest: bool) -> Self {
@@ -180,8 +193,6 @@ const POINTS_MAX: usize = 4096;
 fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Window> {
     let task = |place: usize| &set.tasks()[members[place]];
     let lowest = task(members.len() - 1);
-    // The lowest-priority task sees every warm-up by any analysis. By some, a job refills less after it has preempted.
-    let refills = if rules.overload_is_a_miss() { 2.0 } else { 1.0 };
     let Some(last) = lowest.deadline_ns.checked_sub(lowest.jitter_ns) else { return Vec::new() };
     let mut points = vec![last];
     for above in members[..members.len() - 1].iter().map(|&task| &set.tasks()[task]) {
@@ -214,7 +225,7 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
         let placing: Vec<Placing> = members
             .iter()
             .enumerate()
-            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64, refills))
+            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64, rules.least_refills()))
             .collect();
         let mut tables = vec![Completions::none(partitions)];
         for (place, placing) in placing.iter().enumerate() {
@@ -248,7 +259,7 @@ impl Effort<'static> {
 pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
     let mut tables = vec![Completions::none(partitions)];
     for (place, &task) in members.iter().enumerate() {
-        let next = tables[place].before(set, rules, task, place == 0);
+        let next = tables[place].before(set, rules, task, place == 0, 2.0);
         tables.push(next);
     }
     tables
@@ -497,7 +508,8 @@ impl Search<'_> {
             }
         }
         self.assign(next, task);
-        if schedulable(&self.core, self.charges, self.rules.analysis, &mut self.workspace) {
+        let mut passes = |rules: Rules| schedulable(&self.core, self.charges, rules.analysis, &mut self.workspace);
+        if self.rules.stricter().is_some_and(&mut passes) || passes(self.rules) {
             let groups = next.clone();
             self.place(task, left - (step.kept + step.opened) as usize, cost, &groups);
         }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::sensitivity::{Change, last_that_holds};
+use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
 use crate::taskset::{PartitionSet, Scope, TaskSet};
 use allocate::{Groups, Rules, TOLERANCE};

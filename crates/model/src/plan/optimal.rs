@@ -56,7 +56,10 @@ pub(crate) fn solve(set: &TaskSet, rules: Rules, objective: Objective, request: 
             Solution { shares: within.shares.or(fewest.shares), bound: fewest.bound, grown: None, unplaced: Vec::new() }
         }
         Objective::Utilization => {
-            let start = cata(set, rules, set.platform().partitions, request, true).ok();
+            let mut start = cata(set, rules, set.platform().partitions, request, true).ok();
+            if let Some(stricter) = rules.stricter() {
+                start = least_utilization(set, stricter, request, set.platform().partitions, start).shares;
+            }
             least_utilization(set, rules, request, set.platform().partitions, start).into_solution()
         }
         Objective::Margin | Objective::Refill => largest(Growth::of(objective, set), set, rules, request),
@@ -225,24 +228,28 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
     // In this order a state follows those that begin with the same tasks, so their tables can be continued.
     ordered.sort_unstable();
     let capacity = set.capacity();
-    let limit = if rules.overload_is_a_miss() { 1.0 + TOLERANCE } else { f64::INFINITY };
     let chunks: Vec<&[(Vec<usize>, usize)]> = ordered.chunk_by(|a, b| a.0.first() == b.0.first()).collect();
     let parts: Vec<Vec<(usize, Vec<f64>)>> = chunks
         .into_par_iter()
         .map(|chunk| {
-            let mut stack: Vec<(usize, Completions)> = Vec::new();
+            // By Eq. 1, and with what is certain to be paid by the analysis chosen: beyond 1, somebody is late.
+            let mut stack: Vec<(usize, Completions, Completions)> = Vec::new();
             let mut rows = Vec::new();
             for (ranks, state) in chunk {
-                let common = stack.iter().zip(ranks).take_while(|((a, _), b)| a == *b).count();
+                let common = stack.iter().zip(ranks).take_while(|((a, ..), b)| a == *b).count();
                 stack.truncate(common);
                 for (place, &rank) in ranks.iter().enumerate().skip(common) {
                     let task = set.by_priority()[rank];
                     let none = Completions::none(partitions);
-                    let above = stack.last().map_or(&none, |(_, table)| table);
+                    let (above, least) = stack.last().map_or((&none, &none), |(_, above, least)| (above, least));
                     // Nothing can be saved below a set that does not fit.
-                    let next =
-                        if above.is_hopeless() { above.clone() } else { above.before(set, rules, task, place == 0) };
-                    stack.push((rank, next));
+                    let next = |above: &Completions, refills| match above.is_hopeless() {
+                        true => above.clone(),
+                        false => above.before(set, rules, task, place == 0, refills),
+                    };
+                    let table = next(above, 2.0);
+                    let least = if rules.overload_is_a_miss() { table.clone() } else { next(least, 1.0) };
+                    stack.push((rank, table, least));
                 }
                 let memory = ranks
                     .iter()
@@ -250,9 +257,9 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
                     .fold(0, u64::saturating_add);
                 let row = (0..width).map(|k| match stack.last() {
                     None => 0.0,
-                    Some((_, table)) => {
+                    Some((_, table, least)) => {
                         let bound = table.at(k, 0);
-                        if bound > limit || memory > (k as u64).saturating_mul(capacity) {
+                        if least.at(k, 0) > 1.0 + TOLERANCE || memory > (k as u64).saturating_mul(capacity) {
                             f64::INFINITY
                         } else {
                             bound

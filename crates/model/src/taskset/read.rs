@@ -514,6 +514,7 @@ fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::{Analysis, Charges, analyze, core_tasks};
 
     const FILE: &str = r#"{
   "refill_ns_per_partition": 45300,
@@ -599,6 +600,29 @@ wcet_ns = 5
     }
 
     #[test]
+    fn the_longer_of_the_measured_refill_times_is_charged_unless_another_is_asked_for() {
+        let file = format!("refill_dirty_ns_per_partition = 60_000\nlines_per_partition = 4096\nmiss_ns = 60\n{SAME}");
+        let charged = |text: &str, refill: Option<&str>| {
+            let refill = refill.map(|refill| refill.parse().unwrap());
+            task_set(text, Overrides { refill, ..Overrides::default() })
+                .map(|(set, _)| set.platform().refill_ns)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(charged(&file, None), Ok(60_000));
+        assert_eq!(charged(&file, Some("clean")), Ok(45_300));
+        assert_eq!(charged(&file, Some("dirty")), Ok(60_000));
+        // 4096 lines, one miss of 60 ns after the other.
+        assert_eq!(charged(&file, Some("serial")), Ok(245_760));
+        assert_eq!(charged(&file, Some("1us")), Ok(1_000));
+        assert_eq!(charged(SAME, None), Ok(45_300));
+        assert!(charged(SAME, Some("serial")).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        let half = format!("miss_ns = 60\n{SAME}");
+        assert!(charged(&half, None).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        let huge = format!("lines_per_partition = 4294967296\nmiss_ns = 4294967296\n{SAME}");
+        assert!(charged(&huge, None).unwrap_err().contains("exceeds the longest time"));
+    }
+
+    #[test]
     fn fields_that_nobody_knows_are_warned_about() {
         let (_, warnings) =
             task_set(&FILE.replace("\"cores\"", "\"corse\": 1, \"cores\""), Overrides::default()).unwrap();
@@ -641,7 +665,7 @@ wcet_ns = 5
     }
 
     #[test]
-    fn no_damaged_file_makes_the_readers_panic() {
+    fn no_damaged_file_makes_the_readers_panic_or_the_analyses_of_what_they_accept() {
         let set = read(FILE).unwrap();
         let allocated = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1,2],"useful":[1]}]}]}"#;
         let mut random = fastrand::Rng::with_seed(4);
@@ -666,6 +690,7 @@ wcet_ns = 5
             "é",
             "\\u0000",
         ];
+        let mut accepted = 0;
         for round in 0..20_000 {
             let source = [FILE, SAME, allocated][round % 3];
             let mut text: Vec<char> = source.chars().collect();
@@ -675,9 +700,23 @@ wcet_ns = 5
                 text.splice(at..end, pieces[random.usize(0..pieces.len())].chars());
             }
             let text: String = text.into_iter().collect();
-            let _ = task_set(&text, Overrides::default());
+            // And a few bytes changed, whatever they are.
+            let mut bytes = text.into_bytes();
+            for _ in 0..random.usize(0..=2) {
+                let at = random.usize(0..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            if let Ok((set, _)) = task_set(&text, Overrides::default()) {
+                accepted += 1;
+                let members: Vec<_> = (0..set.tasks().len()).map(|task| (task, PartitionSet::range(0, 1))).collect();
+                for analysis in Analysis::ALL {
+                    let _ = analyze(&core_tasks(&set, &members), Charges::of(&set), analysis);
+                }
+            }
             let _ = allocation(&text, &set);
         }
+        assert!((100..10_000).contains(&accepted), "{accepted}");
         let deep = "[".repeat(100_000);
         assert!(task_set(&format!("{{\"tasks\": {deep}"), Overrides::default()).is_err());
         assert!(task_set(&format!("tasks = {deep}"), Overrides::default()).is_err());
