@@ -694,7 +694,7 @@ wcet_ns = 5
         for round in 0..20_000 {
             let source = [FILE, SAME, allocated][round % 3];
             let mut text: Vec<char> = source.chars().collect();
-            for _ in 0..random.usize(1..=4) {
+            for _ in 0..random.usize(0..=3) {
                 let at = random.usize(0..text.len());
                 let end = (at + random.usize(0..=6)).min(text.len());
                 text.splice(at..end, pieces[random.usize(0..pieces.len())].chars());
@@ -702,7 +702,7 @@ wcet_ns = 5
             let text: String = text.into_iter().collect();
             // And a few bytes changed, whatever they are.
             let mut bytes = text.into_bytes();
-            for _ in 0..random.usize(0..=2) {
+            for _ in 0..random.usize(0..=1) {
                 let at = random.usize(0..bytes.len());
                 bytes[at] = random.u8(..);
             }
