@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
 use isochrome_model::plan::{Method, Objective};
+use isochrome_model::taskset::RefillChoice;
 use isochrome_model::units::{Bytes, Ns};
 
 /// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
@@ -317,9 +318,9 @@ pub struct TaskSetFile {
     /// Memory that is colored, instead of the file's
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// Time to refill a partition, instead of the file's
+    /// Time to refill a partition: one of the file's (clean, dirty, serial) or another; the longer of clean and dirty if not given
     #[arg(long, value_name = "TIME")]
-    pub refill: Option<Ns>,
+    pub refill: Option<RefillChoice>,
 }
 
 /// Options of `plan`.
@@ -331,9 +332,10 @@ pub struct PlanOptions {
     /// How to plan: optimal, cata, bfd, wfd
     #[arg(long, value_name = "NAME", default_value_t)]
     pub method: Method,
-    /// What for: partitions (fewest), utilization (least), margin (largest growth of execution times)
-    #[arg(long, value_name = "NAME", default_value_t)]
-    pub objective: Objective,
+    /// What for: partitions (fewest), utilization (least), margin (largest growth of execution times), refill (largest refill
+    /// time); several, the first deciding before the second, with commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "partitions")]
+    pub objective: Vec<Objective>,
     /// Stop after this time with the best plan so far and the bound proven so far
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub time_limit: Ns,
@@ -354,6 +356,15 @@ pub struct PlanOptions {
     pub svg: Option<PathBuf>,
 }
 
+/// Where priorities come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Priorities {
+    /// The file, or deadline-monotonic.
+    File,
+    /// Audsley's assignment, core by core.
+    Audsley,
+}
+
 /// Options of `analyze`.
 #[derive(Debug, Args)]
 pub struct AnalyzeOptions {
@@ -366,7 +377,10 @@ pub struct AnalyzeOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Draw here what the first core runs after a common release
+    /// Priorities: those of the file, or audsley to search for some that meet the deadlines
+    #[arg(long, value_name = "HOW", default_value = "file")]
+    pub priorities: Priorities,
+    /// Draw here what every core runs after a common release
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
-use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm};
+use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use isochrome_model::analysis::{
-    ASSUMPTIONS, Analysis, Bound, Charges, CoreTask, Verdict as Deadline, analyze as bounds_of, core_task,
-    liu_layland_bound, utilization,
+    ASSUMPTIONS, Analysis, Audsley, Bound, Charges, CoreTask, Verdict as Deadline, Workspace, analyze as bounds_of,
+    audsley, core_task, liu_layland_bound, schedulable, utilization,
 };
-use isochrome_model::plan::{self, Method, Objective, Plan, Progress, Request};
-use isochrome_model::taskset::read::{Overrides, allocation, task_set};
-use isochrome_model::taskset::{Task, TaskSet};
+use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, Timeline};
+use isochrome_model::taskset::read::{Allocation, Allotted, Overrides, allocation, task_set};
+use isochrome_model::taskset::{RefillKind, TIME_MAX_NS, TaskSet};
 use isochrome_model::units::Bytes;
 use serde::Serialize;
 
-use crate::args::{AnalyzeOptions, PlanOptions, TaskSetFile};
+use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
 
 fn read(file: &TaskSetFile, overrides: Overrides) -> Result<TaskSet> {
@@ -32,50 +32,14 @@ fn overrides(file: &TaskSetFile) -> Overrides {
         cores: file.cores,
         partitions: file.partitions,
         memory: file.memory,
-        refill_ns: file.refill.map(|refill| refill.0),
+        refill: file.refill,
         ..Overrides::default()
     }
 }
 
-/// Every task `copies` times, as [Kim2013, §5.5] makes larger sets.
-fn copied(set: &TaskSet, copies: u32) -> Result<TaskSet> {
-    if copies <= 1 {
-        return Ok(set.clone());
-    }
-    ensure!(
-        set.tasks().len().saturating_mul(copies as usize) <= 100_000,
-        "{copies} copies make more than 100000 tasks"
-    );
-    let copy = |number: u32| {
-        set.tasks().iter().map(move |task| Task { name: format!("{}.{number}", task.name), ..task.clone() })
-    };
-    let tasks = (1..=copies).flat_map(copy).collect();
-    Ok(TaskSet::new(set.platform().clone(), tasks)?.0)
-}
-
 /// `isochrome plan`.
 pub fn plan(options: &PlanOptions) -> Result<Verdict> {
-    let set = copied(&read(&options.file, overrides(&options.file))?, options.copies)?;
-    if options.compare {
-        files::print(&comparison(&set, options)?)?;
-        return Ok(Verdict::Holds);
-    }
-    let plan = planned(&set, options, options.method, options.objective)?;
-    if let Some(path) = &options.output {
-        files::write_json(path, &plan)?;
-    }
-    if let Some(path) = &options.svg {
-        files::write(path, &plan::color_map(&plan, set.platform().partitions))?;
-    }
-    if options.json {
-        files::print_json(&plan)?;
-    } else {
-        files::print(&told(&set, &plan))?;
-    }
-    Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
-}
-
-fn planned(set: &TaskSet, options: &PlanOptions, method: Method, objective: Objective) -> Result<Plan> {
+    let set = read(&options.file, overrides(&options.file))?.copied(options.copies)?;
     let start = Instant::now();
     let limit = Duration::from_nanos(options.time_limit.0);
     let last_told = std::cell::Cell::new(start);
@@ -88,9 +52,32 @@ fn planned(set: &TaskSet, options: &PlanOptions, method: Method, objective: Obje
         }
     };
     let should_stop = || start.elapsed() >= limit || interrupt::interrupted();
-    let request =
-        Request { method, objective, analysis: options.file.analysis, should_stop: &should_stop, progress: &progress };
-    Ok(plan::plan(set, &request)?)
+    let (objective, then) = options.objective.split_first().context("--objective names none")?;
+    let request = Request {
+        method: options.method,
+        objective: *objective,
+        then,
+        analysis: options.file.analysis,
+        should_stop: &should_stop,
+        progress: &progress,
+    };
+    if options.compare {
+        files::print(&plan::compare(&set, &request)?.to_string())?;
+        return Ok(Verdict::Holds);
+    }
+    let plan = plan::plan(&set, &request)?;
+    if let Some(path) = &options.output {
+        files::write_json(path, &plan)?;
+    }
+    if let Some(path) = &options.svg {
+        files::write(path, &plan::color_map(&plan, set.platform().partitions))?;
+    }
+    if options.json {
+        files::print_json(&plan)?;
+    } else {
+        files::print(&told(&set, &plan))?;
+    }
+    Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
 fn milliseconds(time_ns: Option<u64>) -> String {
@@ -134,6 +121,33 @@ fn told(set: &TaskSet, plan: &Plan) -> String {
         if let Some(margin) = plan.margin {
             let _ = writeln!(text, "all execution times can grow by a factor of {margin}");
         }
+        match plan.refill_most_ns {
+            Some(TIME_MAX_NS) => text += "any refill time will do: no partition is shared\n",
+            Some(refill_ns) => {
+                let _ = writeln!(text, "the refill time can grow to {} us", refill_ns as f64 / 1e3);
+            }
+            None => {}
+        }
+        if !plan.bundles_apart.is_empty() {
+            let _ = writeln!(
+                text,
+                "no core takes these bundles; each of their tasks has partitions of its own instead: {}",
+                plan.bundles_apart.join(", ")
+            );
+        }
+        for Goal { objective, value, bound, gap } in &plan.then {
+            let proven = match (gap, bound) {
+                (Some(0.0), _) => "proven optimal".to_owned(),
+                (Some(gap), Some(bound)) => format!("at best {bound}, within {:.3} %", gap * 100.0),
+                _ => "nothing is proven".to_owned(),
+            };
+            let value = match objective {
+                Objective::Refill if *value >= TIME_MAX_NS as f64 => "any time".to_owned(),
+                Objective::Refill => format!("{} us", value / 1e3),
+                _ => format!("{value}"),
+            };
+            let _ = writeln!(text, "then {objective}: {value} ({proven})");
+        }
         match (plan.gap, plan.bound) {
             (Some(0.0), _) => text += "proven optimal\n",
             (Some(gap), Some(bound)) => {
@@ -146,9 +160,10 @@ fn told(set: &TaskSet, plan: &Plan) -> String {
         let excluded = match plan.objective {
             Objective::Partitions => plan.bound.is_none_or(|fewest| fewest > f64::from(set.platform().partitions)),
             Objective::Utilization => plan.bound.is_none(),
-            Objective::Margin => false,
+            Objective::Margin | Objective::Refill => false,
         };
-        let proven = plan.method == Method::Optimal && excluded;
+        // That bundles must be apart one after the other is no proof.
+        let proven = plan.method == Method::Optimal && excluded && plan.bundles_apart.is_empty();
         let _ = writeln!(
             text,
             "not schedulable{}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core",
@@ -163,48 +178,77 @@ fn assumptions() -> String {
     ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
 }
 
-/// The methods side by side, as a Markdown table: [Kim2013, Figures 14 to 16].
-fn comparison(set: &TaskSet, options: &PlanOptions) -> Result<String> {
-    let platform = set.platform();
-    let mut text = format!(
-        "{} tasks, {} cores, {} partitions, {}\n\n| method | fewest partitions | of all | memory used of that | least utilization with all | proven bounds |\n|---|---:|---:|---:|---:|---|\n",
-        set.tasks().len(),
-        platform.cores,
-        platform.partitions,
-        platform.memory,
-    );
-    let memory: u64 = set.tasks().iter().map(|task| task.memory.0).sum();
-    for method in [Method::Bfd, Method::Wfd, Method::Cata, Method::Optimal] {
-        let few = planned(set, options, method, Objective::Partitions)?;
-        let low = planned(set, options, method, Objective::Utilization)?;
-        let or_none = |plan: &Plan, value: String| if plan.schedulable { value } else { "none".to_owned() };
-        let share = f64::from(few.partitions_used) / f64::from(platform.partitions);
-        let efficiency = memory as f64 / (set.partition_memory().0 as f64 * f64::from(few.partitions_used.max(1)));
-        let proven = match (few.bound, low.bound) {
-            (Some(few), Some(low)) => format!("{few}, {low:.4}"),
-            _ => String::new(),
-        };
-        let _ = writeln!(
-            text,
-            "| {method} | {} | {} | {} | {} | {proven} |",
-            or_none(&few, few.partitions_used.to_string()),
-            or_none(&few, format!("{:.0} %", share * 100.0)),
-            or_none(&few, format!("{:.0} %", efficiency * 100.0)),
-            or_none(&low, format!("{:.4}", low.utilization)),
-        );
-    }
-    Ok(text)
-}
-
 #[derive(Serialize)]
 struct Analyzed {
     analysis: Analysis,
     schedulable: bool,
     tasks: Vec<AnalyzedTask>,
     utilization: f64,
+    /// Whether it would be, with each refill time known.
+    refills: Vec<WithRefill>,
+    cores: Vec<Sensitivity>,
     /// Partitions whose memory does not hold what is put into it, from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overfull_partitions: Vec<u32>,
+}
+
+#[derive(Serialize)]
+struct WithRefill {
+    refill: RefillKind,
+    refill_ns: u64,
+    schedulable: bool,
+}
+
+/// How far the verdict on a core carries.
+#[derive(Serialize)]
+struct Sensitivity {
+    cpu: u32,
+    utilization: f64,
+    largest_refill_ns: Change,
+    largest_scale_ppm: Change,
+    /// With the partitions of the core allocated anew; absent for more tasks than can be tried, or if none are enough.
+    fewest_partitions: Option<u32>,
+    refill_breaks: Vec<Jump>,
+}
+
+/// A refill time above which a task is preempted once more.
+#[derive(Serialize)]
+struct Jump {
+    task: String,
+    above_ns: u64,
+    response_before_ns: Option<u64>,
+    response_after_ns: Option<u64>,
+}
+
+/// Tasks up to which a core's partitions are allocated anew to see what would help.
+const ANEW_TASKS_MAX: usize = 16;
+/// Tasks up to which a core's sensitivity is looked at.
+const SENSITIVITY_TASKS_MAX: usize = 256;
+/// Jumps told of each task.
+const JUMPS_MAX: usize = 4;
+
+fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
+    let charges = Charges::of(set);
+    let jumps = |place: usize| {
+        let range = 0..=charges.refill_ns.saturating_mul(2);
+        let task = set.tasks()[core.members[place]].name.clone();
+        refill_breaks(&core.tasks, charges, analysis, place, range).take(JUMPS_MAX).map(move |jump| Jump {
+            task: task.clone(),
+            above_ns: jump.last_ns,
+            response_before_ns: jump.response_before_ns,
+            response_after_ns: jump.response_after_ns,
+        })
+    };
+    Sensitivity {
+        cpu: core.cpu,
+        utilization: utilization(&core.tasks, charges),
+        largest_refill_ns: largest_refill(&core.tasks, charges, analysis),
+        largest_scale_ppm: largest_scale_ppm(&core.tasks, charges, analysis),
+        fewest_partitions: (core.members.len() <= ANEW_TASKS_MAX)
+            .then(|| plan::fewest_for_core(set, &core.members, analysis))
+            .flatten(),
+        refill_breaks: (0..core.members.len()).flat_map(jumps).collect(),
+    }
 }
 
 #[derive(Serialize)]
@@ -245,6 +289,10 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         .with_context(|| options.allocation.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let (analysis, charges) = (options.file.analysis, Charges::of(&set));
+    let set = match options.priorities {
+        Priorities::File => set,
+        Priorities::Audsley => set.with_priorities(&audsley_order(&set, &allocated, analysis)),
+    };
     let mut overfull = Vec::new();
     let cores: Vec<Core> = allocated
         .iter()
@@ -253,10 +301,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
             overfull.extend(plan::overfull_partition(&set, &sets).filter(|_| checks_memory));
             let mut ordered = members.clone();
             ordered.sort_by_key(|member| set.rank(member.task));
-            let tasks: Vec<CoreTask> = ordered
-                .iter()
-                .map(|member| CoreTask { useful: member.useful, ..core_task(&set, member.task, member.partitions) })
-                .collect();
+            let tasks: Vec<CoreTask> = ordered.iter().map(|member| on_core(&set, member)).collect();
             let bounds = bounds_of(&tasks, charges, analysis);
             Core { cpu: *cpu, members: ordered.iter().map(|member| member.task).collect(), tasks, bounds }
         })
@@ -285,12 +330,30 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
             })
             .collect(),
         utilization: cores.iter().map(|core| utilization(&core.tasks, charges)).sum(),
+        refills: set
+            .platform()
+            .refills
+            .known()
+            .map(|(refill, refill_ns)| {
+                let charges = Charges { refill_ns, ..charges };
+                let holds = |core: &Core| schedulable(&core.tasks, charges, analysis, &mut Workspace::default());
+                WithRefill { refill, refill_ns, schedulable: overfull.is_empty() && cores.iter().all(holds) }
+            })
+            .collect(),
+        cores: cores
+            .iter()
+            .filter(|core| core.tasks.len() <= SENSITIVITY_TASKS_MAX)
+            .map(|core| sensitivity(&set, core, analysis))
+            .collect(),
         overfull_partitions: overfull,
     };
     if let Some(path) = &options.svg {
-        let core = cores.first().context("the allocation has no core to draw")?;
-        let names: Vec<&str> = core.members.iter().map(|&task| set.tasks()[task].name.as_str()).collect();
-        files::write(path, &plan::gantt(&names, &core.tasks, charges, analysis))?;
+        let name = |&task: &usize| set.tasks()[task].name.as_str();
+        let timelines: Vec<Timeline> = cores
+            .iter()
+            .map(|core| Timeline { cpu: core.cpu, names: core.members.iter().map(name).collect(), core: &core.tasks })
+            .collect();
+        files::write(path, &plan::gantt(&timelines, charges, analysis))?;
     }
     if options.json {
         files::print_json(&analyzed)?;
@@ -298,6 +361,34 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         files::print(&analysis_told(&set, &cores, &analyzed))?;
     }
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
+}
+
+/// All tasks of the allocation by priorities found for each core; by those of the set where none are found.
+fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> Vec<usize> {
+    let mut order = Vec::new();
+    for (cpu, members) in allocated {
+        let mut members = members.clone();
+        members.sort_by_key(|member| set.rank(member.task));
+        let tasks: Vec<CoreTask> = members.iter().map(|member| on_core(set, member)).collect();
+        let places = match audsley(&tasks, Charges::of(set), analysis) {
+            Audsley::Found(places) => places,
+            Audsley::Stuck { unplaced } => {
+                let names: Vec<&str> =
+                    unplaced.iter().map(|&place| set.tasks()[members[place].task].name.as_str()).collect();
+                eprintln!(
+                    "warning: CPU {cpu}: no priorities found; none of these can have the lowest left: {}",
+                    names.join(", ")
+                );
+                (0..members.len()).collect()
+            }
+        };
+        order.extend(places.into_iter().map(|place| members[place].task));
+    }
+    order
+}
+
+fn on_core(set: &TaskSet, member: &Allotted) -> CoreTask {
+    CoreTask { useful: member.useful, ..core_task(set, member.task, member.partitions) }
 }
 
 fn analysis_told(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
@@ -344,17 +435,28 @@ fn analysis_told(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
                 Change::Hopeless => writeln!(text, "  {what}: none helps"),
             };
         };
-        limit(
-            "refill time per partition for which this holds",
-            largest_refill(&core.tasks, charges, analyzed.analysis),
-            &|ns| format!("{} us", ns as f64 / 1e3),
-        );
-        limit(
-            "factor on all execution times for which this holds",
-            largest_scale_ppm(&core.tasks, charges, analyzed.analysis),
-            &|ppm| format!("{:.6}", ppm as f64 / 1e6),
-        );
-        if core.members.len() <= 16 && set.platform().partitions <= plan::PLAN_PARTITIONS_MAX {
+        if let Some(known) = analyzed.cores.iter().find(|known| known.cpu == core.cpu) {
+            limit("refill time per partition for which this holds", known.largest_refill_ns, &|ns| {
+                format!("{} us", ns as f64 / 1e3)
+            });
+            limit("factor on all execution times for which this holds", known.largest_scale_ppm, &|ppm| {
+                format!("{:.6}", ppm as f64 / 1e6)
+            });
+            if let Some(count) = known.fewest_partitions {
+                let _ = writeln!(text, "  partitions that are enough, allocated anew: {count}");
+            }
+            for jump in &known.refill_breaks {
+                let _ = writeln!(
+                    text,
+                    "  above a refill time of {} us {} is preempted once more: {} -> {} ms",
+                    jump.above_ns as f64 / 1e3,
+                    jump.task,
+                    milliseconds(jump.response_before_ns),
+                    milliseconds(jump.response_after_ns),
+                );
+            }
+        }
+        if core.members.len() <= ANEW_TASKS_MAX && set.platform().partitions <= plan::PLAN_PARTITIONS_MAX {
             for remedy in plan::remedies(set, &sets, at, analyzed.analysis) {
                 let _ = writeln!(text, "  would mend it: {remedy}");
             }
@@ -363,6 +465,11 @@ fn analysis_told(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
     let verdict = if analyzed.schedulable { "schedulable" } else { "NOT schedulable" };
     let _ =
         writeln!(text, "\n{verdict} by {}; utilization {:.4} over all cores", analyzed.analysis, analyzed.utilization);
+    for WithRefill { refill, refill_ns, schedulable } in &analyzed.refills {
+        let verdict = if *schedulable { "schedulable" } else { "NOT schedulable" };
+        let _ = writeln!(text, "with the {} refill time, {} us: {verdict}", refill.name(), *refill_ns as f64 / 1e3);
+    }
+    let _ = writeln!(text, "the bounds charge a refill time of {} us", charges.refill_ns as f64 / 1e3);
     if analyzed.analysis == Analysis::NoInterference {
         text += "this ignores cache delays and is optimistic wherever partitions are shared\n";
     }

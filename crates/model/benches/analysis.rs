@@ -1,7 +1,8 @@
 //! How fast cores are analyzed, beside the crate response-time-analysis, which knows no caches, on the same cores in the same run.
 //!
 //! `cargo bench -p isochrome-model --bench analysis` measures; `cargo test --benches` runs a few cores and only checks that
-//! both agree where no partition is shared.
+//! both agree where no partition is shared. `-- --write FILE` also writes the cores, with their bounds without cache delays,
+//! for scripts/planning_rivals.py.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -63,6 +64,17 @@ fn theirs(core: &[CoreTask]) -> u64 {
         .sum()
 }
 
+/// A core and its bounds without cache delays, for tools that know none.
+fn described(core: &[CoreTask]) -> serde_json::Value {
+    let charges = Charges { refill_ns: 0, ..CHARGES };
+    let mut workspace = Workspace::default();
+    let bounds: Vec<Option<u64>> =
+        responses(core, charges, Analysis::Kim2013, &mut workspace).map(Verdict::response_ns).collect();
+    let tasks: Vec<_> =
+        core.iter().map(|task| serde_json::json!({"period_ns": task.period_ns, "wcet_ns": task.wcet_ns})).collect();
+    serde_json::json!({"tasks": tasks, "responses_ns": bounds})
+}
+
 /// Cores per second: the best of several rounds, so that what else the machine does counts least.
 fn rate(cores: &[Vec<CoreTask>], rounds: usize, mut analyze: impl FnMut(&[CoreTask]) -> u64) -> f64 {
     let mut best = f64::INFINITY;
@@ -78,6 +90,8 @@ fn rate(cores: &[Vec<CoreTask>], rounds: usize, mut analyze: impl FnMut(&[CoreTa
 
 fn main() {
     let measure = std::env::args().any(|argument| argument == "--bench");
+    let written = std::env::args().skip_while(|argument| argument != "--write").nth(1);
+    let mut all = serde_json::Map::new();
     let mut workspace = Workspace::default();
     println!("task sets per second on one core, all response times of each");
     println!("| n | kim2013 | response-time-analysis, no caches | ratio |\n|---:|---:|---:|---:|");
@@ -90,9 +104,13 @@ fn main() {
                 responses(core, CHARGES, Analysis::Kim2013, &mut workspace).all(|verdict| verdict != Verdict::Misses)
             );
         }
+        all.insert(tasks.to_string(), cores.iter().take(100).map(|core| described(core)).collect());
         let rounds = if measure { 15 } else { 1 };
         let ours = rate(&cores, rounds, |core| ours(core, CHARGES, &mut workspace));
         let theirs = rate(&cores, rounds, theirs);
         println!("| {tasks} | {ours:.0} | {theirs:.0} | {:.1} |", ours / theirs);
+    }
+    if let Some(path) = written {
+        std::fs::write(path, serde_json::Value::Object(all).to_string()).expect("a file that can be written");
     }
 }

@@ -2,11 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use serde::Serialize;
+
 use super::{Analysis, Charges, CoreTask, Workspace, responses, schedulable};
 use crate::taskset::{TIME_MAX_NS, scale_up};
 
 /// How far something can be changed while all deadlines hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Up to this value and no further.
     Most(u64),
@@ -62,16 +65,16 @@ pub struct Break {
     pub response_after_ns: Option<u64>,
 }
 
-/// The values of Δ within `range` at which the bound of `task` jumps into a further preemption.
+/// The values of Δ within `range` at which the bound of `task` jumps into a further preemption, ascending.
 pub fn refill_breaks(
     core: &[CoreTask],
     charges: Charges,
     analysis: Analysis,
     task: usize,
     range: RangeInclusive<u64>,
-) -> Vec<Break> {
+) -> impl Iterator<Item = Break> {
     let mut workspace = Workspace::default();
-    let mut at = |refill_ns| {
+    let mut at = move |refill_ns| {
         let response = responses(core, Charges { refill_ns, ..charges }, analysis, &mut workspace).nth(task);
         let response = response.and_then(super::Verdict::response_ns);
         // Higher-priority jobs in the window; `None` once the deadline has passed.
@@ -84,17 +87,14 @@ pub fn refill_breaks(
         });
         (jobs, response)
     };
-    let mut breaks = Vec::new();
     let (mut from, last) = range.into_inner();
-    while from < last {
+    std::iter::from_fn(move || {
         let (jobs, _) = at(from);
-        if jobs.is_none() {
-            break;
-        }
-        let Change::Most(last_ns) = last_that_holds(from, last, |refill_ns| at(refill_ns).0 == jobs) else { break };
-        let (response_before_ns, response_after_ns) = (at(last_ns).1, at(last_ns + 1).1);
-        breaks.push(Break { last_ns, response_before_ns, response_after_ns });
+        jobs?;
+        let Change::Most(last_ns) = last_that_holds(from, last, |refill_ns| at(refill_ns).0 == jobs) else {
+            return None;
+        };
         from = last_ns + 1;
-    }
-    breaks
+        Some(Break { last_ns, response_before_ns: at(last_ns).1, response_after_ns: at(from).1 })
+    })
 }

@@ -38,6 +38,17 @@ impl Rules {
         matches!(self.analysis, Analysis::Kim2013 | Analysis::UcbUnion | Analysis::EcbOnly)
     }
 
+    /// An analysis that is faster and passes nothing that this one does not pass.
+    pub(crate) fn stricter(self) -> Option<Self> {
+        let known = matches!(self.analysis, Analysis::UcbUnionMultiset | Analysis::CombinedMultiset);
+        known.then_some(Self { analysis: Analysis::Kim2013, ..self })
+    }
+
+    /// What a job that joins a partition pays for it at least: its warm-up, and by some analyses what it displaces.
+    pub(crate) fn least_refills(self) -> f64 {
+        if self.overload_is_a_miss() { 2.0 } else { 1.0 }
+    }
+
     /// Cost of a shared partition to a task, per job.
     pub(crate) fn refill_ns(self, set: &TaskSet) -> u64 {
         if self.analysis == Analysis::NoInterference { 0 } else { set.platform().refill_ns }
@@ -69,26 +80,25 @@ impl Completions {
     }
 
     /// The table when `task`, lower than all in this one, has to be placed too, before them.
-    pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool) -> Self {
-        self.before_placing(
-            &Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64),
-            rules.sharing,
-            highest,
-        )
+    ///
+    /// `refills`: what a job that joins a partition pays for it; by Eq. 1, 2.
+    pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool, refills: f64) -> Self {
+        self.before_placing(&Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, refills), highest)
     }
 
-    fn before_placing(&self, placing: &Placing, sharing: bool, highest: bool) -> Self {
+    fn before_placing(&self, placing: &Placing, highest: bool) -> Self {
         let most = self.partitions;
         let mut table = Self { partitions: most, cost: vec![f64::INFINITY; self.cost.len()] };
         let mut with_new = vec![f64::INFINITY; most + 1];
         for open in 0..=most {
             for (new, best) in with_new.iter_mut().enumerate().take(most - open + 1) {
-                *best = (0..=open).map(|joined| placing.cost(new, joined, 0)).fold(f64::INFINITY, f64::min);
+                let joined_most = if placing.sharing { open } else { 0 };
+                *best = (0..=joined_most).map(|joined| placing.cost(new, joined, 0)).fold(f64::INFINITY, f64::min);
             }
             for left in 0..=most - open {
                 let mut best = f64::INFINITY;
                 for (new, &cost) in with_new.iter().enumerate().take(left + 1) {
-                    let opened_most = if highest || !sharing { 0 } else { new };
+                    let opened_most = if highest || !placing.sharing { 0 } else { new };
                     let row = &self.cost[(left - new) * (most + 1)..][open..=(open + opened_most).min(most)];
                     for (opened, rest) in row.iter().enumerate() {
                         best = best.min(cost + placing.opening * opened as f64 + rest);
@@ -103,6 +113,8 @@ impl Completions {
 
 /// What placing a task costs, in whatever its jobs are weighed: utilization (a job per period), or time in a window.
 struct Placing {
+    /// Whether it may share partitions.
+    sharing: bool,
     fewest: usize,
     /// Weighed `C^p` for p = 1..
     own: Vec<f64>,
@@ -113,13 +125,15 @@ struct Placing {
 }
 
 impl Placing {
-    fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64) -> Self {
+    /// `refills`: what a job that joins a partition refills of it.
+    fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64, refills: f64) -> Self {
         let refill = rules.refill_ns(set) as f64;
         let switches = 2.0 * set.platform().switch_ns as f64;
         Self {
+            sharing: rules.sharing && !set.tasks()[task].exclusive,
             fewest: set.fewest_partitions(task).map_or(usize::MAX, |count| count as usize),
             own: set.tasks()[task].wcet_ns.iter().map(|&wcet| (wcet as f64 + switches) * jobs).collect(),
-            joining: 2.0 * refill * jobs,
+            joining: refills * refill * jobs,
             opening: refill * jobs,
         }
     }
@@ -179,9 +193,6 @@ const POINTS_MAX: usize = 4096;
 fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Window> {
     let task = |place: usize| &set.tasks()[members[place]];
     let lowest = task(members.len() - 1);
-    // Other analyses may count fewer refills than Eq. 2; for them, only execution is certain.
-    let rules =
-        Rules { analysis: if rules.overload_is_a_miss() { rules.analysis } else { Analysis::NoInterference }, ..rules };
     let Some(last) = lowest.deadline_ns.checked_sub(lowest.jitter_ns) else { return Vec::new() };
     let mut points = vec![last];
     for above in members[..members.len() - 1].iter().map(|&task| &set.tasks()[task]) {
@@ -214,11 +225,11 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
         let placing: Vec<Placing> = members
             .iter()
             .enumerate()
-            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64))
+            .map(|(place, &task)| Placing::new(set, rules, task, jobs(first, place) as f64, rules.least_refills()))
             .collect();
         let mut tables = vec![Completions::none(partitions)];
         for (place, placing) in placing.iter().enumerate() {
-            let next = tables[place].before_placing(placing, rules.sharing, place == 0);
+            let next = tables[place].before_placing(placing, place == 0);
             tables.push(next);
         }
         Window { end_ns: room(end), placing, tables, blocking_ns: lowest.blocking_ns as f64 }
@@ -248,7 +259,7 @@ impl Effort<'static> {
 pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
     let mut tables = vec![Completions::none(partitions)];
     for (place, &task) in members.iter().enumerate() {
-        let next = tables[place].before(set, rules, task, place == 0);
+        let next = tables[place].before(set, rules, task, place == 0, 2.0);
         tables.push(next);
     }
     tables
@@ -282,7 +293,7 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
         tables: &tables,
         placing: members
             .iter()
-            .map(|&task| Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64))
+            .map(|&task| Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, 2.0))
             .collect(),
         spent: vec![0.0; windows.len()],
         windows,
@@ -372,18 +383,18 @@ impl Search<'_> {
         let free = groups
             .iter()
             .filter(|group| group.open)
-            .map(|group| u64::from(group.count) * (self.capacity - group.load))
-            .sum::<u64>()
-            + left as u64 * self.capacity;
+            .map(|group| u64::from(group.count).saturating_mul(self.capacity - group.load))
+            .fold((left as u64).saturating_mul(self.capacity), u64::saturating_add);
         if self.memory[..remaining].iter().fold(0, |sum: u64, memory| sum.saturating_add(*memory)) > free {
             return;
         }
         let task = remaining - 1;
         let open: u32 = groups.iter().filter(|group| group.open).map(|group| group.count).sum();
+        let sharing = self.placing[task].sharing;
         let mut steps = Vec::new();
         for new in 0..=left as u32 {
-            let opened_most = if task == 0 || !self.rules.sharing { 0 } else { new };
-            for joined in 0..=open {
+            let opened_most = if task == 0 || !sharing { 0 } else { new };
+            for joined in 0..=if sharing { open } else { 0 } {
                 let own = self.placing[task].cost(new as usize, joined as usize, 0);
                 if own == f64::INFINITY {
                     continue;
@@ -497,7 +508,8 @@ impl Search<'_> {
             }
         }
         self.assign(next, task);
-        if schedulable(&self.core, self.charges, self.rules.analysis, &mut self.workspace) {
+        let mut passes = |rules: Rules| schedulable(&self.core, self.charges, rules.analysis, &mut self.workspace);
+        if self.rules.stricter().is_some_and(&mut passes) || passes(self.rules) {
             let groups = next.clone();
             self.place(task, left - (step.kept + step.opened) as usize, cost, &groups);
         }

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::Plan;
+use super::{Compared, Comparison, Plan};
 use crate::analysis::twin::{play, synchronous};
 use crate::analysis::{Analysis, Charges, CoreTask, analyze};
 
@@ -52,10 +52,34 @@ pub fn color_map(plan: &Plan, partitions: u32) -> String {
     svg(width, rows as f64 * ROW + 16.0, "Cache partitions of each task", content)
 }
 
-/// A core when all tasks are released together, as SVG: what runs when, refills in a darker tone, and the bounds.
-///
-/// `names`: of the tasks, highest priority first, as in `core`.
-pub fn gantt(names: &[&str], core: &[CoreTask], charges: Charges, analysis: Analysis) -> String {
+/// A core to draw.
+pub struct Timeline<'a> {
+    /// Which.
+    pub cpu: u32,
+    /// Names of its tasks, as in `core`.
+    pub names: Vec<&'a str>,
+    /// Its tasks, highest priority first.
+    pub core: &'a [CoreTask],
+}
+
+/// Cores when all their tasks are released together, as SVG, one below the other: what runs when, refills in black, and
+/// the bounds.
+pub fn gantt(timelines: &[Timeline], charges: Charges, analysis: Analysis) -> String {
+    let height = |timeline: &Timeline| timeline.names.len() as f64 * ROW + 2.0 * ROW + 10.0;
+    let mut y = 8.0;
+    let content = html! {
+        @for timeline in timelines {
+            (one_core(timeline, charges, analysis, y))
+            ({ y += height(timeline); html! {} })
+        }
+    };
+    svg(LABEL + SPAN + 20.0, y, "Schedule after a common release", content)
+}
+
+const SPAN: f64 = 900.0;
+
+fn one_core(timeline: &Timeline, charges: Charges, analysis: Analysis, top: f64) -> Markup {
+    let Timeline { cpu, names, core } = timeline;
     let bounds = analyze(core, charges, analysis);
     // Far enough for every task to complete or to miss.
     let horizon = core.iter().map(|task| task.deadline_ns).max().unwrap_or(1).max(1);
@@ -63,33 +87,76 @@ pub fn gantt(names: &[&str], core: &[CoreTask], charges: Charges, analysis: Anal
     let jobs: u64 = core.iter().map(|task| horizon / task.period_ns + 1).fold(0, u64::saturating_add);
     let horizon = if jobs > 2_000 { (horizon / (jobs / 2_000 + 1)).max(1) } else { horizon };
     let played = play(core, charges, &synchronous(core, horizon), horizon);
-    let span = 900.0;
-    let x = |time: u64| LABEL + time as f64 / horizon as f64 * span;
-    let content = html! {
+    let x = |time: u64| LABEL + time as f64 / horizon as f64 * SPAN;
+    let row = |place: usize| top + (place + 1) as f64 * ROW;
+    let below = row(names.len()) + 16.0;
+    html! {
+        text x="8" y=(top + 15.0) font-weight="bold" { "CPU " (cpu) }
         @for (place, name) in names.iter().enumerate() {
-            @let y = 8.0 + place as f64 * ROW;
-            text x="8" y=(y + 15.0) { (name) }
-            line x1=(LABEL) x2=(LABEL + span) y1=(y + ROW - 2.0) y2=(y + ROW - 2.0) stroke="#cccccc" {}
+            text x="8" y=(row(place) + 15.0) { (name) }
+            line x1=(LABEL) x2=(LABEL + SPAN) y1=(row(place) + ROW - 2.0) y2=(row(place) + ROW - 2.0) stroke="#cccccc" {}
         }
         @for stretch in &played.stretches {
-            @let y = 8.0 + stretch.task as f64 * ROW;
-            rect x=(format!("{:.2}", x(stretch.start_ns))) y=(y + 2.0) height=(ROW - 4.0)
+            rect x=(format!("{:.2}", x(stretch.start_ns))) y=(row(stretch.task) + 2.0) height=(ROW - 4.0)
                 width=(format!("{:.2}", (x(stretch.end_ns) - x(stretch.start_ns)).max(0.3)))
                 fill=(if stretch.refilling { "#222222" } else { COLORS[stretch.task % COLORS.len()] }) {}
         }
         @for (place, bound) in bounds.iter().enumerate() {
             @if let Some(response_ns) = bound.verdict.response_ns() {
                 @if response_ns <= horizon {
-                    @let y = 8.0 + place as f64 * ROW;
-                    line x1=(x(response_ns)) x2=(x(response_ns)) y1=(y) y2=(y + ROW) stroke="#d00000" stroke-width="2" {
+                    line x1=(x(response_ns)) x2=(x(response_ns)) y1=(row(place)) y2=(row(place) + ROW) stroke="#d00000"
+                        stroke-width="2" {
                         title { (names.get(place).copied().unwrap_or("")) ": bound " (response_ns as f64 / 1e6) " ms" }
                     }
                 }
             }
         }
-        text x=(LABEL) y=(names.len() as f64 * ROW + 24.0) { "0" }
-        text x=(LABEL + span) y=(names.len() as f64 * ROW + 24.0) text-anchor="end" { (format!("{:.3} ms", horizon as f64 / 1e6)) }
-        text x=(LABEL + span / 2.0) y=(names.len() as f64 * ROW + 24.0) text-anchor="middle" { "black: refilling; red: bound" }
-    };
-    svg(LABEL + span + 20.0, names.len() as f64 * ROW + 34.0, "Schedule after a common release", content)
+        text x=(LABEL) y=(below) { "0" }
+        text x=(LABEL + SPAN) y=(below) text-anchor="end" { (format!("{:.3} ms", horizon as f64 / 1e6)) }
+        text x=(LABEL + SPAN / 2.0) y=(below) text-anchor="middle" { "black: refilling; red: bound" }
+    }
 }
+
+/// Comparisons as three bar charts, SVG: the fewest partitions, the memory used of these, and the least utilization with
+/// all. A note below each. [Kim2013, Figures 14 to 16]
+pub fn bars(comparisons: &[Comparison], notes: [&str; 3]) -> String {
+    type Value = fn(&Compared) -> Option<f64>;
+    let percent = |value: f64| format!("{:.0} %", value * 100.0);
+    let panels: [(&str, Value); 3] = [
+        ("Fewest partitions, of all", |compared| compared.share),
+        ("Memory used of these partitions", |compared| compared.memory_used),
+        ("Least utilization with all partitions", |compared| compared.least),
+    ];
+    let (width, bar, panel, tall) = (20.0 + comparisons.len() as f64 * GROUP, 26.0, 210.0, 120.0);
+    let content = html! {
+        @for (number, (title, value)) in panels.into_iter().enumerate() {
+            @let top = 34.0 + number as f64 * panel;
+            @let all = comparisons.iter().flat_map(|comparison| &comparison.methods).filter_map(value);
+            @let most = all.fold(f64::MIN_POSITIVE, f64::max);
+            text x="8" y=(top + 4.0) font-weight="bold" { (title) }
+            @for (place, comparison) in comparisons.iter().enumerate() {
+                @let left = 20.0 + place as f64 * GROUP;
+                @for (method, compared) in comparison.methods.iter().enumerate() {
+                    @let x = left + method as f64 * (bar + 3.0);
+                    @let high = value(compared).map_or(0.0, |value| value / most * tall);
+                    rect x=(x) y=(format!("{:.1}", top + 28.0 + tall - high)) width=(bar) height=(format!("{high:.1}")) fill=(COLORS[method]) {}
+                    text x=(x + bar / 2.0) y=(format!("{:.1}", top + 24.0 + tall - high)) text-anchor="middle" font-size="9" {
+                        (value(compared).map_or("none".to_owned(), percent))
+                    }
+                }
+                text x=(left) y=(top + 43.0 + tall) { (comparison.tasks) " tasks, " (comparison.memory) }
+            }
+            text x="8" y=(top + 60.0 + tall) font-size="11" fill="#444444" { (notes[number]) }
+        }
+        @if let Some(comparison) = comparisons.first() {
+            @for (method, compared) in comparison.methods.iter().enumerate() {
+                rect x=(20.0 + method as f64 * 90.0) y="6" width="12" height="12" fill=(COLORS[method]) {}
+                text x=(37.0 + method as f64 * 90.0) y="16" { (compared.method) }
+            }
+        }
+    };
+    svg(width, 34.0 + 3.0 * panel, "Methods compared: partitions, memory and utilization", content)
+}
+
+/// Width of the bars of one comparison.
+const GROUP: f64 = 140.0;

@@ -6,7 +6,7 @@ use super::allocate::{Effort, Rules, best};
 use super::{Allocated, Plan};
 use crate::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, last_that_holds, scaled};
 use crate::analysis::{Analysis, Bound, Charges, CoreTask, Verdict, Workspace, analyze, core_task, schedulable};
-use crate::taskset::{PartitionSet, Scope, TaskSet};
+use crate::taskset::{PartitionSet, Scope, TaskSet, bundles};
 
 /// Why a task has its place.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,27 @@ impl fmt::Display for Remedy {
 fn fits(set: &TaskSet, analysis: Analysis, members: &[usize], partitions: u32) -> bool {
     let effort = Effort { any: true, nodes: 100_000, ..Effort::EXACT };
     best(set, Rules { analysis, sharing: true }, members, partitions, effort).found.is_some()
+}
+
+/// The fewest partitions with which `members` (by priority) meet their deadlines on one core, allocated anew.
+pub fn fewest_for_core(set: &TaskSet, members: &[usize], analysis: Analysis) -> Option<u32> {
+    let most = set.platform().partitions.min(super::PLAN_PARTITIONS_MAX);
+    (1..=most).find(|&count| fits(set, analysis, members, count))
+}
+
+/// A bundle to take apart when there is no plan: one that fits no core alone, or one without a place, or else the one
+/// that needs the most memory.
+pub(super) fn bundle_in_the_way(set: &TaskSet, plan: &Plan) -> Option<String> {
+    let together = bundles(set.tasks()).into_iter().filter(|bundle| bundle.len() > 1);
+    let weight = |bundle: &Vec<usize>| {
+        let mut members = bundle.clone();
+        members.sort_by_key(|&task| set.rank(task));
+        let memory: u64 = bundle.iter().map(|&task| set.memory_per_partition(task, 1)).fold(0, u64::saturating_add);
+        let unplaced = bundle.iter().any(|&task| plan.unplaced.contains(&set.tasks()[task].name));
+        (fewest_for_core(set, &members, plan.analysis).is_none(), unplaced, memory)
+    };
+    let chosen = together.max_by_key(weight)?;
+    set.tasks()[chosen[0]].bundle.clone()
 }
 
 /// The single changes that make every deadline of core `at` hold. Empty if they hold already.

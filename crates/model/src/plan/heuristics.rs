@@ -3,7 +3,7 @@
 use super::allocate::{Effort, Outcome, Rules, best};
 use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
-use crate::taskset::{Scope, TaskSet, bundles};
+use crate::taskset::{Scope, TIME_MAX_NS, TaskSet, bundles};
 
 /// Nodes after which an allocation is taken as it is; the paper's sets never need as many.
 const NODES: u64 = 200_000;
@@ -26,12 +26,13 @@ pub(crate) enum Fit {
 pub(crate) fn for_objective(
     set: &TaskSet,
     rules: Rules,
+    objective: Objective,
     request: &Request,
     place: impl Fn(&TaskSet, Rules, u32, &Request, bool) -> Placed,
 ) -> Solution {
     let all = set.platform().partitions;
-    let mut margin = None;
-    let placed = match request.objective {
+    let mut grown = None;
+    let placed = match objective {
         Objective::Partitions => {
             let mut placed = Err(Vec::new());
             for available in 1..=all {
@@ -43,14 +44,14 @@ pub(crate) fn for_objective(
             placed
         }
         Objective::Utilization => place(set, rules, all, request, true),
-        Objective::Margin => {
-            let scaled = |steps: u64| set.with_wcet_scaled(steps * MARGIN_STEP_PPM, 1_000_000);
+        Objective::Margin | Objective::Refill => {
+            let growth = Growth::of(objective, set);
             let mut at_last = Err((0..set.tasks().len()).collect());
-            let last = last_that_holds(1, most_steps(set), |steps| {
+            let last = last_that_holds(growth.least, growth.most, |steps| {
                 let placed = if (request.should_stop)() {
                     return false;
                 } else {
-                    place(&scaled(steps), rules, all, request, true)
+                    place(&growth.set(set, steps), rules, all, request, true)
                 };
                 let holds = placed.is_ok();
                 if holds {
@@ -58,20 +59,58 @@ pub(crate) fn for_objective(
                 }
                 holds
             });
-            if let Change::Most(steps) = last {
-                margin = Some((steps * MARGIN_STEP_PPM) as f64 / 1e6);
-            }
+            grown = growth.steps(last);
             at_last
         }
     };
     match placed {
-        Ok(shares) => Solution { shares: Some(shares), bound: None, margin, unplaced: Vec::new() },
-        Err(unplaced) => Solution { shares: None, bound: None, margin, unplaced },
+        Ok(shares) => Solution { shares: Some(shares), bound: None, grown, unplaced: Vec::new() },
+        Err(unplaced) => Solution { shares: None, bound: None, grown, unplaced },
+    }
+}
+
+/// What an objective makes as large as it can be, in steps.
+#[derive(Clone, Copy)]
+pub(crate) struct Growth {
+    objective: Objective,
+    /// The fewest steps there are.
+    pub(crate) least: u64,
+    /// So many steps that either no plan stands them, or any plan that does stands as many as one likes.
+    pub(crate) most: u64,
+}
+
+impl Growth {
+    pub(crate) fn of(objective: Objective, set: &TaskSet) -> Self {
+        match objective {
+            Objective::Margin => Self { objective, least: 1, most: most_steps(set) },
+            // A refill that takes longer than every deadline is one that nobody can pay for.
+            _ => {
+                let longest = set.tasks().iter().map(|task| task.deadline_ns).max().unwrap_or(0);
+                Self { objective, least: 0, most: longest.saturating_add(1).min(TIME_MAX_NS) }
+            }
+        }
+    }
+
+    /// The set with so many steps.
+    pub(crate) fn set(self, set: &TaskSet, steps: u64) -> TaskSet {
+        match self.objective {
+            Objective::Margin => set.with_wcet_scaled(steps.saturating_mul(MARGIN_STEP_PPM), 1_000_000),
+            _ => set.with_refill(steps),
+        }
+    }
+
+    /// The steps of a search; [`TIME_MAX_NS`] where there is no limit.
+    pub(crate) fn steps(self, last: Change) -> Option<u64> {
+        match last {
+            Change::Most(steps) => Some(steps),
+            Change::Unlimited => Some(TIME_MAX_NS),
+            Change::Hopeless => None,
+        }
     }
 }
 
 /// More steps of [`MARGIN_STEP_PPM`] than any plan can have: some task alone would miss its deadline.
-pub(crate) fn most_steps(set: &TaskSet) -> u64 {
+fn most_steps(set: &TaskSet) -> u64 {
     let alone = |task: &crate::taskset::Task| {
         let least = *task.wcet_ns.last().expect("a checked task has a curve");
         u64::try_from(u128::from(task.deadline_ns) * 1_000_000 / u128::from(least) / u128::from(MARGIN_STEP_PPM))

@@ -1,6 +1,7 @@
 //! Which core, which cache partitions: from a task set to a plan.
 
 pub mod allocate;
+mod compare;
 mod draw;
 mod explain;
 mod heuristics;
@@ -11,13 +12,16 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
 use crate::taskset::{PartitionSet, Scope, TaskSet};
-use allocate::{Groups, Rules};
+use allocate::{Groups, Rules, TOLERANCE};
+use heuristics::Growth;
 
+pub use compare::{Compared, Comparison, compare};
 pub(crate) use draw::COLORS;
-pub use draw::{color_map, gantt};
-pub use explain::{Reason, Remedy, explain, remedies};
+pub use draw::{Timeline, bars, color_map, gantt};
+pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;
 
 /// Partitions a plan can distribute, at most.
@@ -84,6 +88,8 @@ named!(
     Utilization = "utilization",
     /// Largest factor by which all execution times can grow, with all partitions.
     Margin = "margin",
+    /// Largest time to refill a partition, with all partitions.
+    Refill = "refill",
 );
 
 /// What is asked of the planner.
@@ -93,6 +99,8 @@ pub struct Request<'a> {
     pub method: Method,
     /// What for.
     pub objective: Objective,
+    /// What for among the plans that are best by `objective`, and so on.
+    pub then: &'a [Objective],
     /// The test of deadlines.
     pub analysis: Analysis,
     /// Asked now and then; once true, the best plan so far is returned with the bound proven so far.
@@ -106,6 +114,7 @@ impl Default for Request<'_> {
         Self {
             method: Method::default(),
             objective: Objective::default(),
+            then: &[],
             analysis: Analysis::default(),
             should_stop: &|| false,
             progress: &|_| {},
@@ -131,15 +140,38 @@ pub struct Plan {
     /// Factor by which all execution times can grow; for the objective `margin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin: Option<f64>,
+    /// The largest Δ with which this holds, in ns; for the objective `refill`. The longest time there is stands for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refill_most_ns: Option<u64>,
     /// No plan has a better value of the objective than this; absent if nothing is proven.
     pub bound: Option<f64>,
     /// Distance of the plan from the bound, as a share of the plan's value; 0 is proven optimal.
     pub gap: Option<f64>,
+    /// What the plan reaches of the further objectives, one after the other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub then: Vec<Goal>,
+    /// Bundles that fit no core: their tasks have partitions of their own and run anywhere. [Kim2013, §4.5] What is
+    /// proven is proven for plans that take these apart.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bundles_apart: Vec<String>,
     /// The cores that have tasks.
     pub cores: Vec<CorePlan>,
     /// Tasks without a place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced: Vec<String>,
+}
+
+/// A further objective of a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Goal {
+    /// What for.
+    pub objective: Objective,
+    /// What was reached. A utilization after `margin` or `refill` is that of the set grown so far.
+    pub value: f64,
+    /// No plan equal in the objectives before it has a better value; absent if nothing is proven.
+    pub bound: Option<f64>,
+    /// Distance from the bound, as a share of the value.
+    pub gap: Option<f64>,
 }
 
 /// One core of a plan.
@@ -178,6 +210,14 @@ pub enum PlanError {
     Partitions {
         /// How many.
         count: u32,
+    },
+    /// Nothing is left for a further objective to decide.
+    #[error(
+        "`{then}` cannot follow `utilization`: hardly two plans have the same\n  hint: name utilization last, or only partitions after it"
+    )]
+    Order {
+        /// The objective that follows.
+        then: Objective,
     },
     /// Too many tasks to plan for.
     #[error(
@@ -223,7 +263,8 @@ pub(crate) struct Solution {
     pub(crate) shares: Option<Vec<Share>>,
     /// In the unit of the objective.
     pub(crate) bound: Option<f64>,
-    pub(crate) margin: Option<f64>,
+    /// Steps of what grows, for such an objective.
+    pub(crate) grown: Option<u64>,
     pub(crate) unplaced: Vec<usize>,
 }
 
@@ -236,25 +277,122 @@ pub fn plan(set: &TaskSet, request: &Request) -> Result<Plan, PlanError> {
     if set.tasks().len() > PLAN_TASKS_MAX {
         return Err(PlanError::Tasks { count: set.tasks().len() });
     }
+    let objectives = [&[request.objective], request.then].concat();
+    let behind = objectives.iter().skip_while(|&&objective| objective != Objective::Utilization).skip(1);
+    if let Some(&then) =
+        behind.enumerate().find(|&(at, &then)| at > 0 || then != Objective::Partitions).map(|(_, then)| then)
+    {
+        return Err(PlanError::Order { then });
+    }
+    let mut apart = Vec::new();
+    let mut eased = set.clone();
+    loop {
+        let mut plan = lexicographic(&eased, request);
+        if plan.schedulable || (request.should_stop)() {
+            plan.bundles_apart = apart;
+            return Ok(plan);
+        }
+        let Some(bundle) = explain::bundle_in_the_way(&eased, &plan) else {
+            plan.bundles_apart = apart;
+            return Ok(plan);
+        };
+        eased = eased.with_bundle_apart(&bundle);
+        apart.push(bundle);
+    }
+}
+
+/// Plans for one objective after the other, each among the plans that are best by those before it.
+fn lexicographic(set: &TaskSet, request: &Request) -> Plan {
+    let mut solution = solve(set, request.objective, request);
+    let (mut plan, mut stage) = (written_out(set, request.objective, request, &solution), request.objective);
+    let mut narrowed = set.clone();
+    let mut goals: Vec<Goal> = Vec::new();
+    for &objective in request.then.iter().filter(|_| plan.schedulable) {
+        let reached = written_out(&narrowed, stage, request, &solution);
+        if stage == Objective::Utilization {
+            let (fewer, proven) = as_few_as_needed(&narrowed, reached.utilization, request);
+            let value = fewer.as_ref().map_or(reached.partitions_used, |(used, _)| *used);
+            solution = fewer.map_or(solution, |(_, solution)| solution);
+            let bound = proven.then_some(f64::from(value));
+            goals.push(Goal { objective, value: f64::from(value), bound, gap: bound.map(|_| 0.0) });
+            break;
+        }
+        // The set on which every plan is as good as this one in the objectives so far.
+        narrowed = match stage {
+            Objective::Partitions => narrowed.with_partitions(reached.partitions_used),
+            _ => Growth::of(stage, &narrowed).set(&narrowed, solution.grown.unwrap_or_default()),
+        };
+        let better = solve(&narrowed, objective, request);
+        // Out of time, the plan so far is among the best, with nothing proven about the rest.
+        let kept = Solution { bound: None, grown: None, ..solution };
+        solution = if better.shares.is_some() { better } else { kept };
+        let found = written_out(&narrowed, objective, request, &solution);
+        goals.push(Goal { objective, value: found.value(), bound: found.bound, gap: found.gap });
+        stage = objective;
+    }
+    if !goals.is_empty() {
+        let last = written_out(set, request.objective, request, &solution);
+        plan = Plan { partitions_used: last.partitions_used, utilization: last.utilization, cores: last.cores, ..plan };
+        plan.then = goals;
+    }
+    plan
+}
+
+/// A plan of this utilization with fewer partitions, if there is one, and how many; and whether it is proven that it
+/// takes so many.
+fn as_few_as_needed(set: &TaskSet, utilization: f64, request: &Request) -> (Option<(u32, Solution)>, bool) {
+    let most = set.platform().partitions;
+    let enough = utilization + TOLERANCE * f64::from(set.platform().cores);
+    let (mut found, mut proven) = (None, request.method == Method::Optimal);
+    // Counts partitions taken away.
+    last_that_holds(0, u64::from(most) - 1, |fewer| {
+        if fewer == 0 {
+            return true;
+        }
+        let less = set.with_partitions(most - fewer as u32);
+        let solution = solve(&less, Objective::Utilization, request);
+        let plan = written_out(&less, Objective::Utilization, request, &solution);
+        let holds = plan.schedulable && plan.utilization <= enough;
+        proven &= holds || solution.bound.is_none_or(|bound| bound > enough);
+        if holds {
+            found = Some((plan.partitions_used, solution));
+        }
+        holds
+    });
+    (found, proven)
+}
+
+fn solve(set: &TaskSet, objective: Objective, request: &Request) -> Solution {
     let rules = Rules { analysis: request.analysis, sharing: true };
-    let solution = match request.method {
-        Method::Optimal => optimal::solve(set, rules, request),
-        Method::Cata => heuristics::for_objective(set, rules, request, heuristics::cata),
+    match request.method {
+        Method::Optimal => optimal::solve(set, rules, objective, request),
+        Method::Cata => heuristics::for_objective(set, rules, objective, request, heuristics::cata),
         Method::Bfd | Method::Wfd => {
             let fit = if request.method == Method::Bfd { heuristics::Fit::Best } else { heuristics::Fit::Worst };
             let rules = Rules { sharing: false, ..rules };
-            heuristics::for_objective(set, rules, request, |set, rules, available, request, _| {
+            heuristics::for_objective(set, rules, objective, request, |set, rules, available, request, _| {
                 heuristics::even_split(set, rules, available, request, fit)
             })
         }
-    };
-    Ok(written_out(set, request, solution))
+    }
 }
 
 /// The members of a plan that say where tasks run, as an allocation to analyze.
 pub type Allocated = Vec<Vec<(usize, PartitionSet)>>;
 
-fn written_out(set: &TaskSet, request: &Request, solution: Solution) -> Plan {
+impl Plan {
+    /// Its value by its first objective.
+    fn value(&self) -> f64 {
+        match self.objective {
+            Objective::Partitions => f64::from(self.partitions_used),
+            Objective::Utilization => self.utilization,
+            Objective::Margin => self.margin.unwrap_or(0.0),
+            Objective::Refill => self.refill_most_ns.unwrap_or(0) as f64,
+        }
+    }
+}
+
+fn written_out(set: &TaskSet, objective: Objective, request: &Request, solution: &Solution) -> Plan {
     let complete = solution.shares.is_some();
     let mut first = 0;
     let mut allocated: Allocated = Vec::new();
@@ -270,35 +408,36 @@ fn written_out(set: &TaskSet, request: &Request, solution: Solution) -> Plan {
         }
     }
     let cores = core_plans(set, &allocated, request.analysis);
-    let utilization = cores.iter().map(|core| core.utilization).sum();
-    let value = match request.objective {
-        Objective::Partitions => f64::from(partitions_used),
-        Objective::Utilization => utilization,
-        Objective::Margin => solution.margin.unwrap_or(0.0),
-    };
-    // Utilizations are compared with a tolerance, so a bound may lie a hair beyond the value it bounds.
-    let bound = solution.bound.map(|bound| match request.objective {
-        Objective::Utilization if complete => bound.min(value),
-        _ => bound,
-    });
-    let gap = bound.filter(|_| complete && value > 0.0).map(|bound| {
-        let gap = (value - bound).abs() / value;
-        if gap < 2.0 * allocate::TOLERANCE * set.platform().cores as f64 { 0.0 } else { gap }
-    });
     let met = cores.iter().flat_map(|core| &core.tasks).all(|task| task.response_ns.is_some());
-    Plan {
+    let factor = |steps: f64| steps * heuristics::MARGIN_STEP_PPM as f64 / 1e6;
+    let mut plan = Plan {
         schedulable: complete && met,
         method: request.method,
-        objective: request.objective,
+        objective,
         analysis: request.analysis,
         partitions_used,
-        utilization,
-        margin: solution.margin,
-        bound,
-        gap,
+        utilization: cores.iter().map(|core| core.utilization).sum(),
+        margin: solution.grown.filter(|_| objective == Objective::Margin).map(|steps| factor(steps as f64)),
+        refill_most_ns: solution.grown.filter(|_| objective == Objective::Refill),
+        bound: None,
+        gap: None,
+        then: Vec::new(),
+        bundles_apart: Vec::new(),
         cores,
         unplaced: solution.unplaced.iter().map(|&task| set.tasks()[task].name.clone()).collect(),
-    }
+    };
+    let value = plan.value();
+    plan.bound = solution.bound.map(|bound| match objective {
+        // Utilizations are compared with a tolerance, so a bound may lie a hair beyond the value it bounds.
+        Objective::Utilization if complete => bound.min(value),
+        Objective::Margin => factor(bound),
+        _ => bound,
+    });
+    plan.gap = plan.bound.filter(|_| complete && value > 0.0).map(|bound| {
+        let gap = (value - bound).abs() / value;
+        if gap < 2.0 * TOLERANCE * f64::from(set.platform().cores) { 0.0 } else { gap }
+    });
+    plan
 }
 
 /// An allocation with its bounds, in the form of a plan's cores; empty cores are left out.

@@ -20,11 +20,11 @@ use std::collections::HashMap;
 use rayon::prelude::*;
 
 use super::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERANCE, best};
-use super::heuristics::{MARGIN_STEP_PPM, cata, most_steps};
+use super::heuristics::{Growth, cata};
 use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
 use crate::analysis::{Charges, core_tasks, utilization};
-use crate::taskset::{Scope, Task, TaskSet, bundles};
+use crate::taskset::{Scope, TIME_MAX_NS, Task, TaskSet, bundles};
 
 /// States up to which partitions are distributed exactly.
 const EXACT_STATES_MAX: usize = 3_000;
@@ -46,25 +46,23 @@ pub struct Progress {
     pub bound: f64,
 }
 
-pub(crate) fn solve(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
-    match request.objective {
+pub(crate) fn solve(set: &TaskSet, rules: Rules, objective: Objective, request: &Request) -> Solution {
+    match objective {
         Objective::Partitions => {
             let fewest = fewest_partitions(set, rules, request);
             let (Some(shares), Some(least)) = (&fewest.shares, fewest.value) else { return fewest.into_solution() };
             // Among the plans with that many partitions, one of least utilization; the proof is about the number.
             let within = least_utilization(set, rules, request, least as u32, Some(shares.clone()));
-            Solution {
-                shares: within.shares.or(fewest.shares),
-                bound: fewest.bound,
-                margin: None,
-                unplaced: Vec::new(),
-            }
+            Solution { shares: within.shares.or(fewest.shares), bound: fewest.bound, grown: None, unplaced: Vec::new() }
         }
         Objective::Utilization => {
-            let start = cata(set, rules, set.platform().partitions, request, true).ok();
+            let mut start = cata(set, rules, set.platform().partitions, request, true).ok();
+            if let Some(stricter) = rules.stricter() {
+                start = least_utilization(set, stricter, request, set.platform().partitions, start).shares;
+            }
             least_utilization(set, rules, request, set.platform().partitions, start).into_solution()
         }
-        Objective::Margin => largest_margin(set, rules, request),
+        Objective::Margin | Objective::Refill => largest(Growth::of(objective, set), set, rules, request),
     }
 }
 
@@ -78,7 +76,7 @@ struct Found {
 impl Found {
     fn into_solution(self) -> Solution {
         let unplaced = if self.shares.is_some() { Vec::new() } else { (0..self.tasks).collect() };
-        Solution { shares: self.shares, bound: self.bound.filter(|bound| bound.is_finite()), margin: None, unplaced }
+        Solution { shares: self.shares, bound: self.bound.filter(|bound| bound.is_finite()), grown: None, unplaced }
     }
 }
 
@@ -201,7 +199,9 @@ impl Kinds {
             }
             (total, columns)
         };
-        firsts.into_iter().take(count).map(follow).collect()
+        // Alternatives that are none have no columns; the first tells that there is no way at all.
+        let ways = firsts.iter().take(count).take_while(|way| way.0 < f64::INFINITY).count().max(1);
+        firsts.into_iter().take(ways).map(follow).collect()
     }
 
     /// The columns with the tasks they stand for.
@@ -228,24 +228,28 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
     // In this order a state follows those that begin with the same tasks, so their tables can be continued.
     ordered.sort_unstable();
     let capacity = set.capacity();
-    let limit = if rules.overload_is_a_miss() { 1.0 + TOLERANCE } else { f64::INFINITY };
     let chunks: Vec<&[(Vec<usize>, usize)]> = ordered.chunk_by(|a, b| a.0.first() == b.0.first()).collect();
     let parts: Vec<Vec<(usize, Vec<f64>)>> = chunks
         .into_par_iter()
         .map(|chunk| {
-            let mut stack: Vec<(usize, Completions)> = Vec::new();
+            // By Eq. 1, and with what is certain to be paid by the analysis chosen: beyond 1, somebody is late.
+            let mut stack: Vec<(usize, Completions, Completions)> = Vec::new();
             let mut rows = Vec::new();
             for (ranks, state) in chunk {
-                let common = stack.iter().zip(ranks).take_while(|((a, _), b)| a == *b).count();
+                let common = stack.iter().zip(ranks).take_while(|((a, ..), b)| a == *b).count();
                 stack.truncate(common);
                 for (place, &rank) in ranks.iter().enumerate().skip(common) {
                     let task = set.by_priority()[rank];
                     let none = Completions::none(partitions);
-                    let above = stack.last().map_or(&none, |(_, table)| table);
+                    let (above, least) = stack.last().map_or((&none, &none), |(_, above, least)| (above, least));
                     // Nothing can be saved below a set that does not fit.
-                    let next =
-                        if above.is_hopeless() { above.clone() } else { above.before(set, rules, task, place == 0) };
-                    stack.push((rank, next));
+                    let next = |above: &Completions, refills| match above.is_hopeless() {
+                        true => above.clone(),
+                        false => above.before(set, rules, task, place == 0, refills),
+                    };
+                    let table = next(above, 2.0);
+                    let least = if rules.overload_is_a_miss() { table.clone() } else { next(least, 1.0) };
+                    stack.push((rank, table, least));
                 }
                 let memory = ranks
                     .iter()
@@ -253,9 +257,13 @@ fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) ->
                     .fold(0, u64::saturating_add);
                 let row = (0..width).map(|k| match stack.last() {
                     None => 0.0,
-                    Some((_, table)) => {
+                    Some((_, table, least)) => {
                         let bound = table.at(k, 0);
-                        if bound > limit || memory > k as u64 * capacity { f64::INFINITY } else { bound }
+                        if least.at(k, 0) > 1.0 + TOLERANCE || memory > (k as u64).saturating_mul(capacity) {
+                            f64::INFINITY
+                        } else {
+                            bound
+                        }
                     }
                 });
                 rows.push((*state, row.collect()));
@@ -600,17 +608,16 @@ fn least_utilization(
     }
 }
 
-fn largest_margin(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
+fn largest(growth: Growth, set: &TaskSet, rules: Rules, request: &Request) -> Solution {
     let most = f64::from(set.platform().partitions);
     let mut kept: Option<Vec<Share>> = None;
     let mut undecided = false;
-    let last = last_that_holds(1, most_steps(set), |steps| {
+    let last = last_that_holds(growth.least, growth.most, |steps| {
         if (request.should_stop)() {
             undecided = true;
             return false;
         }
-        let scaled = set.with_wcet_scaled(steps * MARGIN_STEP_PPM, 1_000_000);
-        let fewest = fewest_partitions(&scaled, rules, request);
+        let fewest = fewest_partitions(&growth.set(set, steps), rules, request);
         undecided |= fewest.shares.is_none() && fewest.bound.is_none_or(|bound| bound <= most);
         let holds = fewest.shares.is_some();
         if holds {
@@ -618,10 +625,12 @@ fn largest_margin(set: &TaskSet, rules: Rules, request: &Request) -> Solution {
         }
         holds
     });
-    let factor = |steps: u64| (steps * MARGIN_STEP_PPM) as f64 / 1e6;
-    let margin = if let Change::Most(steps) = last { Some(factor(steps)) } else { None };
-    // Every larger factor was refuted, up to the next step.
-    let bound = margin.filter(|_| !undecided).map(|margin| margin + factor(1));
+    // Every larger one was refuted, from the next step on.
+    let bound = match last {
+        Change::Most(steps) if !undecided => Some((steps + 1) as f64),
+        Change::Unlimited => Some(TIME_MAX_NS as f64),
+        _ => None,
+    };
     let unplaced = if kept.is_some() { Vec::new() } else { (0..set.tasks().len()).collect() };
-    Solution { shares: kept, bound, margin, unplaced }
+    Solution { shares: kept, bound, grown: growth.steps(last), unplaced }
 }

@@ -1,3 +1,5 @@
+use rayon::prelude::*;
+
 use super::*;
 use crate::taskset::tests::{platform, task};
 use crate::taskset::{Platform, Task};
@@ -41,7 +43,7 @@ fn table_2_is_the_best_allocation_of_8_partitions() {
 }
 
 /// Best of all allocations of `partitions` over the members, by trying each: any subset of partitions for every task.
-fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32) -> f64 {
+fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32, analysis: Analysis) -> f64 {
     let choices = 1u64 << partitions;
     let charges = Charges::of(set);
     let mut least = f64::INFINITY;
@@ -56,16 +58,24 @@ fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32) -> f64 {
                 .push((task, (0..partitions).filter(|partition| bits >> partition & 1 == 1).collect::<PartitionSet>()));
         }
         let core = core_tasks(set, &shares);
-        let met = analyze(&core, charges, Analysis::Kim2013).iter().all(|bound| bound.verdict.response_ns().is_some());
-        if met && overfull_partition(set, &shares).is_none() {
+        let met = analyze(&core, charges, analysis).iter().all(|bound| bound.verdict.response_ns().is_some());
+        if met && overfull_partition(set, &shares).is_none() && exclusive_ones_are_alone(set, &shares) {
             least = least.min(utilization(&core, charges));
         }
     }
     least
 }
 
+fn exclusive_ones_are_alone(set: &TaskSet, members: &[(usize, PartitionSet)]) -> bool {
+    members.iter().filter(|(task, _)| set.tasks()[*task].exclusive).all(|(task, partitions)| {
+        members.iter().all(|(other, others)| other == task || others.intersection(partitions).is_empty())
+    })
+}
+
+/// Little time, few pages, and in some sets everything else a set can have.
 fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, partitions: u32) -> TaskSet {
     let load = random.u64(2..=8);
+    let rarely = |random: &mut fastrand::Rng| random.u8(0..6) == 0;
     let mut tasks = Vec::new();
     for index in 0..count {
         let period_ns = random.u64(20..=200);
@@ -80,38 +90,50 @@ fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, partitions: 
         let mut task = task(&format!("t{index}"), period_ns, 0, &curve);
         task.deadline_ns -= random.u64(0..=period_ns / 5);
         task.memory = crate::units::Bytes(4096 * random.u64(1..=12));
+        task.jitter_ns = if rarely(random) { random.u64(0..=period_ns / 5) } else { 0 };
+        task.nonpreemptive_ns = if rarely(random) { random.u64(1..=curve[0]) } else { 0 };
+        task.exclusive = rarely(random);
         tasks.push(task);
     }
     let machine = Platform {
         memory: crate::units::Bytes(u64::from(partitions) * 10 * 4096),
+        switch_ns: u64::from(rarely(random)),
+        cold_start: rarely(random),
         ..platform(cores, partitions, 1, random.u64(0..=4))
     };
     TaskSet::new(machine, tasks).unwrap().0
 }
 
+/// Random sets for every property that is claimed of all plans.
+const SETS: u64 = 10_000;
+
 #[test]
 fn the_branch_and_bound_finds_what_trying_everything_finds() {
-    let mut feasible = 0;
-    for seed in 0..300 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let (count, partitions) = random.choice([(2, 4), (3, 3), (4, 2), (2, 3)]).unwrap();
-        let set = random_set(&mut random, count, 1, partitions);
-        let found = best(&set, KIM, set.by_priority(), partitions, Effort::EXACT);
-        let truth = exhaustive(&set, set.by_priority(), partitions);
-        assert!(
-            (found.upper() - truth).abs() < 1e-7 || found.upper() == truth,
-            "seed {seed}: {} {truth}",
-            found.upper()
-        );
-        assert!((found.lower - truth).abs() < 1e-7 || found.lower == truth, "seed {seed}: {} {truth}", found.lower);
-        feasible += u32::from(truth.is_finite());
-    }
-    assert!((100..290).contains(&feasible), "{feasible}");
+    let feasible: u64 = (0..SETS)
+        .into_par_iter()
+        .map(|seed| {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (count, partitions) = random.choice([(2, 4), (3, 3), (4, 2), (2, 3)]).unwrap();
+            let set = random_set(&mut random, count, 1, partitions);
+            let analysis = if random.bool() { Analysis::Kim2013 } else { random.choice(Analysis::ALL).unwrap() };
+            let rules = Rules { analysis, sharing: true };
+            let found = best(&set, rules, set.by_priority(), partitions, Effort::EXACT);
+            // Without interference nothing is refilled, in utilizations either.
+            let free = if analysis == Analysis::NoInterference { set.with_refill(0) } else { set.clone() };
+            let truth = exhaustive(&free, set.by_priority(), partitions, analysis);
+            for value in [found.upper(), found.lower] {
+                assert!((value - truth).abs() < 1e-7 || value == truth, "seed {seed} {analysis}: {value} {truth}");
+            }
+            u64::from(truth.is_finite())
+        })
+        .sum();
+    assert!(feasible > SETS / 4 && feasible < SETS - 100, "{feasible}");
 }
 
 /// The objective of the best plan for 2 cores, by trying every split of tasks and partitions.
 fn exhaustive_plans(set: &TaskSet, partitions: u32) -> (Option<u32>, f64) {
     let count = set.tasks().len();
+    let shared = set.platform().scope == Scope::Shared;
     let (mut fewest, mut least) = (None, f64::INFINITY);
     for split in 0..1usize << count {
         let side = |bit: usize| -> Vec<usize> {
@@ -122,9 +144,10 @@ fn exhaustive_plans(set: &TaskSet, partitions: u32) -> (Option<u32>, f64) {
         };
         let (a, b) = (cost(&side(0)), cost(&side(1)));
         for (k, a) in (0u32..).zip(&a) {
-            for (l, b) in (0u32..).zip(&b).take_while(|(l, _)| k + l <= partitions) {
+            for (l, b) in (0u32..).zip(&b).take_while(|(l, _)| !shared || k + l <= partitions) {
                 if a + b < f64::INFINITY {
-                    fewest = Some(fewest.unwrap_or(k + l).min(k + l));
+                    let used = if shared { k + l } else { k.max(l) };
+                    fewest = Some(fewest.unwrap_or(used).min(used));
                     least = least.min(a + b);
                 }
             }
@@ -141,55 +164,135 @@ fn planned(set: &TaskSet, method: Method, objective: Objective) -> Plan {
 fn recheck(set: &TaskSet, plan: &Plan) {
     let find = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
     let mut owners = std::collections::BTreeMap::new();
-    let mut placed = 0;
+    let mut placed = std::collections::BTreeSet::new();
     for core in &plan.cores {
         let members: Vec<(usize, PartitionSet)> =
             core.tasks.iter().map(|task| (find(&task.name), task.partitions.iter().map(|p| p - 1).collect())).collect();
-        placed += members.len();
+        placed.extend(members.iter().map(|(task, _)| *task));
+        assert!(core.cpu < set.platform().cores);
         assert_eq!(overfull_partition(set, &members), None);
-        for bound in analyze(&core_tasks(set, &members), Charges::of(set), plan.analysis) {
-            assert!(bound.verdict.response_ns().is_some());
+        assert!(exclusive_ones_are_alone(set, &members));
+        for (bound, task) in
+            analyze(&core_tasks(set, &members), Charges::of(set), plan.analysis).iter().zip(&core.tasks)
+        {
+            assert_eq!(bound.verdict.response_ns(), task.response_ns);
+            assert!(task.response_ns.is_some());
         }
         for partition in &core.partitions {
             assert!(*partition <= set.platform().partitions);
-            assert_eq!(owners.insert(*partition, core.cpu), None, "a partition belongs to one core");
+            let owner = owners.insert(*partition, core.cpu);
+            assert!(owner.is_none() || set.platform().scope == Scope::Private, "a partition belongs to one core");
         }
     }
-    assert_eq!(placed, set.tasks().len());
+    assert_eq!(placed.len(), set.tasks().len());
+    assert_eq!(plan.cores.iter().map(|core| core.tasks.len()).sum::<usize>(), placed.len());
+}
+
+/// A set for two cores with a shared cache, or private ones.
+fn random_two_cores(random: &mut fastrand::Rng) -> TaskSet {
+    let partitions = random.u32(3..=6);
+    let set = random_set(random, 5, 2, partitions);
+    let scope = if random.u8(0..4) == 0 { Scope::Private } else { Scope::Shared };
+    set.on(Platform { scope, ..set.platform().clone() }).unwrap()
+}
+
+/// Holds the planner against every plan there is, for `count` sets.
+fn plans_against_all_plans(count: u64) {
+    let solved: u64 = (0..count)
+        .into_par_iter()
+        .map(|seed| {
+            let set = random_two_cores(&mut fastrand::Rng::with_seed(seed));
+            let (fewest, least) = exhaustive_plans(&set, set.platform().partitions);
+            let few = planned(&set, Method::Optimal, Objective::Partitions);
+            assert_eq!(few.schedulable.then_some(few.partitions_used), fewest, "seed {seed}");
+            let low = planned(&set, Method::Optimal, Objective::Utilization);
+            assert_eq!(low.schedulable, fewest.is_some(), "seed {seed}");
+            if fewest.is_none() {
+                return 0;
+            }
+            assert!((low.utilization - least).abs() < 1e-7, "seed {seed}: {} {least}", low.utilization);
+            assert_eq!((few.gap, low.gap), (Some(0.0), Some(0.0)), "seed {seed}");
+            1
+        })
+        .sum();
+    assert!(solved > count / 5, "{solved} of {count}");
 }
 
 #[test]
-fn plans_are_optimal_and_heuristics_never_beat_them() {
-    let (mut solved, mut cata_missed) = (0, 0);
-    for seed in 0..200 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let partitions = random.u32(3..=6);
-        let set = random_set(&mut random, 5, 2, partitions);
-        let (fewest, least) = exhaustive_plans(&set, partitions);
-        let few = planned(&set, Method::Optimal, Objective::Partitions);
-        assert_eq!(few.schedulable.then_some(few.partitions_used), fewest, "seed {seed}");
-        let low = planned(&set, Method::Optimal, Objective::Utilization);
-        assert_eq!(low.schedulable, fewest.is_some(), "seed {seed}");
-        if fewest.is_none() {
-            continue;
-        }
-        solved += 1;
-        assert!((low.utilization - least).abs() < 1e-7, "seed {seed}: {} {least}", low.utilization);
-        assert_eq!((few.gap, low.gap), (Some(0.0), Some(0.0)), "seed {seed}");
-        for plan in [&few, &low] {
-            recheck(&set, plan);
-        }
-        for method in [Method::Cata, Method::Bfd, Method::Wfd] {
-            let plan = planned(&set, method, Objective::Partitions);
-            if plan.schedulable {
-                recheck(&set, &plan);
-                assert!(plan.partitions_used >= few.partitions_used, "seed {seed} {method}");
-                assert!(planned(&set, method, Objective::Utilization).utilization >= low.utilization - 1e-7);
+fn plans_are_the_best_of_all_plans_of_2000_sets() {
+    plans_against_all_plans(2_000);
+}
+
+#[test]
+#[ignore = "as plans_are_the_best_of_all_plans_of_2000_sets, a minute or two; run with --release"]
+fn plans_are_the_best_of_all_plans_of_10_000_sets() {
+    plans_against_all_plans(SETS);
+}
+
+#[test]
+fn every_plan_passes_an_exact_recheck_and_no_heuristic_beats_the_optimum() {
+    let found: Vec<[Option<u32>; 4]> = (0..SETS)
+        .into_par_iter()
+        .map(|seed| {
+            let set = random_two_cores(&mut fastrand::Rng::with_seed(seed));
+            let [few, low] = [Objective::Partitions, Objective::Utilization]
+                .map(|objective| planned(&set, Method::Optimal, objective));
+            assert_eq!(few.schedulable, low.schedulable, "seed {seed}");
+            if few.schedulable {
+                recheck(&set, &few);
+                recheck(&set, &low);
+                assert!(low.utilization <= few.utilization + 1e-7, "seed {seed}");
             }
-            cata_missed += u32::from(method == Method::Cata && !plan.schedulable);
-        }
-    }
-    assert!(solved > 60 && cata_missed > 0, "{solved} {cata_missed}");
+            let used = [Method::Cata, Method::Wfd, Method::Bfd].map(|method| {
+                let plan = planned(&set, method, Objective::Partitions);
+                if plan.schedulable {
+                    recheck(&set, &plan);
+                    assert!(few.schedulable && plan.partitions_used >= few.partitions_used, "seed {seed} {method}");
+                    let plan = planned(&set, method, Objective::Utilization);
+                    assert!(!plan.schedulable || plan.utilization >= low.utilization - 1e-7, "seed {seed} {method}");
+                }
+                plan.schedulable.then_some(plan.partitions_used)
+            });
+            [few.schedulable.then_some(few.partitions_used), used[0], used[1], used[2]]
+        })
+        .collect();
+    let count = |of: &dyn Fn(&[Option<u32>; 4]) -> bool| found.iter().filter(|used| of(used)).count();
+    let [optimal, cata, wfd, bfd] = [0, 1, 2, 3].map(|method| count(&|used| used[method].is_some()));
+    // No theorem says that the heuristic of the paper beats bin packing; it nearly always does.
+    let beaten = count(&|used| (2..4).any(|other| used[other].is_some_and(|k| used[1].is_none_or(|cata| cata > k))));
+    println!("schedulable: optimal {optimal}, cata {cata}, wfd {wfd}, bfd {bfd}; cata beaten by wfd or bfd: {beaten}");
+    assert!(optimal > cata && cata > wfd.max(bfd) && beaten < cata / 20, "{optimal} {cata} {wfd} {bfd} {beaten}");
+}
+
+#[test]
+fn no_plan_gets_better_when_the_machine_or_the_tasks_get_worse() {
+    (0..SETS).into_par_iter().for_each(|seed| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let set = random_two_cores(&mut random);
+        let platform = set.platform().clone();
+        let worse = match random.u8(0..4) {
+            0 => set.with_refill(platform.refill_ns + 1),
+            1 => set.with_wcet_scaled(11, 10),
+            2 => set.with_partitions(platform.partitions - 1),
+            _ => {
+                // As much memory for each core; only one of them is gone.
+                let memory = match platform.scope {
+                    Scope::Shared => platform.memory,
+                    Scope::Private => crate::units::Bytes(platform.memory.0 / 2),
+                };
+                let alone = TaskSet::new(Platform { cores: 1, memory, ..platform }, set.tasks().to_vec());
+                let Ok((alone, _)) = alone else { return };
+                alone
+            }
+        };
+        let values = |set: &TaskSet| {
+            let few = planned(set, Method::Optimal, Objective::Partitions);
+            let low = planned(set, Method::Optimal, Objective::Utilization);
+            if few.schedulable { (few.partitions_used, low.utilization) } else { (u32::MAX, f64::INFINITY) }
+        };
+        let (before, after) = (values(&set), values(&worse));
+        assert!(before.0 <= after.0 && before.1 <= after.1 + 1e-7, "seed {seed}: {before:?} {after:?}");
+    });
 }
 
 #[test]
@@ -222,26 +325,113 @@ fn the_least_utilization_of_16_tasks_on_4_cores_is_proven() {
 
 #[test]
 fn the_order_of_the_file_and_the_names_change_no_value() {
-    for seed in 0..40 {
+    (0..SETS).into_par_iter().for_each(|seed| {
         let mut random = fastrand::Rng::with_seed(seed);
-        let set = random_set(&mut random, 5, 2, 5);
+        let set = random_two_cores(&mut random);
+        // Other names: the same plan to the letter, by any method.
+        let renamed = |name: &str| format!("{} renamed", name.replace('t', "x"));
         let mut tasks = set.tasks().to_vec();
-        random.shuffle(&mut tasks);
-        for (index, task) in tasks.iter_mut().enumerate() {
-            task.name = format!("renamed{index}");
-        }
-        let distinct =
-            tasks.iter().map(|task| task.deadline_ns).collect::<std::collections::BTreeSet<_>>().len() == tasks.len();
-        let shuffled = TaskSet::new(set.platform().clone(), tasks).unwrap().0;
-        if distinct {
-            let (a, b) = (
-                planned(&set, Method::Optimal, Objective::Utilization),
-                planned(&shuffled, Method::Optimal, Objective::Utilization),
+        tasks.iter_mut().for_each(|task| task.name = renamed(&task.name));
+        let other = TaskSet::new(set.platform().clone(), tasks.clone()).unwrap().0;
+        let method = random.choice([Method::Optimal, Method::Cata, Method::Bfd, Method::Wfd]).unwrap();
+        let objective = random.choice([Objective::Partitions, Objective::Utilization]).unwrap();
+        let mut expected = planned(&set, method, objective);
+        let names = expected.cores.iter_mut().flat_map(|core| &mut core.tasks).map(|task| &mut task.name);
+        names.chain(&mut expected.unplaced).for_each(|name| *name = renamed(name));
+        assert_eq!(planned(&other, method, objective), expected, "seed {seed}");
+        // Another order in the file: plans as good. Only among equal deadlines does the order decide the priority.
+        let deadlines: std::collections::BTreeSet<u64> = tasks.iter().map(|task| task.deadline_ns).collect();
+        if deadlines.len() == tasks.len() {
+            random.shuffle(&mut tasks);
+            let other = TaskSet::new(set.platform().clone(), tasks).unwrap().0;
+            let (a, b) = (planned(&set, Method::Optimal, objective), planned(&other, Method::Optimal, objective));
+            assert_eq!(
+                (a.schedulable, a.partitions_used.min(b.partitions_used)),
+                (
+                    b.schedulable,
+                    match objective {
+                        Objective::Partitions => b.partitions_used,
+                        _ => a.partitions_used.min(b.partitions_used),
+                    }
+                ),
+                "seed {seed}"
             );
-            assert_eq!(a.schedulable, b.schedulable);
-            assert!((a.utilization - b.utilization).abs() < 1e-7);
+            assert!(objective != Objective::Utilization || (a.utilization - b.utilization).abs() < 1e-7, "seed {seed}");
         }
+    });
+}
+
+#[test]
+fn a_plan_for_a_cold_start_pays_for_the_first_warm_up() {
+    // Alone on its core, private partitions. Warm: 92 <= 100. Cold: one partition 95 + 6 = 101 > 100, two 86 + 2 6 = 98.
+    let machine = |cold_start| Platform { cold_start, ..platform(1, 2, 64, 6) };
+    let tasks = vec![task("a", 100, 1, &[95, 86])];
+    let warm = TaskSet::new(machine(false), tasks.clone()).unwrap().0;
+    let cold = TaskSet::new(machine(true), tasks).unwrap().0;
+    for method in [Method::Optimal, Method::Cata, Method::Bfd, Method::Wfd] {
+        let used = |set| {
+            let plan = planned(set, method, Objective::Partitions);
+            (plan.partitions_used, plan.cores[0].tasks[0].response_ns)
+        };
+        assert_eq!(used(&warm), (1, Some(95)), "{method}");
+        assert_eq!(used(&cold), (2, Some(98)), "{method}");
     }
+}
+
+#[test]
+fn further_objectives_decide_among_the_best_by_the_first() {
+    let (solved, told_apart): (Vec<u64>, Vec<u64>) = (0..500u64)
+        .into_par_iter()
+        .filter_map(|seed| {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let set = random_set(&mut random, 4, 2, 4);
+            let (Some(fewest), least) = exhaustive_plans(&set, 4) else { return None };
+            let first = |objective, then: &[Objective]| {
+                let found = plan(&set, &Request { objective, then, ..Request::default() }).unwrap();
+                recheck(&set, &found);
+                found
+            };
+            // Partitions, then refill: with so few partitions this Δ has a plan and the next has none.
+            let found = first(Objective::Partitions, &[Objective::Refill]);
+            assert_eq!(found.partitions_used, fewest, "seed {seed}");
+            let largest = found.then[0].value as u64;
+            let fits = |refill_ns| exhaustive_plans(&set.with_refill(refill_ns), fewest).0.is_some();
+            assert!(fits(largest.min(1_000_000)), "seed {seed}");
+            assert!(largest >= crate::taskset::TIME_MAX_NS || !fits(largest + 1), "seed {seed}: {largest}");
+            // Margin, then partitions: the fewest that stand this growth.
+            let found = first(Objective::Margin, &[Objective::Partitions]);
+            let grown = set.with_wcet_scaled((found.margin.unwrap() * 1e6).round() as u64, 1_000_000);
+            assert_eq!(Some(found.then[0].value as u32), exhaustive_plans(&grown, 4).0, "seed {seed}");
+            // Utilization, then partitions: the fewest with which it is as low.
+            let found = first(Objective::Utilization, &[Objective::Partitions]);
+            assert!((found.utilization - least).abs() < 1e-7, "seed {seed}");
+            let enough = (1..=4).find(|&k| exhaustive_plans(&set, k).1 <= least + 1e-8).unwrap();
+            assert_eq!(found.then[0].value as u32, enough, "seed {seed}");
+            Some((1, u64::from(enough > fewest)))
+        })
+        .unzip();
+    assert!(solved.len() > 100 && told_apart.iter().sum::<u64>() > 50, "{} {told_apart:?}", solved.len());
+    let request = Request { objective: Objective::Utilization, then: &[Objective::Margin], ..Request::default() };
+    assert!(plan(&table_1(1, platform(1, 32, 1024, DELTA)), &request).is_err());
+}
+
+#[test]
+fn a_bundle_that_fits_no_core_is_taken_apart_with_partitions_of_its_own() {
+    // 60 + 60 of 100 is too much for one core; the third task would like to share.
+    let mut tasks = vec![task("a", 100, 1, &[60]), task("b", 100, 1, &[60]), task("c", 200, 1, &[20])];
+    tasks[0].bundle = Some("pair".into());
+    tasks[1].bundle = Some("pair".into());
+    let set = TaskSet::new(platform(2, 3, 64, 1), tasks).unwrap().0;
+    for method in [Method::Optimal, Method::Cata, Method::Bfd, Method::Wfd] {
+        let plan = planned(&set, method, Objective::Utilization);
+        // An even split of three partitions leaves one core a single one, which c cannot have to itself beside a or b.
+        assert_eq!(plan.bundles_apart, ["pair"], "{method}");
+        assert!(plan.schedulable, "{method}");
+        recheck(&set.with_bundle_apart("pair"), &plan);
+        assert_eq!(plan.partitions_used, 3, "{method}");
+    }
+    // Two partitions are too few for three tasks of which two want theirs alone.
+    assert!(!planned(&set.with_partitions(2), Method::Optimal, Objective::Utilization).schedulable);
 }
 
 #[test]
@@ -329,7 +519,14 @@ fn pictures_show_every_task_and_partition_and_are_well_formed() {
     assert_eq!(parsed.descendants().filter(|node| node.has_tag_name("rect")).count(), 4 * 8 + 1);
     let names: Vec<&str> = plan.cores[0].tasks.iter().map(|task| task.name.as_str()).collect();
     let members: Vec<(usize, PartitionSet)> = (0..4).map(|task| (task, PartitionSet::range(0, 8))).collect();
-    let drawn = gantt(&names, &core_tasks(&set, &members), Charges::of(&set), Analysis::Kim2013);
-    roxmltree::Document::parse(&drawn).unwrap();
-    assert!(names.iter().all(|name| drawn.contains(name)));
+    let core = core_tasks(&set, &members);
+    let timelines = [0, 5].map(|cpu| Timeline { cpu, names: names.clone(), core: &core });
+    let drawn = gantt(&timelines, Charges::of(&set), Analysis::Kim2013);
+    let parsed = roxmltree::Document::parse(&drawn).unwrap();
+    let texts: Vec<&str> =
+        parsed.descendants().filter(|node| node.has_tag_name("text")).filter_map(|node| node.text()).collect();
+    for name in &names {
+        assert_eq!(texts.iter().filter(|text| *text == name).count(), 2, "{name} on both cores");
+    }
+    assert!(texts.contains(&"CPU 0") && texts.contains(&"CPU 5"), "{texts:?}");
 }

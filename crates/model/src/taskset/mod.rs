@@ -10,12 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::Bytes;
+use crate::units::{Bytes, Ns, ParseError};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
 
 /// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
 /// compares as "later than every deadline", which is the truth about it.
 pub const TIME_MAX_NS: u64 = i64::MAX as u64;
+
+/// Tasks that [`TaskSet::copied`] makes, at most.
+const COPIES_MAX: usize = 100_000;
 
 /// Whose partitions they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +42,74 @@ pub enum MemoryRule {
     Kim2013,
 }
 
+/// Times to refill a partition, as far as they are known, in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refills {
+    /// When what it displaces was only read.
+    pub clean_ns: Option<u64>,
+    /// When all of what it displaces has to be written back.
+    pub dirty_ns: Option<u64>,
+    /// One miss after the other: lines of a partition x miss latency. Measured times are shorter where misses overlap,
+    /// and a task whose loads depend on each other does not let them.
+    pub serial_ns: Option<u64>,
+}
+
+impl Refills {
+    /// Those that are known, by name.
+    pub fn known(&self) -> impl Iterator<Item = (RefillKind, u64)> {
+        let all = [
+            (RefillKind::Clean, self.clean_ns),
+            (RefillKind::Dirty, self.dirty_ns),
+            (RefillKind::Serial, self.serial_ns),
+        ];
+        all.into_iter().filter_map(|(kind, time)| Some((kind, time?)))
+    }
+}
+
+/// Which of the [`Refills`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefillKind {
+    /// What is displaced was only read.
+    Clean,
+    /// What is displaced is written back.
+    Dirty,
+    /// One miss after the other.
+    Serial,
+}
+
+impl RefillKind {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Clean => "clean",
+            Self::Dirty => "dirty",
+            Self::Serial => "serial",
+        }
+    }
+}
+
+/// The refill time that bounds charge, Δ: one of those known, or a time given apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefillChoice {
+    /// One of those the task set knows.
+    Known(RefillKind),
+    /// This.
+    Time(Ns),
+}
+
+impl std::str::FromStr for RefillChoice {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let kinds = [RefillKind::Clean, RefillKind::Dirty, RefillKind::Serial];
+        match kinds.into_iter().find(|kind| kind.name() == text) {
+            Some(kind) => Ok(Self::Known(kind)),
+            None => text.parse().map(Self::Time),
+        }
+    }
+}
+
 /// The machine, as far as planning sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
@@ -48,8 +119,10 @@ pub struct Platform {
     pub partitions: u32,
     /// Memory that is colored, `M_total`.
     pub memory: Bytes,
-    /// Time to refill one partition, Δ.
+    /// Time to refill one partition that bounds charge, Δ.
     pub refill_ns: u64,
+    /// The refill times known, Δ being one of them or given apart.
+    pub refills: Refills,
     /// Cost of one context switch; a job pays for two.
     pub switch_ns: u64,
     /// Whose partitions they are.
@@ -85,6 +158,8 @@ pub struct Task {
     pub priority: Option<u32>,
     /// Tasks of one bundle share memory and stay on one core. [Kim2013, §4.5]
     pub bundle: Option<String>,
+    /// No other task uses its partitions.
+    pub exclusive: bool,
 }
 
 /// Tasks and the machine to run them on, checked: every time in range, every curve non-increasing and complete.
@@ -181,6 +256,55 @@ impl TaskSet {
         scaled
     }
 
+    /// Every task `copies` times (at least once), as [Kim2013, §5.5] makes larger sets; copies are numbered in the names.
+    pub fn copied(&self, copies: u32) -> Result<Self, Invalid> {
+        if copies <= 1 {
+            return Ok(self.clone());
+        }
+        if self.tasks.len().saturating_mul(copies as usize) > COPIES_MAX {
+            return Err(Invalid::at("tasks", format!("{copies} copies make more than {COPIES_MAX} tasks")));
+        }
+        let copy = |number: u32| {
+            self.tasks.iter().map(move |task| Task { name: format!("{}.{number}", task.name), ..task.clone() })
+        };
+        Ok(Self::new(self.platform.clone(), (1..=copies).flat_map(copy).collect())?.0)
+    }
+
+    /// The set with a machine of `count` of its partitions, each as large as it was.
+    ///
+    /// Panics if `count` is none or more than there are.
+    pub(crate) fn with_partitions(&self, count: u32) -> Self {
+        assert!((1..=self.platform.partitions).contains(&count), "{count} of {} partitions", self.platform.partitions);
+        let mut changed = self.clone();
+        changed.platform.memory =
+            Bytes(self.platform.memory.0 / u64::from(self.platform.partitions) * u64::from(count));
+        changed.platform.partitions = count;
+        changed.tasks.iter_mut().for_each(|task| task.wcet_ns.truncate(count as usize));
+        changed
+    }
+
+    /// The set with the tasks of a bundle taken apart: free to run anywhere, each with partitions of its own.
+    /// [Kim2013, §4.5]
+    pub(crate) fn with_bundle_apart(&self, bundle: &str) -> Self {
+        let mut changed = self.clone();
+        for task in changed.tasks.iter_mut().filter(|task| task.bundle.as_deref() == Some(bundle)) {
+            (task.bundle, task.exclusive) = (None, true);
+        }
+        changed
+    }
+
+    /// The set with priorities in the given order of its tasks, highest first; those left out come last.
+    pub fn with_priorities(&self, order: &[usize]) -> Self {
+        let mut tasks = self.tasks.clone();
+        for task in &mut tasks {
+            task.priority = Some(0);
+        }
+        for (priority, &task) in (1u32..).zip(order.iter().rev()) {
+            tasks[task].priority = Some(priority);
+        }
+        Self::new(self.platform.clone(), tasks).expect("priorities make a good set no worse").0
+    }
+
     /// The set with another refill time Δ.
     pub fn with_refill(&self, refill_ns: u64) -> Self {
         let mut changed = self.clone();
@@ -236,7 +360,7 @@ pub fn scale_up(time: u64, numerator: u64, denominator: u64) -> u64 {
 }
 
 fn check_platform(platform: &Platform) -> Result<(), Invalid> {
-    let Platform { cores, partitions, memory, refill_ns, switch_ns, page, .. } = *platform;
+    let Platform { cores, partitions, memory, refill_ns, refills, switch_ns, page, .. } = *platform;
     if cores == 0 || cores > 4096 {
         return Err(Invalid::at("cores", format!("{cores} is not a number of cores from 1 to 4096")));
     }
@@ -251,8 +375,14 @@ fn check_platform(platform: &Platform) -> Result<(), Invalid> {
         let problem = format!("{memory} over {partitions} partitions leaves less than a page for each");
         return Err(Invalid::at("memory_mib", problem));
     }
-    for (place, time) in [("refill_ns_per_partition", refill_ns), ("switch_ns", switch_ns)] {
-        if time > TIME_MAX_NS {
+    let given = [("refill_ns_per_partition", Some(refill_ns)), ("switch_ns", Some(switch_ns))];
+    let known = [
+        ("refill_ns_per_partition", refills.clean_ns),
+        ("refill_dirty_ns_per_partition", refills.dirty_ns),
+        ("miss_ns", refills.serial_ns),
+    ];
+    for (place, time) in given.into_iter().chain(known) {
+        if let Some(time) = time.filter(|&time| time > TIME_MAX_NS) {
             return Err(Invalid::at(place, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
         }
     }
@@ -358,6 +488,7 @@ pub(crate) mod tests {
             partitions,
             memory: Bytes(memory_mib << 20),
             refill_ns,
+            refills: Refills::default(),
             switch_ns: 0,
             scope: Scope::Shared,
             page: Bytes(4096),
@@ -378,6 +509,7 @@ pub(crate) mod tests {
             nonpreemptive_ns: 0,
             priority: None,
             bundle: None,
+            exclusive: false,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Task sets and allocations from JSON or TOML. Whatever is wrong is named with its line and field.
 
-use super::{Invalid, MemoryRule, Platform, Scope, Task, TaskSet};
+use super::{Invalid, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
 use crate::taskset::PartitionSet;
 use crate::units::Bytes;
 
@@ -13,8 +13,8 @@ pub struct Overrides {
     pub partitions: Option<u32>,
     /// `memory_mib`
     pub memory: Option<Bytes>,
-    /// `refill_ns_per_partition`
-    pub refill_ns: Option<u64>,
+    /// The refill time to charge.
+    pub refill: Option<RefillChoice>,
     /// Memory to assume where neither says; only for questions that memory does not decide.
     pub memory_default: Option<Bytes>,
     /// Cores to assume where neither says.
@@ -280,6 +280,9 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         &[
             "comment",
             "refill_ns_per_partition",
+            "refill_dirty_ns_per_partition",
+            "lines_per_partition",
+            "miss_ns",
             "partitions",
             "memory_mib",
             "cores",
@@ -294,6 +297,34 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
     );
     let absent = |name: &str, option: &str| {
         wrong(1, name, format!("is missing\n  hint: write it into the file, or give {option}"))
+    };
+    let refills = Refills {
+        clean_ns: file.number("refill_ns_per_partition")?,
+        dirty_ns: file.number("refill_dirty_ns_per_partition")?,
+        serial_ns: match (file.number("lines_per_partition")?, file.number("miss_ns")?) {
+            (Some(lines), Some(miss_ns)) => Some(lines.saturating_mul(miss_ns)),
+            (None, None) => None,
+            (Some(_), None) => return Err(absent("miss_ns", "no lines_per_partition")),
+            (None, Some(_)) => return Err(absent("lines_per_partition", "no miss_ns")),
+        },
+    };
+    let refill_ns = match overrides.refill {
+        Some(RefillChoice::Time(time)) => time.0,
+        Some(RefillChoice::Known(kind)) => match refills.known().find(|&(known, _)| known == kind) {
+            Some((_, time)) => time,
+            None => {
+                let (name, hint) = match kind {
+                    RefillKind::Clean => ("refill_ns_per_partition", "--refill TIME"),
+                    RefillKind::Dirty => ("refill_dirty_ns_per_partition", "--refill TIME"),
+                    RefillKind::Serial => ("lines_per_partition", "--refill TIME"),
+                };
+                return Err(absent(name, hint));
+            }
+        },
+        // Nobody knows whether what a task displaces was written: the longer time is safe.
+        None => {
+            refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?
+        }
     };
     let platform = Platform {
         cores: overrides
@@ -310,10 +341,8 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             .or(file.memory("memory_mib")?)
             .or(overrides.memory_default)
             .ok_or_else(|| absent("memory_mib", "--memory SIZE"))?,
-        refill_ns: overrides
-            .refill_ns
-            .or(file.number("refill_ns_per_partition")?)
-            .ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?,
+        refill_ns,
+        refills,
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
         scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
@@ -344,6 +373,7 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
             "nonpreemptive_ns",
             "priority",
             "bundle",
+            "exclusive",
         ],
         warnings,
     );
@@ -374,6 +404,7 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
         nonpreemptive_ns: fields.number("nonpreemptive_ns")?.unwrap_or(0),
         priority: fields.small("priority")?,
         bundle: fields.text("bundle")?,
+        exclusive: fields.flag("exclusive")?,
     })
 }
 
@@ -483,6 +514,7 @@ fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::{Analysis, Charges, analyze, core_tasks};
 
     const FILE: &str = r#"{
   "refill_ns_per_partition": 45300,
@@ -568,6 +600,29 @@ wcet_ns = 5
     }
 
     #[test]
+    fn the_longer_of_the_measured_refill_times_is_charged_unless_another_is_asked_for() {
+        let file = format!("refill_dirty_ns_per_partition = 60_000\nlines_per_partition = 4096\nmiss_ns = 60\n{SAME}");
+        let charged = |text: &str, refill: Option<&str>| {
+            let refill = refill.map(|refill| refill.parse().unwrap());
+            task_set(text, Overrides { refill, ..Overrides::default() })
+                .map(|(set, _)| set.platform().refill_ns)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(charged(&file, None), Ok(60_000));
+        assert_eq!(charged(&file, Some("clean")), Ok(45_300));
+        assert_eq!(charged(&file, Some("dirty")), Ok(60_000));
+        // 4096 lines, one miss of 60 ns after the other.
+        assert_eq!(charged(&file, Some("serial")), Ok(245_760));
+        assert_eq!(charged(&file, Some("1us")), Ok(1_000));
+        assert_eq!(charged(SAME, None), Ok(45_300));
+        assert!(charged(SAME, Some("serial")).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        let half = format!("miss_ns = 60\n{SAME}");
+        assert!(charged(&half, None).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        let huge = format!("lines_per_partition = 4294967296\nmiss_ns = 4294967296\n{SAME}");
+        assert!(charged(&huge, None).unwrap_err().contains("exceeds the longest time"));
+    }
+
+    #[test]
     fn fields_that_nobody_knows_are_warned_about() {
         let (_, warnings) =
             task_set(&FILE.replace("\"cores\"", "\"corse\": 1, \"cores\""), Overrides::default()).unwrap();
@@ -610,7 +665,7 @@ wcet_ns = 5
     }
 
     #[test]
-    fn no_damaged_file_makes_the_readers_panic() {
+    fn no_damaged_file_makes_the_readers_panic_or_the_analyses_of_what_they_accept() {
         let set = read(FILE).unwrap();
         let allocated = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1,2],"useful":[1]}]}]}"#;
         let mut random = fastrand::Rng::with_seed(4);
@@ -635,18 +690,33 @@ wcet_ns = 5
             "é",
             "\\u0000",
         ];
+        let mut accepted = 0;
         for round in 0..20_000 {
             let source = [FILE, SAME, allocated][round % 3];
             let mut text: Vec<char> = source.chars().collect();
-            for _ in 0..random.usize(1..=4) {
+            for _ in 0..random.usize(0..=3) {
                 let at = random.usize(0..text.len());
                 let end = (at + random.usize(0..=6)).min(text.len());
                 text.splice(at..end, pieces[random.usize(0..pieces.len())].chars());
             }
             let text: String = text.into_iter().collect();
-            let _ = task_set(&text, Overrides::default());
+            // And a few bytes changed, whatever they are.
+            let mut bytes = text.into_bytes();
+            for _ in 0..random.usize(0..=1) {
+                let at = random.usize(0..bytes.len());
+                bytes[at] = random.u8(..);
+            }
+            let text = String::from_utf8_lossy(&bytes);
+            if let Ok((set, _)) = task_set(&text, Overrides::default()) {
+                accepted += 1;
+                let members: Vec<_> = (0..set.tasks().len()).map(|task| (task, PartitionSet::range(0, 1))).collect();
+                for analysis in Analysis::ALL {
+                    let _ = analyze(&core_tasks(&set, &members), Charges::of(&set), analysis);
+                }
+            }
             let _ = allocation(&text, &set);
         }
+        assert!((100..10_000).contains(&accepted), "{accepted}");
         let deep = "[".repeat(100_000);
         assert!(task_set(&format!("{{\"tasks\": {deep}"), Overrides::default()).is_err());
         assert!(task_set(&format!("tasks = {deep}"), Overrides::default()).is_err());
