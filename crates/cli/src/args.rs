@@ -39,12 +39,23 @@ pub enum Verb {
     /// Find the page colors of a cache level
     #[command(after_help = "Examples:\n  isochrome palette\n  isochrome palette --by timing --pages 65536 --json\n  \
                             isochrome palette --verify --again timing\n  isochrome palette -o palette.json --samples samples.json\n  \
-                            isochrome palette --replay samples.json")]
+                            isochrome palette --replay samples.json\n  isochrome palette --save --memory 4G")]
     Palette(PaletteOptions),
+    /// Show the colors of a program's memory: pages per color and mapping, conflicts, expected misses
+    #[command(
+        after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg -- python3 -c 'x = [0] * 10**7; input()'\n  \
+                      isochrome map --watch --json 1234 | jq .total.sum\nFrames are colored by the saved palette: isochrome palette --save"
+    )]
+    Map(MapOptions),
+    /// List who holds which colors, and how much of their memory lies in them
+    #[command(
+        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.[] | select(.memory.drift > 0.005)'"
+    )]
+    Ps(PsOptions),
     /// Measure what a cache flood costs a task, with and without colors of its own
     #[command(
         after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv"
+                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json"
     )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
@@ -112,12 +123,19 @@ pub struct Place {
     /// How colors are found
     #[arg(long, value_enum, default_value_t = By::Auto)]
     pub by: By,
-    /// Limit of the memory used
-    #[arg(long, value_name = "SIZE", default_value = "1G")]
-    pub memory: Bytes,
+    /// Limit of the memory used [default: 1G; to save a palette, three quarters of what is free]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
     /// Seed of every random choice [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+}
+
+impl Place {
+    /// Limit of the memory used.
+    pub fn memory(&self) -> Bytes {
+        self.memory.unwrap_or(Bytes(1 << 30))
+    }
 }
 
 /// How colors are found.
@@ -153,9 +171,12 @@ pub struct PaletteOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
-    /// Pages to classify
-    #[arg(long, value_name = "N", default_value_t = 8192)]
-    pub pages: usize,
+    /// Pages to classify [default: 8192; with --save all of --memory]
+    #[arg(long, value_name = "N")]
+    pub pages: Option<usize>,
+    /// Save the color of every frame measured, for this boot: later commands find it, and measuring more adds to it
+    #[arg(long)]
+    pub save: bool,
     /// Put the colors to a test that does not use the eviction sets
     #[arg(long)]
     pub verify: bool,
@@ -172,8 +193,54 @@ pub struct PaletteOptions {
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
     /// Conclude from saved samples instead of measuring; `-` for standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["verify", "again", "samples"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["verify", "again", "samples", "save"])]
     pub replay: Option<PathBuf>,
+}
+
+/// Options of `map`.
+#[derive(Debug, Args)]
+pub struct MapOptions {
+    /// Process
+    #[arg(value_name = "PID", required_unless_present = "program", conflicts_with = "program")]
+    pub pid: Option<u32>,
+    /// Program to start, with its arguments
+    #[arg(value_name = "CMD", last = true)]
+    pub program: Vec<String>,
+    /// Look at a program that is started after this time
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub after: Ns,
+    /// Look again and again, until it ends
+    #[arg(long)]
+    pub watch: bool,
+    /// Time between looks
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Ns,
+    /// Measure colors of fresh memory without the saved palette, and compare
+    #[arg(long)]
+    pub verify: bool,
+    /// CPU to test the palette on [default: the last one allowed]
+    #[arg(long, value_name = "CPU")]
+    pub cpu: Option<u32>,
+    /// Cache level [default: the outermost private one with more than one color]
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
+    /// Limit of the memory used to test the palette [default: 1G]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the heat map here, as SVG
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Options of `ps`.
+#[derive(Debug, Args)]
+pub struct PsOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `bench`.
@@ -226,6 +293,8 @@ pub enum BenchKernel {
         #[command(flatten)]
         options: RunOptions,
     },
+    /// What conflicts of a buffer's pages cost: walks over it, balanced, random and conflicting
+    Conflicts(ConflictsOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -235,6 +304,26 @@ pub enum BenchKernel {
         #[command(flatten)]
         options: RunOptions,
     },
+}
+
+/// Options of `bench conflicts`.
+#[derive(Debug, Args)]
+pub struct ConflictsOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Buffers of each placing
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub buffers: u32,
+    /// Rounds over all buffers; of each buffer the shortest walk counts
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rounds: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the evidence here, for `isochrome report`
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Element type of the filter.

@@ -38,6 +38,7 @@ pub fn of(
         machine: station.machine.clone(),
         palette,
         experiments,
+        conflicts: Vec::new(),
         warnings,
         raw: raw.to_vec(),
     }

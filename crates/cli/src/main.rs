@@ -2,14 +2,17 @@
 
 mod args;
 mod bench;
+mod conflicts;
 mod demo;
 mod doctor;
 mod evidence;
 mod files;
 mod manual;
+mod map;
 mod palette;
 mod plan;
 mod probe;
+mod ps;
 mod report;
 mod simulate;
 mod station;
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
             Verb::Doctor(options) => doctor::run(&options),
             Verb::Probe(options) => probe::run(&options),
             Verb::Palette(options) => palette::run(&options),
+            Verb::Map(options) => map::run(&options),
+            Verb::Ps(options) => ps::run(&options),
             Verb::Bench(options) => bench::run(&options),
             Verb::Demo(options) => demo::run(&options),
             Verb::Simulate(options) => simulate::run(&options),

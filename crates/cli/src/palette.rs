@@ -1,20 +1,26 @@
 //! `isochrome palette`: the page colors of a cache level.
 
 use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use isochrome_host::palette::{Collection, Survey, Verification};
+use isochrome_host::error::HostError;
+use isochrome_host::interrupt;
+use isochrome_host::palette::{Collection, Survey, Verification, saved};
+use isochrome_host::{resident, runtime};
 use isochrome_model::evidence::PaletteEvidence;
-use isochrome_model::palette::{Doubt, Inference, Samples, agreement, infer, samples};
-use isochrome_model::units::format_list;
+use isochrome_model::palette::{Doubt, Inference, Palette, Samples, Unanchored, agreement, anchor, infer, samples};
+use isochrome_model::units::{Bytes, format_list};
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
-use crate::station::{Station, method, spinner};
+use crate::station::{Station, method, progress, spinner};
 use crate::{Verdict, files};
 
 /// Share of the pages that two surveys must agree on.
-const SAME: f64 = 0.98;
+const SAME: f64 = isochrome_model::palette::anchor::SAME;
+/// Pages classified unless asked otherwise, and at once.
+const PAGES: usize = 8192;
 
 /// The result as printed.
 #[derive(Serialize)]
@@ -31,7 +37,40 @@ struct Outcome {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     again: Vec<Again>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    saved: Option<Saved>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     seed: Option<u64>,
+}
+
+/// What was saved for this boot.
+#[derive(Serialize)]
+struct Saved {
+    path: PathBuf,
+    /// Frames whose color is known from now on; none where a rule gives every frame's.
+    frames: Option<usize>,
+    /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
+    reported: usize,
+    /// What became of an earlier palette.
+    before: Before,
+}
+
+/// An earlier palette and the new one.
+#[derive(Serialize)]
+#[serde(tag = "before", rename_all = "snake_case")]
+enum Before {
+    /// There was none for this boot.
+    None,
+    /// Its color numbers stay.
+    Anchored {
+        /// Frames known to both.
+        common: usize,
+        /// Share of them whose color is the same.
+        agreement: f64,
+        /// Whether what it knew of other frames stays as well.
+        kept: bool,
+    },
+    /// It does not go together with the new one: colors have other numbers from now on.
+    Replaced,
 }
 
 /// A second look at the same pages.
@@ -64,25 +103,43 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
 }
 
 fn measured(options: &PaletteOptions) -> Result<Outcome> {
-    anyhow::ensure!(options.pages > 0, "0 pages have no colors\n  hint: --pages 8192");
-    let place = &options.place;
-    let station = Station::new(place)?;
+    anyhow::ensure!(options.pages != Some(0), "0 pages have no colors\n  hint: --pages 8192");
+    let mut place = options.place.clone();
+    let station = Station::new(&place)?;
+    if options.save && place.memory.is_none() {
+        place.memory = station.sysfs.free_memory().map(|free| Bytes(free.0 / 4 * 3));
+    }
+    let place = &place;
     let target = station.target(place)?;
-    let pages_limit = place.memory.0 / station.machine.page_bytes.0;
+    let pages_limit = (place.memory().0 / station.machine.page_bytes.0) as usize;
+    let pages = options.pages.unwrap_or(if options.save { pages_limit } else { PAGES });
     anyhow::ensure!(
-        options.pages as u64 <= pages_limit,
-        "{} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
-        options.pages,
-        place.memory
+        pages <= pages_limit,
+        "{pages} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
+        place.memory()
     );
+    let folder = runtime::folder();
+    if options.save {
+        // Said before anything is measured: a folder that cannot be written to, and frame numbers that are hidden.
+        runtime::make(&folder)?;
+        resident::mappings(std::process::id())?;
+    }
     let _settings = station.pin();
     let bar = spinner("finding colors");
-    let (mut survey, attempts) = station.survey(place, target, options.pages)?;
+    let (mut survey, attempts) = station.survey(place, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
         let reason = error.to_string();
         bar.println(format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
     }
-    let verification = options.verify.then(|| survey.verify());
+    bar.finish_and_clear();
+    let bar = progress("classifying", pages as u64);
+    while survey.pages() < pages && !interrupt::interrupted() {
+        survey.classify(PAGES.min(pages - survey.pages()));
+        bar.set_position(survey.pages() as u64);
+    }
+    bar.finish_and_clear();
+    let bar = spinner("concluding");
+    let verification = (options.verify || options.save).then(|| survey.verify());
     let first = survey.finish();
     let palette = first.evidence();
     let Collection { mut arena, samples: seen, inference, .. } = first;
@@ -101,12 +158,22 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
         files::write_json_compact(path, &palette)?;
     }
+    let saved = match (options.save, &verification) {
+        (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
+            Some(save(&folder, &inference.palette, &station)?)
+        }
+        (true, _) => {
+            bar.println("not saved: the palette is in doubt (hint: try again when the machine is quieter)");
+            None
+        }
+        _ => None,
+    };
     let mut again = Vec::new();
     for (i, by) in options.again.iter().enumerate() {
         let method = method(*by).unwrap_or(seen.method);
         let seed = station.seed.wrapping_add(1 + i as u64);
         let mut survey = Survey::start_by(method, target, arena, &station.processor, seed)?;
-        survey.classify(options.pages);
+        survey.classify(seen.pages.len());
         let second = survey.finish();
         again.push(Again {
             method: method.name(),
@@ -123,6 +190,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         doubts: inference.doubts,
         verification,
         again,
+        saved,
         seed: Some(station.seed),
     })
 }
@@ -143,7 +211,39 @@ fn replayed(samples: &Samples) -> Outcome {
         eviction,
         rule: rule_in_words,
     };
-    Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), seed: None }
+    Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), saved: None, seed: None }
+}
+
+/// Saves `palette` for this boot, with the color numbers of the one saved before, where there is one.
+fn save(folder: &Path, palette: &Palette, station: &Station) -> Result<Saved> {
+    let boot = saved::Boot::of(&station.machine, &station.sysfs);
+    let older = match saved::load(folder, palette.level, &boot) {
+        Ok(older) => Some(older),
+        // What cannot be used any more is replaced.
+        Err(
+            HostError::NoSavedPalette { .. }
+            | HostError::SavedPaletteStale { .. }
+            | HostError::SavedPaletteForeign { .. }
+            | HostError::SavedPaletteDamaged { .. },
+        ) => None,
+        Err(error) => return Err(error.into()),
+    };
+    let (mut palette, before) = match older.map(|older| anchor(palette, &older)) {
+        None => (palette.clone(), Before::None),
+        Some(Err(Unanchored::LaidOutAnew)) => (palette.clone(), Before::Replaced),
+        Some(Err(Unanchored::Apart(common))) => anyhow::bail!(
+            "{}: of the frames measured the palette saved before knows {common}, too few to keep its color numbers\n  hint: measure more memory \
+             (--memory), or remove the file to begin anew with other numbers",
+            saved::path(folder, palette.level).display()
+        ),
+        Some(Ok(anchored)) => {
+            let (common, agreement, kept) = (anchored.common, anchored.agreement, anchored.holds());
+            (anchored.palette, Before::Anchored { common, agreement, kept })
+        }
+    };
+    let reported = station.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
+    let frames = palette.frames().map(<[_]>::len);
+    Ok(Saved { path: saved::save(folder, palette, &boot)?, frames, reported, before })
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -187,6 +287,31 @@ fn text(outcome: &Outcome) -> String {
             "again by {} in {:.2} s: {share}, {} ambiguous",
             again.method, again.seconds, again.ambiguous
         );
+    }
+    if let Some(Saved { path, frames, reported, before }) = &outcome.saved {
+        let frames =
+            frames.map_or("the rule for every frame".to_owned(), |frames| format!("colors of {frames} frames"));
+        let _ = writeln!(text, "saved for this boot in {}: {frames}", path.display());
+        if *reported > 0 {
+            let _ = writeln!(
+                text,
+                "{reported} frames are left out: free, they go back to the host of this virtual machine, and return with other colors"
+            );
+        }
+        let _ = match before {
+            Before::None => Ok(()),
+            Before::Anchored { common, agreement, kept } => writeln!(
+                text,
+                "color numbers are those saved before: {common} frames in common, {:.2} % of the same color{}",
+                agreement * 100.0,
+                if *kept { "" } else { "; frames were remapped, so what was known of others is forgotten" }
+            ),
+            Before::Replaced => writeln!(
+                text,
+                "COLORS HAVE NEW NUMBERS: what was saved before does not go together with what is measured now; \
+                 programs on colors must be moved again"
+            ),
+        };
     }
     if outcome.doubts.is_empty() {
         let colors: Vec<u32> = (0..palette.colors).collect();

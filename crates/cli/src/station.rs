@@ -7,12 +7,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event};
-use isochrome_host::palette::{Collection, Survey, Target, miss_event};
+use isochrome_host::palette::{Collection, SpotCheck, Survey, Target, miss_event, saved};
+use isochrome_host::runtime;
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_model::machine::Machine;
-use isochrome_model::palette::Method;
+use isochrome_model::palette::{Method, Palette};
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
 
 use crate::args::{By, Place};
@@ -130,9 +131,9 @@ impl Station {
     fn survey_once(&self, place: &Place, target: Target, seed: u64) -> Result<Survey, HostError> {
         match method(place.by) {
             Some(method) => {
-                Survey::start_by(method, target, Survey::memory(target, place.memory)?, &self.processor, seed)
+                Survey::start_by(method, target, Survey::memory(target, place.memory())?, &self.processor, seed)
             }
-            None => Survey::start(target, place.memory, &self.processor, seed),
+            None => Survey::start(target, place.memory(), &self.processor, seed),
         }
     }
 
@@ -146,9 +147,16 @@ impl Station {
         const PAGES_PER_WAY: usize = 6;
         /// Pages of the largest task, its witness included, with room to spare.
         const TASK_PAGES: usize = 64;
-        let (mut survey, _) = self.survey(place, target, 0)?;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
-        survey.classify_until(target.geometry.ways as usize * PAGES_PER_WAY + task)?;
+        self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
+    }
+
+    /// Finds `wanted` pages of every color, and verifies the colors.
+    ///
+    /// Fails with [`InDoubt`] when they cannot be trusted.
+    pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<Collection> {
+        let (mut survey, _) = self.survey(place, target, 0)?;
+        survey.classify_until(wanted)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
         let failed = survey.verify().failed();
         if !failed.is_empty() {
@@ -158,6 +166,24 @@ impl Station {
             return Err(InDoubt(doubts.join("; ")).into());
         }
         Ok(survey.finish())
+    }
+
+    /// The palette saved for this boot, put to the eviction test here, and how that went.
+    ///
+    /// Fails where none is saved, where it is stale or foreign, and where the test contradicts it or cannot be made.
+    pub fn saved_palette(&self, place: &Place, target: Target) -> Result<(Palette, SpotCheck)> {
+        let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&self.machine, &self.sysfs))?;
+        let _settings = self.pin();
+        let mut attempt = 0;
+        loop {
+            let memory = Survey::memory(target, place.memory())?;
+            let seed = self.seed.wrapping_add(attempt);
+            match Survey::spot_check(&palette, target, memory, &self.processor, seed) {
+                Ok(check) => return Ok((palette, check)),
+                Err(error) if attempt + 1 < ATTEMPTS && error.may_pass() => attempt += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Counters of level-2 and level-1 misses, where the machine has them.

@@ -56,6 +56,27 @@ fn arguments_that_do_not_parse_exit_with_1_and_help_with_0() {
 }
 
 #[test]
+fn what_cannot_be_mapped_is_refused_with_a_hint() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused_in = |arguments: &[&str], what: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        let output = command.args(arguments).env("ISOCHROME_RUNTIME_DIR", folder.path()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {message}");
+        assert!(message.contains(what) && message.contains("hint:"), "{arguments:?}: {message}");
+    };
+    refused_in(&["map", "4294967295"], "no process 4294967295");
+    refused_in(&["map", "--", "sleep", "10"], "palette-l");
+    std::fs::write(folder.path().join("ledger.json"), "{").unwrap();
+    refused_in(&["ps"], "ledger.json");
+    std::fs::write(folder.path().join("ledger.json"), r#"{"schema":"isochrome-ledger/1","boot_id":"","grants":[]}"#)
+        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    let output = command.arg("ps").env("ISOCHROME_RUNTIME_DIR", folder.path()).output().unwrap();
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "no colors are granted\n"));
+}
+
+#[test]
 fn corrupt_files_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

@@ -15,7 +15,7 @@ use crate::counters::{Slots, usable_slots};
 use crate::error::HostError;
 use crate::events::{Quantity, event, events_of};
 use crate::pagemap;
-use crate::setting::{CAP_IPC_LOCK, has_capability};
+use crate::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
 use crate::steal::CpuTicks;
 use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
@@ -66,7 +66,8 @@ impl Check {
 const ROOT: &str = "root";
 
 /// Gives the program every capability that a check asks for: setcap replaces, so single ones would undo each other.
-const SETCAP: &str = "setcap cap_sys_admin,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
+const SETCAP: &str =
+    "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
 
 /// What trying things on this machine showed.
 #[derive(Debug)]
@@ -81,6 +82,8 @@ pub struct Trials {
     pub userfault_full: io::Result<u64>,
     /// Whether a thread may become SCHED_FIFO.
     pub fifo: io::Result<()>,
+    /// Whether any process may be traced: CAP_SYS_PTRACE.
+    pub may_trace_all: bool,
     /// Limit of locked memory; `None` when there is none or it does not apply.
     pub memlock_limit: Option<Bytes>,
     /// Share of CPU time that the hypervisor gave to others, over a short interval.
@@ -104,6 +107,7 @@ impl Trials {
             userfault_user: userfault::features_for_user_mode(),
             userfault_full: userfault::features_for_all_faults(),
             fifo,
+            may_trace_all: has_capability(CAP_SYS_PTRACE),
             memlock_limit: getrlimit(Resource::Memlock).current.filter(|_| !has_capability(CAP_IPC_LOCK)).map(Bytes),
             steal,
         }
@@ -140,19 +144,30 @@ pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
     all.push(counters(&processor, &trials.counters));
     all.push(frame_numbers(&trials.frame_number, hypervisor.is_some()));
     all.push(userfaultfd(sysfs, trials));
-    all.extend(huge_pages(sysfs));
+    all.push(tracing(sysfs, trials.may_trace_all));
     all.push(fifo(&trials.fifo));
     all.extend(throttling(sysfs));
     all.push(memlock(trials.memlock_limit));
     all.extend(map_count(sysfs, can_move(trials)));
-    all.push(compaction(sysfs));
+    all.extend(movers(sysfs));
     all.push(isolation(sysfs, machine.as_ref()));
     all.push(governor(sysfs, machine.as_ref()));
     all.push(threads(sysfs, hypervisor.is_some()));
     all.push(resctrl(sysfs));
     all.extend(cpuset(sysfs, machine.as_ref()));
-    all.extend(swap(sysfs));
     all.push(steal(trials.steal, hypervisor.is_some()));
+    all
+}
+
+/// What moves pages to other frames behind a program's back, so that its colors drift: one check per mover this kernel has.
+pub fn movers(sysfs: &Sysfs) -> Vec<Check> {
+    let mut all = vec![compaction(sysfs)];
+    all.extend(proactive_compaction(sysfs));
+    all.extend(huge_pages(sysfs));
+    all.push(same_page_merging(sysfs));
+    all.push(numa_balancing(sysfs));
+    all.extend(swap(sysfs));
+    all.extend(free_page_reporting(sysfs));
     all
 }
 
@@ -342,6 +357,28 @@ fn huge_pages(sysfs: &Sysfs) -> Option<Check> {
     })
 }
 
+fn tracing(sysfs: &Sysfs, may_trace_all: bool) -> Check {
+    const NAME: &str = "tracing processes";
+    const WHY: &str = "exec and recolor stop a program while its pages move";
+    let scope = sysfs.text("proc/sys/kernel/yama/ptrace_scope");
+    match scope.as_deref() {
+        Some("3") => {
+            Check::new(NAME, Status::Missing, "forbidden to all until the next boot (kernel.yama.ptrace_scope 3)", WHY)
+                .remedy("sed -i '/ptrace_scope/d' /etc/sysctl.d/*.conf && reboot", ROOT)
+        }
+        _ if may_trace_all => Check::new(NAME, Status::Ok, "permitted", WHY),
+        Some("2") => Check::new(NAME, Status::Missing, "needs CAP_SYS_PTRACE (kernel.yama.ptrace_scope 2)", WHY)
+            .remedy("sysctl kernel.yama.ptrace_scope=1", ROOT),
+        Some("1") => {
+            let why = "exec reaches the programs it starts; recolor does not reach those that run already";
+            Check::new(NAME, Status::Limited, "children only (kernel.yama.ptrace_scope 1)", why)
+                .remedy("sysctl kernel.yama.ptrace_scope=0", ROOT)
+        }
+        _ => Check::new(NAME, Status::Limited, "this user's processes", "those of other users are out of reach")
+            .remedy(SETCAP, ROOT),
+    }
+}
+
 fn fifo(trial: &io::Result<()>) -> Check {
     match trial {
         Ok(()) => Check::new("SCHED_FIFO", Status::Ok, "permitted", "jobs can run before everything else"),
@@ -408,6 +445,56 @@ fn compaction(sysfs: &Sysfs) -> Check {
         Some(_) => Check::new(NAME, Status::Limited, "may move locked pages", "colors can change while a task runs")
             .remedy("sysctl vm.compact_unevictable_allowed=0", ROOT),
     }
+}
+
+fn proactive_compaction(sysfs: &Sysfs) -> Option<Check> {
+    const NAME: &str = "compaction in advance";
+    Some(match sysfs.text("proc/sys/vm/compaction_proactiveness")?.as_str() {
+        "0" => Check::new(NAME, Status::Ok, "off", "pages are moved only when large pieces of memory are asked for"),
+        level => Check::new(
+            NAME,
+            Status::Limited,
+            format!("vm.compaction_proactiveness {level}"),
+            "the kernel moves pages in the background to make large pieces: their colors drift",
+        )
+        .remedy("sysctl vm.compaction_proactiveness=0", ROOT),
+    })
+}
+
+fn same_page_merging(sysfs: &Sysfs) -> Check {
+    const NAME: &str = "same-page merging";
+    match sysfs.text("sys/kernel/mm/ksm/run").as_deref() {
+        None => Check::new(NAME, Status::Ok, "not in this kernel", "it moves no pages"),
+        Some("1") => Check::new(
+            NAME,
+            Status::Limited,
+            "on",
+            "equal pages become one frame, and get another when written: their colors drift, and merged pages cannot be moved",
+        )
+        .remedy("echo 2 > /sys/kernel/mm/ksm/run", ROOT),
+        Some(_) => Check::new(NAME, Status::Ok, "off", "it moves no pages"),
+    }
+}
+
+fn numa_balancing(sysfs: &Sysfs) -> Check {
+    const NAME: &str = "NUMA balancing";
+    match sysfs.text("proc/sys/kernel/numa_balancing").as_deref() {
+        None => Check::new(NAME, Status::Ok, "not in this kernel", "it moves no pages"),
+        Some("0") => Check::new(NAME, Status::Ok, "off", "it moves no pages"),
+        Some(_) => Check::new(NAME, Status::Limited, "on", "pages move to the node that uses them: their colors drift")
+            .remedy("sysctl kernel.numa_balancing=0", ROOT),
+    }
+}
+
+fn free_page_reporting(sysfs: &Sysfs) -> Option<Check> {
+    let frames = sysfs.reported_block_frames()?;
+    let check = Check::new(
+        "free page reporting",
+        Status::Limited,
+        format!("free memory goes to the host in pieces of {frames} pages"),
+        "when used again they lie on other frames of the host: colors of free memory drift, those of memory in use do not",
+    );
+    Some(check.remedy("echo 10 > /sys/module/page_reporting/parameters/page_reporting_order", ROOT))
 }
 
 fn isolation(sysfs: &Sysfs, machine: Option<&Machine>) -> Check {
@@ -585,6 +672,7 @@ mod tests {
             userfault_user: Ok(userfault::FEATURE_MOVE),
             userfault_full: Ok(userfault::FEATURE_MOVE),
             fifo: Ok(()),
+            may_trace_all: true,
             memlock_limit: None,
             steal: Some(0.0),
         }
@@ -606,11 +694,19 @@ mod tests {
             userfault_user: Err(denied()),
             userfault_full: Err(denied()),
             fifo: Err(denied()),
+            may_trace_all: false,
             memlock_limit: Some(Bytes(8 << 20)),
             steal: Some(0.02),
         };
         let checks = checks(&described("i7-2600"), &trials);
-        for name in ["performance counters", "frame numbers", "moving pages", "SCHED_FIFO", "locked memory"] {
+        for name in [
+            "performance counters",
+            "frame numbers",
+            "moving pages",
+            "tracing processes",
+            "SCHED_FIFO",
+            "locked memory",
+        ] {
             let check = find(&checks, name);
             assert_ne!(check.status, Status::Ok, "{name}");
             assert!(check.remedy.is_some() && check.privilege.as_deref() == Some("root"), "{check:?}");
@@ -676,7 +772,33 @@ mod tests {
         assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().status, Status::Ok);
         write("proc/self/status", "Cpus_allowed_list:\t2-3\n");
         assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().found, "2-3 of 0-7");
+        for (scope, status) in
+            [("0", Status::Limited), ("1", Status::Limited), ("2", Status::Missing), ("3", Status::Missing)]
+        {
+            write("proc/sys/kernel/yama/ptrace_scope", scope);
+            assert_eq!(tracing(&sysfs, false).status, status, "{scope}");
+            assert!(tracing(&sysfs, false).remedy.is_some());
+            assert_eq!(tracing(&sysfs, true).status == Status::Ok, scope != "3");
+        }
         write("proc/swaps", "Filename\t\tType\n/dev/sda2 partition 1 0 -2\n");
         assert_eq!(swap(&sysfs).unwrap().status, Status::Limited);
+        for (file, drifts, stays) in [
+            ("proc/sys/vm/compact_unevictable_allowed", "1", "0"),
+            ("proc/sys/vm/compaction_proactiveness", "20", "0"),
+            ("sys/kernel/mm/ksm/run", "1", "2"),
+            ("proc/sys/kernel/numa_balancing", "1", "0"),
+        ] {
+            let drifting = || movers(&sysfs).iter().filter(|check| check.status != Status::Ok).count();
+            write(file, stays);
+            let before = drifting();
+            write(file, drifts);
+            assert_eq!(drifting(), before + 1, "{file}");
+        }
+        write("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0110010100000000\n");
+        write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
+        assert!(free_page_reporting(&sysfs).unwrap().found.contains("512 pages"));
+        write("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0110000100000000\n");
+        assert_eq!(free_page_reporting(&sysfs), None);
+        assert!(movers(&sysfs).iter().filter(|check| check.status != Status::Ok).all(|check| check.remedy.is_some()));
     }
 }

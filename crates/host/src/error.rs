@@ -245,6 +245,122 @@ pub enum HostError {
         /// Bytes that did not fit.
         spilled: usize,
     },
+    /// No such process.
+    #[error("there is no process {pid}\n  hint: `ps -e` lists them; it may have ended")]
+    NoSuchProcess {
+        /// Process asked for.
+        pid: u32,
+    },
+    /// A process without memory of its own.
+    #[error(
+        "process {pid} ({command}) has no memory of its own: it is a thread of the kernel, or it has ended\n  hint: choose a user's process"
+    )]
+    NoUserMemory {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        command: String,
+    },
+    /// A process of another user.
+    #[error("process {pid} ({command}): its memory is not shown: {source}\n  hint: run as root, or as its owner")]
+    ProcessDenied {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        command: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Colors that belong to another.
+    #[error(
+        "colors {colors} of level {level} belong to {owner} (process {pid}, CPUs {cpus})\n  hint: choose others (`isochrome ps` lists grants, --colors auto:N finds free ones), or share them: --group NAME on both"
+    )]
+    ColorsHeld {
+        /// Colors asked for that it holds, as a list.
+        colors: String,
+        /// Name of the owner.
+        owner: String,
+        /// Its process.
+        pid: u32,
+        /// CPUs of its grant, as a list.
+        cpus: String,
+        /// Cache level.
+        level: u8,
+    },
+    /// Fewer free colors than asked for.
+    #[error(
+        "{wanted} free colors were asked for, {free} are left; others are held by {held_by}\n  hint: ask for fewer, or end one of them: `isochrome ps`"
+    )]
+    TooFewFreeColors {
+        /// Colors asked for.
+        wanted: usize,
+        /// Colors that nobody else holds.
+        free: usize,
+        /// Who holds the others.
+        held_by: String,
+    },
+    /// A file of isochrome's own could not be written.
+    #[error("{path}: {source}\n  hint: run as root, or name a folder you may write to in ISOCHROME_RUNTIME_DIR")]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No palette is saved.
+    #[error(
+        "{path}: no palette of level {level} is saved\n  hint: measure and save it, as root: isochrome palette --save --memory 4G"
+    )]
+    NoSavedPalette {
+        /// Where it would be.
+        path: PathBuf,
+        /// Cache level.
+        level: u8,
+    },
+    /// The saved palette is of an earlier boot.
+    #[error(
+        "{path}: the saved palette is stale: it was measured before this boot, and frames have other colors since\n  hint: measure and save it again: isochrome palette --save"
+    )]
+    SavedPaletteStale {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The saved palette is of another machine.
+    #[error(
+        "{path}: the saved palette is of another machine or cache\n  hint: measure and save it here: isochrome palette --save"
+    )]
+    SavedPaletteForeign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The saved palette is cut, edited or of another version.
+    #[error(
+        "{path}: not a whole saved palette of this version\n  hint: measure and save it again: isochrome palette --save"
+    )]
+    SavedPaletteDamaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too few frames that the palette knows could be had to test it.
+    #[error(
+        "the palette cannot be tested: of {pages} pages of fresh memory it knows the frames of {known}, too few of some color\n  hint: measure more of the memory that is free: isochrome palette --save --memory 4G"
+    )]
+    PaletteUntested {
+        /// Pages looked up.
+        pages: usize,
+        /// Pages whose frames the palette knows.
+        known: usize,
+    },
+    /// Eviction tests contradict the palette.
+    #[error(
+        "the palette does not hold any more: {wrong} of {tested} colors fail the eviction test, so frames were remapped\n  hint: measure and save it again: isochrome palette --save"
+    )]
+    PaletteContradicted {
+        /// Colors that failed.
+        wrong: usize,
+        /// Colors tested.
+        tested: usize,
+    },
     /// The CPUs this thread may run on could not be learned.
     #[error(
         "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
@@ -258,6 +374,9 @@ pub enum HostError {
 impl HostError {
     /// Whether a disturbance can be the cause, so that trying again makes sense.
     pub fn may_pass(&self) -> bool {
-        matches!(self, HostError::TimingBlurred { .. } | HostError::NoEviction { .. })
+        matches!(
+            self,
+            HostError::TimingBlurred { .. } | HostError::NoEviction { .. } | HostError::PaletteContradicted { .. }
+        )
     }
 }

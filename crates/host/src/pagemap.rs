@@ -1,30 +1,60 @@
-//! Frame numbers of this process's pages, where the kernel shows them.
+//! Frame numbers of pages, where the kernel shows them.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
+use isochrome_model::placement::ResidentPage;
 use isochrome_model::units::FrameNumber;
 
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Bits 0-54 of a pagemap entry are the frame number, bit 63 says that the page is present
+/// Bits 0-54 of a pagemap entry are the frame number, bit 61 says that the page is a file's or shared, bit 63 that it is present
 /// (Documentation/admin-guide/mm/pagemap.rst).
 const FRAME_BITS: u64 = (1 << 55) - 1;
+const FILE_OR_SHARED: u64 = 1 << 61;
 const PRESENT: u64 = 1 << 63;
 
-/// Frames of `pages` of `arena`; `None` when the kernel hides frame numbers (they read as zero without CAP_SYS_ADMIN) or the
-/// page is not resident.
-pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
-    let first = arena.address() / page_bytes() + pages.start;
-    let mut entries = vec![0u8; pages.len() * 8];
-    let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entries, first as u64 * 8));
-    if read.is_err() {
-        return vec![None; pages.len()];
-    }
-    entries
+/// Entries read at once.
+const CHUNK: u64 = 1 << 15;
+
+/// Frame of a present page; `None` when the kernel hides it: frame numbers read as zero without CAP_SYS_ADMIN.
+fn frame_of(entry: u64) -> Option<FrameNumber> {
+    (entry & FRAME_BITS != 0).then_some(FrameNumber(entry & FRAME_BITS))
+}
+
+/// Entries of `pagemap` for `count` pages from page number `first` on.
+fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<u64>> {
+    let mut bytes = vec![0u8; count * 8];
+    pagemap.read_exact_at(&mut bytes, first * 8)?;
+    Ok(bytes
         .chunks_exact(8)
         .map(|entry| u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes")))
-        .map(|entry| (entry & PRESENT != 0 && entry & FRAME_BITS != 0).then_some(FrameNumber(entry & FRAME_BITS)))
-        .collect()
+        .collect())
+}
+
+/// Adds to `found` the resident ones of `pages` (virtual page numbers) of the process that `pagemap` belongs to.
+pub fn resident(pagemap: &File, pages: Range<u64>, found: &mut Vec<ResidentPage>) -> io::Result<()> {
+    let mut first = pages.start;
+    while first < pages.end {
+        let count = CHUNK.min(pages.end - first);
+        for (page, entry) in (first..).zip(entries(pagemap, first, count as usize)?) {
+            if entry & PRESENT != 0 {
+                found.push(ResidentPage { page, frame: frame_of(entry), anonymous: entry & FILE_OR_SHARED == 0 });
+            }
+        }
+        first += count;
+    }
+    Ok(())
+}
+
+/// Frames of `pages` of `arena`; `None` when the kernel hides frame numbers or the page is not resident.
+pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
+    let first = (arena.address() / page_bytes() + pages.start) as u64;
+    let read = File::open("/proc/self/pagemap").and_then(|pagemap| entries(&pagemap, first, pages.len()));
+    match read {
+        Ok(entries) => entries.into_iter().map(|entry| frame_of(entry).filter(|_| entry & PRESENT != 0)).collect(),
+        Err(_) => vec![None; pages.len()],
+    }
 }

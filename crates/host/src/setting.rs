@@ -26,6 +26,8 @@ use crate::sysfs::{Note, Sysfs};
 
 /// CAP_IPC_LOCK. [Linux, include/uapi/linux/capability.h]
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
+/// CAP_SYS_PTRACE, likewise.
+pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 
 /// Stack left alone above a thread's limit when it is prefaulted.
 const STACK_MARGIN: u64 = 64 << 10;

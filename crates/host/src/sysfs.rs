@@ -222,6 +222,29 @@ impl Sysfs {
             })
     }
 
+    /// Frames of the pieces in which this virtual machine gives free memory back to its host, where it does: each may lie on other frames
+    /// of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
+    pub fn reported_block_frames(&self) -> Option<u64> {
+        /// VIRTIO_BALLOON_F_REPORTING. [Linux, include/uapi/linux/virtio_balloon.h]
+        const REPORTING: usize = 5;
+        let devices = fs::read_dir(self.path("sys/bus/virtio/drivers/virtio_balloon")).ok()?;
+        // The bits are written from the lowest on.
+        let reports = |features: String| features.as_bytes().get(REPORTING) == Some(&b'1');
+        let reports =
+            devices.flatten().any(|device| fs::read_to_string(device.path().join("features")).is_ok_and(reports));
+        let order: i64 = self.text("sys/module/page_reporting/parameters/page_reporting_order")?.parse().ok()?;
+        // Unset it is that of a huge page; the pieces of a buddy allocator are far smaller than the bound.
+        reports.then(|| 1 << u32::try_from(order).unwrap_or(9).min(30))
+    }
+
+    /// Memory that nobody uses, page cache not counted; `None` where the kernel does not say.
+    pub fn free_memory(&self) -> Option<Bytes> {
+        let text = self.text("proc/meminfo")?;
+        let free = text.lines().find_map(|line| line.strip_prefix("MemFree:"))?;
+        let kib: u64 = free.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(Bytes(kib << 10))
+    }
+
     /// Architecture as `uname -m` gives it.
     fn architecture(&self, processor: &Processor) -> Result<String, HostError> {
         // Linux 6.1 and newer say it.

@@ -12,6 +12,7 @@ pub mod geometry;
 pub mod gf2;
 pub mod machine;
 pub mod palette;
+pub mod placement;
 pub mod plan;
 pub mod report;
 pub mod sim;

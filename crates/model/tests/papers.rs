@@ -1,6 +1,7 @@
 //! The papers' machines run again.
 
 use isochrome_model::geometry::Geometry;
+use isochrome_model::placement::Placement;
 use isochrome_model::sim::{Access, Allocation, DescribedMachine, Hierarchy, Kind, Level, PageTable, Semantics};
 use isochrome_model::units::{Bytes, Color};
 use isochrome_model::workload::Workload;
@@ -107,9 +108,8 @@ fn the_preemption_delay_grows_to_the_cache_size_and_is_gone_at_one_way_more() {
 
 /// `sum` of [Hanemaaijer1993]: pages that share their place in the cache with another, from the frames of a buffer.
 fn conflict_sum(frames: &[u64], cache_pages: usize) -> u64 {
-    let mut pages = vec![0; cache_pages];
-    frames.iter().for_each(|frame| pages[*frame as usize % cache_pages] += 1);
-    pages.into_iter().filter(|count| *count > 1).sum()
+    let colors = frames.iter().map(|frame| Color((frame % cache_pages as u64) as u16));
+    Placement::of_colors(colors, cache_pages as u32).sum(1)
 }
 
 #[test]

@@ -9,6 +9,7 @@ pub mod discover;
 pub mod look;
 #[cfg(test)]
 mod modeled;
+pub mod saved;
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,8 @@ use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
-use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
-use isochrome_model::units::{Bytes, Color, CpuId};
+use isochrome_model::palette::{Group, Inference, Method, PageSample, Palette, Samples, infer, samples};
+use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
 use crate::counters::Counters;
 use crate::error::HostError;
@@ -101,6 +102,21 @@ pub struct Survey {
     refused: Vec<(Method, HostError)>,
 }
 
+/// What putting a known palette to the test showed.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct SpotCheck {
+    /// Pages of fresh memory whose frames were looked up.
+    pub pages: usize,
+    /// How many of these frames the palette knows.
+    pub known: usize,
+    /// Colors tested.
+    pub colors: usize,
+    /// Colors that do not evict their own pages, or evict others'.
+    pub wrong: usize,
+    /// Time it took.
+    pub seconds: f64,
+}
+
 /// Classified memory and how it was classified.
 pub struct Collection {
     /// The pages; the first [`Samples::pages`]`.len()` are classified.
@@ -179,39 +195,90 @@ impl Survey {
                 Self::discover(target, method, Box::new(look), seed, begin)
             }
             Method::Bits => {
-                let look: Box<dyn ArenaLook> = match miss_counters(processor, target.level) {
-                    Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
-                    Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
-                };
+                let look = Self::any_look(target, arena, processor, seed)?;
                 Self::confirm_bits(Self::new(target, method, look, seed, begin))
             }
         }
     }
 
+    /// Looks by counters where there are any, else by time.
+    fn any_look(
+        target: Target,
+        arena: Arena,
+        processor: &Processor,
+        seed: u64,
+    ) -> Result<Box<dyn ArenaLook>, HostError> {
+        let sizes = target.sizes();
+        Ok(match miss_counters(processor, target.level) {
+            Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
+            Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
+        })
+    }
+
     /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
     fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
-        survey.make_ready(survey.crowd());
-        let frames = pagemap::frames(survey.look.arena(), 0..survey.ready as usize);
-        let search = survey.target.search();
-        let mut groups = vec![Vec::new(); search.colors_expected];
-        for (page, frame) in (0u32..).zip(&frames) {
-            let frame = frame.ok_or(HostError::FramesHidden)?;
-            let color = survey.target.geometry.color_of(frame, Bytes(page_bytes() as u64));
-            groups[usize::from(color.0)].push(page);
-        }
-        for group in &mut groups {
-            group.truncate(search.set_len());
-        }
-        if groups.iter().any(|group| group.len() < search.set_len()) {
-            let limit = Bytes((survey.pages_at_most() * page_bytes()) as u64);
-            return Err(HostError::TooLittleMemory { limit, needed: Bytes(limit.0 * 2) });
-        }
-        survey.know(groups);
-        let (wrong, tested) = contradictions(&survey.cross);
-        if wrong as f64 > BITS_CONTRADICTED * tested as f64 {
-            return Err(HostError::BitsContradicted { wrong, tested });
+        let geometry = survey.target.geometry;
+        let color_of = |frame| Some(geometry.color_of(frame, Bytes(page_bytes() as u64)));
+        let tested = survey.confirm(survey.target.search().colors_expected, color_of)?;
+        if tested.wrong as f64 > BITS_CONTRADICTED * tested.colors as f64 {
+            return Err(HostError::BitsContradicted { wrong: tested.wrong, tested: tested.colors });
         }
         Ok(survey)
+    }
+
+    /// Puts `palette`, found earlier, to the test on pages of `arena` whose frames it knows: does every color evict its own pages
+    /// and no others?
+    ///
+    /// Fails with [`HostError::PaletteContradicted`] when one does not, with [`HostError::PaletteUntested`] when too few of the frames
+    /// that can be had are known, and with [`HostError::FramesHidden`].
+    pub fn spot_check(
+        palette: &Palette,
+        target: Target,
+        arena: Arena,
+        processor: &Processor,
+        seed: u64,
+    ) -> Result<SpotCheck, HostError> {
+        let begin = Instant::now();
+        let look = Self::any_look(target, arena, processor, seed)?;
+        let mut survey = Self::new(target, Method::Timing, look, seed, begin);
+        let tested = survey.confirm(palette.colors as usize, |frame| palette.color_of(frame))?;
+        if tested.wrong > 0 {
+            return Err(HostError::PaletteContradicted { wrong: tested.wrong, tested: tested.colors });
+        }
+        Ok(SpotCheck { seconds: begin.elapsed().as_secs_f64(), ..tested })
+    }
+
+    /// Makes one group of each of `colors` colors from pages whose frames have them by `color_of`, touching more memory until every
+    /// group is whole, and puts the groups to the eviction test.
+    fn confirm(
+        &mut self,
+        colors: usize,
+        color_of: impl Fn(FrameNumber) -> Option<Color>,
+    ) -> Result<SpotCheck, HostError> {
+        let set_len = self.target.search().set_len();
+        let mut groups = vec![Vec::new(); colors];
+        let (mut pages, mut known) = (0u32, 0);
+        while groups.iter().any(|group| group.len() < set_len) {
+            if pages as usize == self.pages_at_most() {
+                return Err(HostError::PaletteUntested { pages: pages as usize, known });
+            }
+            self.make_ready(self.crowd().max(2 * pages as usize));
+            let frames = pagemap::frames(self.look.arena(), pages as usize..self.ready as usize);
+            for (page, frame) in (pages..).zip(frames) {
+                let frame = frame.ok_or(HostError::FramesHidden)?;
+                if let Some(color) = color_of(frame) {
+                    known += 1;
+                    groups[usize::from(color.0)].push(page);
+                }
+            }
+            pages = self.ready;
+        }
+        for group in &mut groups {
+            group.truncate(set_len);
+        }
+        self.know(groups);
+        let (wrong, colors) = contradictions(&self.cross);
+        Ok(SpotCheck { pages: pages as usize, known, colors, wrong, seconds: 0.0 })
     }
 
     fn new(target: Target, method: Method, look: Box<dyn ArenaLook>, seed: u64, begin: Instant) -> Survey {
@@ -436,8 +503,10 @@ impl Survey {
     }
 
     /// Ends the survey: what was seen, what it means, and the memory.
-    pub fn finish(self) -> Collection {
-        let samples = self.samples();
+    pub fn finish(mut self) -> Collection {
+        // Of gigabytes of memory there are millions of pages: moved, not copied.
+        let pages = std::mem::take(&mut self.pages);
+        let samples = Samples { pages, ..self.samples() };
         let inference = infer(&samples);
         let (elapsed, classifying) = (self.elapsed, self.classifying);
         Collection { inference, samples, elapsed, classifying, arena: self.look.into_arena() }

@@ -163,7 +163,7 @@ fn renumber(masks: &[u64], samples: &Samples, group_colors: &mut [Color], page_c
 }
 
 /// Pairs of colors of two numberings, each used once, those with the most pages in common first.
-fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
+pub(super) fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
     let mut pairs: Vec<_> = common.into_iter().collect();
     pairs.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let mut numbers = BTreeMap::new();

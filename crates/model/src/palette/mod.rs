@@ -5,6 +5,7 @@
 //! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer()`]
 //! concludes.
 
+pub mod anchor;
 pub mod infer;
 pub mod samples;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::gf2;
 use crate::units::{Color, FrameNumber};
 
+pub use anchor::{Anchored, Unanchored, anchor};
 pub use infer::{Doubt, Inference, agreement, infer};
 pub use samples::{Group, Method, PageSample, Samples};
 
@@ -34,7 +36,8 @@ pub enum Rule {
     Table {
         /// Frames, ascending.
         frames: Vec<FrameNumber>,
-        /// The color of each.
+        /// The color of each; in files beside the number of colors, so under another name.
+        #[serde(rename = "frame_colors")]
         colors: Vec<Color>,
     },
     /// Frame numbers are hidden here: colors are known only of the pages measured, inside the process that measured them.
@@ -69,6 +72,35 @@ impl Palette {
             Rule::Linear { masks } => Some(Color(gf2::color_under(masks, frame.0))),
             Rule::Table { frames, colors } => frames.binary_search(&frame).ok().and_then(|i| colors.get(i).copied()),
             Rule::Hidden => None,
+        }
+    }
+
+    /// Forgets the frames of every aligned block of `frames_per_block` frames of which all are known; says how many.
+    ///
+    /// A virtual machine that reports free memory gives such a block back to its host once it is free, and finds it on other frames of
+    /// the host, of other colors, when it is used again.
+    pub fn forget_whole_blocks(&mut self, frames_per_block: u64) -> usize {
+        let Rule::Table { frames, colors } = &mut self.rule else { return 0 };
+        let before = frames.len();
+        let block = |frame: &FrameNumber| frame.0 / frames_per_block.max(1);
+        let mut kept = Vec::with_capacity(before);
+        let mut at = 0;
+        for run in frames.chunk_by(|a, b| block(a) == block(b)) {
+            if (run.len() as u64) < frames_per_block {
+                kept.extend(run.iter().copied().zip(colors[at..].iter().copied()));
+            }
+            at += run.len();
+        }
+        (*frames, *colors) = kept.into_iter().unzip();
+        before - frames.len()
+    }
+
+    /// Frames whose color was measured one by one, ascending; `None` where a rule gives the color of every frame.
+    pub fn frames(&self) -> Option<&[FrameNumber]> {
+        match &self.rule {
+            Rule::Table { frames, .. } => Some(frames),
+            Rule::Hidden => Some(&[]),
+            Rule::Bits | Rule::Linear { .. } => None,
         }
     }
 }

@@ -92,6 +92,7 @@ fn evictions(cache: &CacheOutcome) -> (Markup, f64) {
         rows: &format!("{}: evicted by", cache.name),
         columns: &format!("line of   (darkest: {} lines)", format::grouped(most)),
         cells: &cells,
+        row_names: &[],
         bars: ("", &[]),
     };
     (map.svg(), map.height())
@@ -131,8 +132,8 @@ fn occupancy(cache: &CacheOutcome) -> (Markup, f64) {
     (markup, height)
 }
 
-/// Drawings below each other, in a file of their own.
-fn file(title: &str, parts: &[(Markup, f64)]) -> String {
+/// Drawings below each other, each with its height, in a file of their own with the colors of the reports.
+pub(super) fn file(title: &str, parts: &[(Markup, f64)]) -> String {
     let height = parts.iter().map(|(_, height)| height + MARGIN).sum::<f64>() + MARGIN;
     let width = WIDTH + 2.0 * MARGIN;
     let mut top = 0.0;
@@ -148,7 +149,8 @@ fn file(title: &str, parts: &[(Markup, f64)]) -> String {
             }
         }
     };
-    drawing.into_string()
+    // Names come from programs; control characters have no place in XML.
+    drawing.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 
 mod cache;
 pub mod chart;
+pub mod conflicts;
 pub mod figure;
 mod format;
 pub mod heat;
 mod kernels;
 mod machine;
+pub mod map;
 mod palette;
 mod reading;
 mod retention;
@@ -52,6 +54,7 @@ pub fn html(evidence: &Evidence) -> String {
                     (kernels::unpredictability(evidence, &kernels))
                     (kernels::long_jobs(evidence, &kernels))
                     (kernels::left_in_cache(evidence, &kernels))
+                    (conflicts::section(evidence))
                     (origin(evidence))
                     (glossary())
                 }

@@ -48,6 +48,7 @@ fn found(palette: &PaletteEvidence) -> Markup {
         description: if tested { gap.clone() } else { "Pages of each color.".to_owned() },
         rows: "page of color",
         columns: "evicted by color",
+        row_names: &[],
         cells: &palette.eviction,
         bars: ("pages found", &palette.per_color),
     };

@@ -309,6 +309,9 @@ pub(super) fn exceedance(n: u64) -> Option<f64> {
 pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
     let readings = || kernels.iter().flat_map(|kernel| kernel.readings.iter().map(move |reading| (kernel, reading)));
     let settings = evidence.experiments.len();
+    if let ([], [conflicts, ..]) = (evidence.experiments.as_slice(), evidence.conflicts.as_slice()) {
+        return super::conflicts::headline(conflicts, evidence.machine.counter_hz.map(|fact| fact.value));
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

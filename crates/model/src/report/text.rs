@@ -118,13 +118,13 @@ fn short(value: f64) -> String {
 }
 
 /// Text without the narrow spaces that terminals show badly, and without characters that they obey.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let text = text.chars().filter(|&c| c != '\u{202f}');
     text.map(|c| if c.is_control() || c == '\u{a0}' { ' ' } else { c }).collect()
 }
 
 /// Appends `paragraph` in lines of at most 100 columns.
-fn wrap(text: &mut String, paragraph: &str) {
+pub(super) fn wrap(text: &mut String, paragraph: &str) {
     let mut column = 0;
     for word in plain(paragraph).split_whitespace() {
         let width = word.chars().count();

@@ -283,7 +283,7 @@ mod tests {
             accesses in proptest::collection::vec((0u64..2500, 0u64..40), 6000..9000)
         ) {
             let accesses: Vec<Access> =
-                accesses.into_iter().map(|(region, line)| Access::read((region % (1 + line * line * line) << 26) | (line << 6))).collect();
+                accesses.into_iter().map(|(region, line)| Access::read(((region % (1 + line * line * line)) << 26) | (line << 6))).collect();
             let mut distances = StackDistances::of_set_counts(&[1, 2, 4], 5, Bytes(64)).unwrap();
             accesses.chunks(100).for_each(|chunk| distances.run(chunk));
             prop_assert!(matches!(distances.state, State::Lists(_)));

@@ -134,15 +134,15 @@ impl LruChain {
 
     /// Events per level, innermost first, and transfers from and to memory.
     pub fn counts(&self) -> (Vec<LevelCounts>, MemoryCounts) {
-        let named =
-            |(name, level): (&String, &Box<dyn AnyLru>)| LevelCounts { name: name.clone(), counts: level.counts() };
-        (self.names.iter().zip(&self.levels).map(named).collect(), self.memory)
+        let counts = self.levels.iter().map(|level| level.counts());
+        let named = self.names.iter().cloned().zip(counts).map(|(name, counts)| LevelCounts { name, counts });
+        (named.collect(), self.memory)
     }
 
     /// The same caches with the same contents and counts, without limits on the address space.
     pub(super) fn to_hierarchy(&self, levels: &[Level], semantics: Semantics) -> Hierarchy {
-        let state = |level: &Box<dyn AnyLru>| (level.counts(), self.requests.lines(level.entries().into_iter()));
-        let carried = self.levels.iter().map(state).collect();
+        let lines = |entries: Vec<Request>| self.requests.lines(entries.into_iter());
+        let carried = self.levels.iter().map(|level| (level.counts(), lines(level.entries()))).collect();
         Hierarchy::resume(levels, semantics, Carried { levels: carried, memory: self.memory })
     }
 }

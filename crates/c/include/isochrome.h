@@ -1,0 +1,58 @@
+/* isochrome: memory of chosen page colors.
+ *
+ * Pages of different colors never compete for the same sets of a cache. isochrome_open finds the colors by measuring, which takes
+ * about a second and no privileges; memory handed out has whole pages of the colors asked for, in turn.
+ *
+ * Functions may be called from any thread, two at once as well. Those that fail say why through isochrome_error. */
+
+#ifndef ISOCHROME_H
+#define ISOCHROME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory whose colors are known. */
+struct isochrome;
+
+/* Measures the colors of a cache level in so many bytes of memory of this process, from which isochrome_alloc takes.
+ *
+ * level: the cache level; 0 for the outermost that is private to a CPU and has more than one color.
+ * bytes: at least 16 MiB is sensible; each color gets its share of the pages.
+ *
+ * NULL if the level has one color only, the memory is too small, or the machine is too noisy to be sure. */
+struct isochrome *isochrome_open(unsigned level, size_t bytes);
+
+/* Gives everything back, memory handed out included: nothing of it may be used any more. NULL is fine. */
+void isochrome_close(struct isochrome *isochrome);
+
+/* How many colors there are; they are numbered from 0. */
+unsigned isochrome_color_count(const struct isochrome *isochrome);
+
+/* Pages of a color that are left; 0 for a color that does not exist. */
+size_t isochrome_pages_left(const struct isochrome *isochrome, uint16_t color);
+
+/* At least so many bytes, from the beginning of a page on: page i has the color colors[i % color_count]. It holds what earlier users
+ * left in it. It is not inherited by children of the process.
+ *
+ * NULL if a color does not exist or too few of its pages are left; then nothing is taken. */
+void *isochrome_alloc(struct isochrome *isochrome, const uint16_t *colors, size_t color_count, size_t bytes);
+
+/* Gives memory back that isochrome_alloc returned. 0, or -1 if it did not come from there; NULL is fine. */
+int isochrome_free(struct isochrome *isochrome, void *memory);
+
+/* The color of the page that holds an address of memory handed out, or, where frame numbers are shown to this process, of any page
+ * whose frame was measured. -1 if it is not known. */
+int isochrome_color_of(const struct isochrome *isochrome, const void *address);
+
+/* Why the last call of this thread that failed did, with a hint; an empty text if none did. Valid until the next call that fails. */
+const char *isochrome_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,222 @@
+//! isochrome for C. `include/isochrome.h`, kept by hand, is the documentation; `tests/header.rs` compiles and runs a C program against it
+//! and this library.
+//!
+//! Every function translates: pointers into references, lists and results. What it does is done in `isochrome-host`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::fs::File;
+use std::ptr;
+use std::slice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isochrome_host::error::HostError;
+use isochrome_host::pagemap;
+use isochrome_host::palette::{Collection, Survey, Target};
+use isochrome_host::pool::{ColoredRegion, FramePool};
+use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::sys::clock;
+use isochrome_host::sys::memory::page_bytes;
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::palette::Palette;
+use isochrome_model::units::{Bytes, Color};
+
+/// Surveys tried while their outcome is in doubt.
+const ATTEMPTS: u32 = 3;
+
+/// Memory whose colors are known: `struct isochrome`.
+pub struct Isochrome {
+    pool: FramePool,
+    palette: Palette,
+    /// Memory handed out, by its address.
+    regions: Mutex<BTreeMap<usize, ColoredRegion>>,
+}
+
+impl Isochrome {
+    fn open(level: Option<u8>, memory: Bytes) -> Result<Isochrome, String> {
+        if !clock::usable() {
+            return Err("this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on".to_owned());
+        }
+        let told = |error: HostError| error.to_string();
+        let sysfs = Sysfs::system();
+        let (machine, _) = sysfs.machine().map_err(told)?;
+        let processor = sysfs.processor().map_err(told)?;
+        let cpu = *allowed_cpus().map_err(told)?.last().ok_or("this process may run on no CPU")?;
+        let target = Target::of(&machine, level, cpu).map_err(told)?;
+        let _pinned = RealtimeRequest::new().pin(cpu).apply();
+        let mut doubt = String::new();
+        for _ in 0..ATTEMPTS {
+            let survey = Survey::start(target, memory, &processor, fastrand::u64(..));
+            let mut survey = match survey {
+                Err(error) if error.may_pass() => {
+                    doubt = error.to_string();
+                    continue;
+                }
+                survey => survey.map_err(told)?,
+            };
+            survey.classify(survey.pages_at_most());
+            let verification = survey.verify();
+            let Collection { arena, inference, .. } = survey.finish();
+            if inference.doubts.is_empty() && verification.holds() {
+                let pool = FramePool::new(arena, &inference.page_colors, inference.palette.colors);
+                return Ok(Isochrome { pool, palette: inference.palette, regions: Mutex::default() });
+            }
+            doubt = inference.doubts.first().map_or("a color fails an eviction test".to_owned(), ToString::to_string);
+        }
+        Err(format!("the colors are in doubt: {doubt}\n  hint: try again when the machine is quieter"))
+    }
+
+    fn regions(&self) -> MutexGuard<'_, BTreeMap<usize, ColoredRegion>> {
+        // A panic while the map was locked leaves it as it was before or after.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alloc(&self, colors: &[u16], bytes: usize) -> Result<usize, HostError> {
+        let colors: Vec<Color> = colors.iter().copied().map(Color).collect();
+        let region = self.pool.take(&colors, bytes.div_ceil(page_bytes()))?;
+        let address = region.arena().address();
+        self.regions().insert(address, region);
+        Ok(address)
+    }
+
+    fn color_of(&self, address: usize) -> Option<Color> {
+        if let Some((start, region)) = self.regions().range(..=address).next_back()
+            && let Some(color) = region.page_colors().nth((address - start) / page_bytes())
+        {
+            return Some(color);
+        }
+        let page = (address / page_bytes()) as u64;
+        let mut found = Vec::new();
+        pagemap::resident(&File::open("/proc/self/pagemap").ok()?, page..page + 1, &mut found).ok()?;
+        self.palette.color_of(found.first()?.frame?)
+    }
+}
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+fn fail(text: impl ToString) {
+    // A message with a zero byte would end there; none has one.
+    let text = CString::new(text.to_string().replace('\0', " ")).unwrap_or_default();
+    ERROR.with(|error| *error.borrow_mut() = text);
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn isochrome_open(level: c_uint, bytes: usize) -> *mut Isochrome {
+    let Ok(level) = u8::try_from(level) else {
+        fail(format!("there is no cache level {level}\n  hint: 0 is the level that isochrome would color"));
+        return ptr::null_mut();
+    };
+    match Isochrome::open((level > 0).then_some(level), Bytes(bytes as u64)) {
+        Ok(isochrome) => Box::into_raw(Box::new(isochrome)),
+        Err(error) => {
+            fail(error);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` is null, or came from [`isochrome_open`] and was not closed; neither it nor memory from it is used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_close(isochrome: *mut Isochrome) {
+    if !isochrome.is_null() {
+        // SAFETY: by the contract it is the box that `isochrome_open` gave away, and nobody else uses it.
+        drop(unsafe { Box::from_raw(isochrome) });
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` came from [`isochrome_open`] and was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_color_count(isochrome: *const Isochrome) -> c_uint {
+    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    unsafe { &*isochrome }.pool.colors()
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` came from [`isochrome_open`] and was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_pages_left(isochrome: *const Isochrome, color: u16) -> usize {
+    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    unsafe { &*isochrome }.pool.available().get(usize::from(color)).copied().unwrap_or(0)
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` came from [`isochrome_open`] and was not closed; `colors` points to `color_count` numbers, or `color_count` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_alloc(
+    isochrome: *mut Isochrome,
+    colors: *const u16,
+    color_count: usize,
+    bytes: usize,
+) -> *mut c_void {
+    // SAFETY: by the contract it points to a living value, which is only ever shared, and `colors` to a list of that length; an empty
+    // one may be null, which no slice may.
+    let (isochrome, colors) =
+        unsafe { (&*isochrome, if color_count == 0 { &[][..] } else { slice::from_raw_parts(colors, color_count) }) };
+    match isochrome.alloc(colors, bytes) {
+        // The address of a mapping that is not Rust's to use while it is handed out.
+        Ok(address) => ptr::with_exposed_provenance_mut(address),
+        Err(error) => {
+            fail(error);
+            ptr::null_mut()
+        }
+    }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` came from [`isochrome_open`] and was not closed; `memory`, if it came from [`isochrome_alloc`], is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_free(isochrome: *mut Isochrome, memory: *mut c_void) -> c_int {
+    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    let isochrome = unsafe { &*isochrome };
+    if memory.is_null() || isochrome.regions().remove(&memory.addr()).is_some() {
+        return 0;
+    }
+    fail(
+        "this memory was not handed out here, or was given back already\n  hint: pass what isochrome_alloc returned, once",
+    );
+    -1
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `isochrome` came from [`isochrome_open`] and was not closed. `address` may be any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address: *const c_void) -> c_int {
+    // SAFETY: by the contract it points to a living value, which is only ever shared.
+    match unsafe { &*isochrome }.color_of(address.addr()) {
+        Some(color) => c_int::from(color.0),
+        None => {
+            fail("the color of this page is not known\n  hint: it is for memory from isochrome_alloc");
+            -1
+        }
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn isochrome_error() -> *const c_char {
+    ERROR.with(|error| error.borrow().as_ptr())
+}

@@ -1,0 +1,179 @@
+//! `isochrome map`: the colors of a program's memory.
+
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use isochrome_host::error::HostError;
+use isochrome_host::interrupt;
+use isochrome_host::palette::{SpotCheck, Target};
+use isochrome_host::resident;
+use isochrome_model::palette::{Palette, agreement, anchor};
+use isochrome_model::placement::{ColorMap, ColorShape};
+use isochrome_model::report::map::{svg, text};
+use serde::Serialize;
+
+use crate::args::{By, MapOptions, Place};
+use crate::station::{Station, spinner};
+use crate::{Verdict, files};
+
+/// Pages measured anew to verify the palette.
+const VERIFIED_PAGES: usize = 8192;
+/// How often a program that was started is looked at before it has settled.
+const SETTLING_STEP: Duration = Duration::from_millis(50);
+
+/// The result as printed.
+#[derive(Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    map: ColorMap,
+    /// How the palette was tested before use.
+    spot_check: SpotCheck,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verification: Option<Verification>,
+}
+
+/// The palette against colors measured anew.
+#[derive(Clone, Copy, Serialize)]
+struct Verification {
+    /// Pages of fresh memory measured without the palette.
+    pages: usize,
+    /// How many of them have frames that the palette knows.
+    common: usize,
+    /// Share of these with the same color; none when there are none.
+    agreement: Option<f64>,
+}
+
+impl Verification {
+    fn verdict(self) -> Verdict {
+        match self.agreement {
+            Some(share) if share >= anchor::SAME => Verdict::Holds,
+            Some(_) => Verdict::Violated,
+            None => Verdict::Inconclusive,
+        }
+    }
+}
+
+pub fn run(options: &MapOptions) -> Result<Verdict> {
+    if let Some(pid) = options.pid {
+        // Before a second goes into testing the palette.
+        resident::mappings(pid)?;
+    }
+    let place = Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: None };
+    let station = Station::new(&place)?;
+    let target = station.target(&place)?;
+    let (palette, spot_check) = station.saved_palette(&place, target)?;
+    let verification = options.verify.then(|| verify(&station, &place, target, &palette)).transpose()?;
+    let shape = ColorShape::of(&target.geometry, palette.colors, station.machine.page_bytes);
+    let look = |pid| -> Result<Outcome> {
+        Ok(Outcome { map: resident::color_map(pid, &palette, shape)?, spot_check, verification })
+    };
+    let mut child = None;
+    let first = match options.pid {
+        Some(pid) => look(pid)?,
+        None => {
+            let started = child.insert(start(&options.program)?);
+            settled(started, Duration::from_nanos(options.after.0), look)?
+        }
+    };
+    let pid = first.map.pid;
+    show(options, &first)?;
+    while options.watch && !interrupt::interrupted() {
+        thread::sleep(Duration::from_nanos(options.interval.0));
+        if child.as_mut().is_some_and(|child| !matches!(child.try_wait(), Ok(None))) {
+            break;
+        }
+        match look(pid) {
+            Ok(outcome) => show(options, &outcome)?,
+            Err(error) if has_ended(&error) => {
+                eprintln!("process {pid} has ended");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(mut child) = child {
+        child.wait().context("waiting for the program")?;
+    }
+    Ok(verification.map_or(Verdict::Holds, Verification::verdict))
+}
+
+/// Starts the program; what it prints goes to standard error, where it does not mix with the map.
+fn start(program: &[String]) -> Result<Child> {
+    let (name, arguments) = program.split_first().context("no program is named\n  hint: isochrome map -- CMD ARGS")?;
+    let output = Stdio::from(std::io::stderr());
+    Command::new(name)
+        .args(arguments)
+        .stdout(output)
+        .spawn()
+        .with_context(|| format!("{name}: cannot start\n  hint: does it exist, and may it be run?"))
+}
+
+/// The map of `child` after it has run for `after`, or the last that could be made of a program that ends earlier.
+fn settled(child: &mut Child, after: Duration, look: impl Fn(u32) -> Result<Outcome>) -> Result<Outcome> {
+    let begin = Instant::now();
+    let mut last = None;
+    loop {
+        match look(child.id()) {
+            Ok(outcome) => last = Some(outcome),
+            Err(error) if has_ended(&error) => {
+                child.wait().context("waiting for the program")?;
+                return last.context("the program ended before it could be looked at\n  hint: map a longer run");
+            }
+            Err(error) => return Err(error),
+        }
+        if begin.elapsed() >= after || interrupt::interrupted() {
+            return Ok(last.expect("a map was made"));
+        }
+        thread::sleep(SETTLING_STEP.min(after));
+    }
+}
+
+/// Whether `error` says that there is nothing to look at any more; a program that has ended but was not waited for has no memory.
+fn has_ended(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(HostError::NoSuchProcess { .. } | HostError::NoUserMemory { .. }))
+}
+
+/// Measures the colors of fresh memory without the help of `palette`, and compares where it knows the frames.
+///
+/// Frames of another process cannot be timed; these are frames that this one can have, by the same rule or table.
+fn verify(station: &Station, place: &Place, target: Target, palette: &Palette) -> Result<Verification> {
+    let _settings = station.pin();
+    let bar = spinner("measuring anew");
+    let (survey, _) = station.survey(place, target, VERIFIED_PAGES)?;
+    let collection = survey.finish();
+    bar.finish_and_clear();
+    let by_palette: Vec<_> = collection.samples.pages.iter().map(|page| palette.color_of(page.frame?)).collect();
+    Ok(Verification {
+        pages: by_palette.len(),
+        common: by_palette.iter().flatten().count(),
+        agreement: agreement(&collection.inference.page_colors, &by_palette),
+    })
+}
+
+fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
+    if let Some(path) = &options.output {
+        files::write(path, &svg(&outcome.map))?;
+    }
+    if options.json {
+        return files::print_json(outcome);
+    }
+    let mut shown = text(&outcome.map);
+    let check = outcome.spot_check;
+    shown.push_str(&format!(
+        "palette tested before use: {} colors evict their own pages and no others, on {} pages of fresh memory of which it knew {}\n",
+        check.colors, check.pages, check.known
+    ));
+    if let Some(Verification { pages, common, agreement }) = outcome.verification {
+        shown.push_str(&match agreement {
+            Some(share) => format!(
+                "verified: {pages} pages of fresh memory measured without the palette; it knew {common} of their frames, {:.2} % of which have \
+                 the color it says\n",
+                share * 100.0
+            ),
+            None => format!("NOT VERIFIED: of {pages} pages of fresh memory the palette knew no frame\n"),
+        });
+    }
+    files::print(&shown)
+}

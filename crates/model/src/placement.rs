@@ -1,0 +1,376 @@
+//! How the pages of a buffer, or of a program, are placed over the colors of a cache, and what that costs.
+//!
+//! A color of a cache with w ways holds w pages. \[Hanemaaijer1993\] counts, for a direct-mapped cache, how many of its pages n
+//! pages of a buffer fall on, and finds run time proportional to `sum = 2 p(2) + 3 p(3) + ...`: the pages that compete. Here the same
+//! for w ways: a color competes when it holds more pages than ways.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::Geometry;
+use crate::palette::Palette;
+use crate::units::{Bytes, Color, FrameNumber};
+
+/// The shape that decides what fits into one color of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColorShape {
+    /// Colors of the cache.
+    pub colors: u32,
+    /// Lines per set: pages that one color holds.
+    pub ways: u32,
+    /// Lines per page.
+    pub page_lines: u64,
+}
+
+impl ColorShape {
+    /// The shape of a cache of `geometry` in which `colors` colors were found.
+    pub fn of(geometry: &Geometry, colors: u32, page_bytes: Bytes) -> ColorShape {
+        ColorShape { colors, ways: geometry.ways, page_lines: page_bytes.0 / geometry.line_bytes.0.max(1) }
+    }
+}
+
+/// A resident page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResidentPage {
+    /// Virtual address divided by the page size.
+    pub page: u64,
+    /// Its frame; `None` when the kernel hides it.
+    pub frame: Option<FrameNumber>,
+    /// Whether it is anonymous memory; otherwise its contents are a file's, or shared.
+    pub anonymous: bool,
+}
+
+/// Neighbors among the pages of a buffer. \[Hanemaaijer1993\]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contiguity {
+    /// Frames looked at.
+    pub frames: u64,
+    /// Pairs of frames next to each other in physical memory.
+    pub adjacent: u64,
+    /// Pairs whose pages are also next to each other in virtual memory, in either direction.
+    pub linear: u64,
+}
+
+impl Contiguity {
+    /// Neighbors among `pages`. A frame that is mapped more than once counts once, at its lowest page.
+    pub fn of(pages: &[ResidentPage]) -> Contiguity {
+        let mut by_frame = BTreeMap::<FrameNumber, u64>::new();
+        for ResidentPage { page, frame, .. } in pages {
+            if let Some(frame) = frame {
+                let lowest = by_frame.entry(*frame).or_insert(*page);
+                *lowest = (*lowest).min(*page);
+            }
+        }
+        let pairs = || by_frame.iter().zip(by_frame.iter().skip(1)).filter(|(a, b)| a.0.0 + 1 == b.0.0);
+        Contiguity {
+            frames: by_frame.len() as u64,
+            adjacent: pairs().count() as u64,
+            linear: pairs().filter(|(a, b)| a.1.abs_diff(*b.1) == 1).count() as u64,
+        }
+    }
+
+    /// Adjacent pairs out of all there could be, 0 to 1; `None` for fewer than two frames.
+    pub fn share(&self) -> Option<f64> {
+        (self.frames > 1).then(|| self.adjacent as f64 / (self.frames - 1) as f64)
+    }
+
+    /// As [`Contiguity::share`], of the pairs that are neighbors in virtual memory as well.
+    pub fn linear_share(&self) -> Option<f64> {
+        (self.frames > 1).then(|| self.linear as f64 / (self.frames - 1) as f64)
+    }
+}
+
+/// Misses per pass over all pages, in lines, that a placement leads to in a cache that held nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExpectedMisses {
+    /// Of a walk in order, again and again, under LRU: every line of the pages that compete, `sum x lines per page`.
+    pub linear: f64,
+    /// Of accesses in random order: of n pages in w ways each is found with probability w/n, so
+    /// `Σ max(0, n - w) x lines per page`.
+    pub random: f64,
+}
+
+/// How many resident pages each color has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Frames of each color.
+    pub per_color: Vec<u64>,
+    /// Resident pages whose color is not known: frames that the palette does not know, or that the kernel hides.
+    pub unknown: u64,
+}
+
+impl Placement {
+    /// Places `pages` by `palette`. A frame mapped more than once occupies the cache once.
+    pub fn of(pages: &[ResidentPage], palette: &Palette) -> Placement {
+        let mut placement = Placement { per_color: vec![0; palette.colors as usize], unknown: 0 };
+        let frames: BTreeSet<FrameNumber> = pages.iter().filter_map(|page| page.frame).collect();
+        placement.unknown = pages.iter().filter(|page| page.frame.is_none()).count() as u64;
+        for color in frames.into_iter().map(|frame| palette.color_of(frame)) {
+            match color.and_then(|color| placement.per_color.get_mut(usize::from(color.0))) {
+                Some(pages) => *pages += 1,
+                None => placement.unknown += 1,
+            }
+        }
+        placement
+    }
+
+    /// A buffer whose page i has color `colors[i]`.
+    pub fn of_colors(colors: impl IntoIterator<Item = Color>, count: u32) -> Placement {
+        let mut placement = Placement { per_color: vec![0; count as usize], unknown: 0 };
+        for color in colors {
+            placement.per_color[usize::from(color.0)] += 1;
+        }
+        placement
+    }
+
+    /// As many pages in as even a placement as there is.
+    pub fn balanced(&self) -> Placement {
+        let (pages, colors) = (self.known(), self.per_color.len().max(1) as u64);
+        let per_color = (0..self.per_color.len() as u64).map(|i| pages / colors + u64::from(i < pages % colors));
+        Placement { per_color: per_color.collect(), unknown: 0 }
+    }
+
+    /// Pages of a known color.
+    pub fn known(&self) -> u64 {
+        self.per_color.iter().sum()
+    }
+
+    /// Pages, known or not.
+    pub fn pages(&self) -> u64 {
+        self.known() + self.unknown
+    }
+
+    /// Pages of a known color that is none of `colors`.
+    pub fn outside(&self, colors: &[Color]) -> u64 {
+        let outside = |(color, _): &(u16, &u64)| !colors.contains(&Color(*color));
+        (0..).zip(&self.per_color).filter(outside).map(|(_, pages)| pages).sum()
+    }
+
+    /// p(n): how many colors hold n pages.
+    pub fn counts(&self) -> BTreeMap<u64, u64> {
+        let mut counts = BTreeMap::new();
+        for pages in &self.per_color {
+            *counts.entry(*pages).or_default() += 1;
+        }
+        counts
+    }
+
+    /// How many colors hold so many pages per way: 0 for none, 1 for up to `ways` pages, 2 for up to twice as many, and so on. For one
+    /// way these are the counts of \[Hanemaaijer1993\].
+    pub fn occupancy(&self, ways: u32) -> BTreeMap<u64, u64> {
+        let mut occupancy = BTreeMap::new();
+        for pages in &self.per_color {
+            *occupancy.entry(pages.div_ceil(u64::from(ways.max(1)))).or_default() += 1;
+        }
+        occupancy
+    }
+
+    /// `sum = Σ n p(n)` over all n greater than `ways`: the pages of the colors that hold more than fits.
+    ///
+    /// For one way it is the sum of \[Hanemaaijer1993\], to which the misses of a walk in order are proportional.
+    pub fn sum(&self, ways: u32) -> u64 {
+        self.per_color.iter().filter(|pages| **pages > u64::from(ways)).sum()
+    }
+
+    /// Pages beyond those that fit: `Σ max(0, n - w)`.
+    pub fn excess(&self, ways: u32) -> u64 {
+        self.per_color.iter().map(|pages| pages.saturating_sub(u64::from(ways))).sum()
+    }
+
+    /// Misses per pass that the placement leads to.
+    pub fn expected_misses(&self, shape: ColorShape) -> ExpectedMisses {
+        let lines = |pages: u64| pages as f64 * shape.page_lines as f64;
+        ExpectedMisses { linear: lines(self.sum(shape.ways)), random: lines(self.excess(shape.ways)) }
+    }
+}
+
+/// A placement with all that follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Assessment {
+    /// Resident pages.
+    pub pages: u64,
+    /// Pages of each color, and those of unknown color.
+    #[serde(flatten)]
+    pub placement: Placement,
+    /// [`Placement::occupancy`].
+    pub occupancy: BTreeMap<u64, u64>,
+    /// [`Placement::sum`].
+    pub sum: u64,
+    /// Neighbors.
+    pub contiguity: Contiguity,
+    /// Misses that follow.
+    pub misses: ExpectedMisses,
+    /// Misses of as many pages spread evenly.
+    pub misses_balanced: ExpectedMisses,
+}
+
+impl Assessment {
+    /// What `pages` placed by `palette` lead to in a cache of `shape`.
+    pub fn of(pages: &[ResidentPage], palette: &Palette, shape: ColorShape) -> Assessment {
+        let placement = Placement::of(pages, palette);
+        Assessment {
+            pages: placement.pages(),
+            occupancy: placement.occupancy(shape.ways),
+            sum: placement.sum(shape.ways),
+            contiguity: Contiguity::of(pages),
+            misses: placement.expected_misses(shape),
+            misses_balanced: placement.balanced().expected_misses(shape),
+            placement,
+        }
+    }
+}
+
+/// Version of the map file.
+pub const SCHEMA: &str = "isochrome-map/1";
+
+/// One mapping of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MappingColors {
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// As in /proc/PID/maps, such as `rw-p`.
+    pub permissions: String,
+    /// The file behind it, or `[heap]` and the like; empty for anonymous memory.
+    pub name: String,
+    /// Its pages.
+    #[serde(flatten)]
+    pub assessment: Assessment,
+}
+
+/// The colors of a program's resident pages: the map of \[Hanemaaijer1993\] for any cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ColorMap {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The process.
+    pub pid: u32,
+    /// Its name.
+    pub command: String,
+    /// Cache level.
+    pub level: u8,
+    /// What fits into a color.
+    pub shape: ColorShape,
+    /// Bytes per page.
+    pub page_bytes: Bytes,
+    /// Everything together; a frame mapped more than once counts once.
+    pub total: Assessment,
+    /// Mappings that have resident pages, by address.
+    pub mappings: Vec<MappingColors>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::palette::{Rule, SCHEMA};
+    use proptest::prelude::*;
+
+    /// A placement in which p(n) colors hold n pages, for each (n, p(n)).
+    fn with_counts(counts: &[(u64, usize)]) -> Placement {
+        let per_color = counts.iter().flat_map(|(n, colors)| std::iter::repeat_n(*n, *colors)).collect();
+        Placement { per_color, unknown: 0 }
+    }
+
+    #[test]
+    fn sum_is_that_of_the_papers_tables() {
+        // [Hanemaaijer1993, tables (1) and (2)], rows whose pages add up to 64; the last is the worst case, all pages on four colors.
+        for (counts, sum) in [
+            (&[(1, 64)][..], 0),
+            (&[(1, 60), (2, 2)], 4),
+            (&[(1, 38), (2, 13)], 26),
+            (&[(1, 36), (2, 14)], 28),
+            (&[(1, 34), (2, 15)], 30),
+            (&[(1, 32), (2, 8), (3, 4), (4, 1)], 32),
+            (&[(1, 29), (2, 10), (3, 5)], 35),
+            (&[(1, 27), (2, 14), (3, 3)], 37),
+            (&[(1, 50), (2, 7)], 14),
+            (&[(1, 24), (2, 14), (3, 4)], 40),
+            (&[(16, 4)], 64),
+        ] {
+            let placement = with_counts(counts);
+            assert_eq!((placement.pages(), placement.sum(1)), (64, sum), "{counts:?}");
+            assert_eq!(placement.occupancy(1), counts.iter().map(|(n, p)| (*n, *p as u64)).collect());
+        }
+    }
+
+    #[test]
+    fn with_more_ways_only_colors_that_hold_more_pages_than_ways_compete() {
+        // Four colors of 8 ways with 8, 9, 20 and 0 pages: 29 compete, 1 + 12 do not fit, and 37 pages over 4 colors are 9 or 10 each.
+        let placement = with_counts(&[(8, 1), (9, 1), (20, 1), (0, 1)]);
+        assert_eq!((placement.sum(8), placement.excess(8)), (29, 13));
+        assert_eq!(placement.occupancy(8), BTreeMap::from([(0, 1), (1, 1), (2, 1), (3, 1)]));
+        let shape = ColorShape { colors: 4, ways: 8, page_lines: 64 };
+        assert_eq!(placement.expected_misses(shape), ExpectedMisses { linear: 29.0 * 64.0, random: 13.0 * 64.0 });
+        assert_eq!(placement.balanced().per_color, [10, 9, 9, 9]);
+        assert_eq!(placement.balanced().excess(8), 5);
+    }
+
+    #[test]
+    fn contiguity_counts_neighbors_as_the_paper_does() {
+        // Frames 10, 11, 12 hold pages 0, 1, 7; frames 20 and 21 hold pages 3 and 2. Neighbors: 10-11, 11-12, 20-21; of these 11-12
+        // are not neighbors in virtual memory.
+        let pages: Vec<ResidentPage> = [(0, 10), (1, 11), (2, 21), (3, 20), (7, 12)]
+            .map(|(page, frame)| ResidentPage { page, frame: Some(FrameNumber(frame)), anonymous: true })
+            .into();
+        let contiguity = Contiguity::of(&pages);
+        assert_eq!(contiguity, Contiguity { frames: 5, adjacent: 3, linear: 2 });
+        assert_eq!((contiguity.share(), contiguity.linear_share()), (Some(0.75), Some(0.5)));
+        assert_eq!(Contiguity::of(&pages[..1]).share(), None);
+    }
+
+    #[test]
+    fn frames_without_a_color_are_counted_and_shared_ones_counted_once() {
+        let frames: Vec<FrameNumber> = (0..8).map(FrameNumber).collect();
+        let rule = Rule::Table { colors: (0..8).map(|i| Color(i % 4)).collect(), frames };
+        let palette = Palette { schema: SCHEMA.into(), level: 2, colors: 4, rule, fingerprint: None, boot_id: None };
+        let page =
+            |page: u64, frame: Option<u64>| ResidentPage { page, frame: frame.map(FrameNumber), anonymous: true };
+        let pages = [page(0, Some(1)), page(1, Some(1)), page(2, Some(5)), page(3, Some(9)), page(4, None)];
+        let placement = Placement::of(&pages, &palette);
+        assert_eq!(placement, Placement { per_color: vec![0, 2, 0, 0], unknown: 2 });
+        assert_eq!((placement.known(), placement.pages()), (2, 4));
+        assert_eq!((placement.outside(&[Color(0)]), placement.outside(&[Color(1)])), (2, 0));
+    }
+
+    /// Misses in the last of several passes, in order, over the pages of every color under LRU, counted one by one.
+    fn lru_misses(per_color: &[u64], ways: usize) -> u64 {
+        let mut misses = 0;
+        for pages in per_color {
+            let mut stack: Vec<u64> = Vec::new();
+            for pass in 0..3 {
+                for page in 0..*pages {
+                    let found = stack.iter().position(|held| *held == page);
+                    if found.is_none() && pass == 2 {
+                        misses += 1;
+                    }
+                    found.map(|at| stack.remove(at));
+                    stack.insert(0, page);
+                    stack.truncate(ways);
+                }
+            }
+        }
+        misses
+    }
+
+    proptest! {
+        #[test]
+        fn sum_is_what_lru_misses_on_a_walk_in_order(
+            per_color in prop::collection::vec(0u64..24, 1..12), ways in 1u32..12
+        ) {
+            let placement = Placement { per_color, unknown: 0 };
+            prop_assert_eq!(placement.sum(ways), lru_misses(&placement.per_color, ways as usize));
+        }
+
+        #[test]
+        fn no_placement_of_as_many_pages_leaves_fewer_out_than_the_balanced_one(
+            per_color in prop::collection::vec(0u64..24, 1..12), ways in 1u32..12
+        ) {
+            let placement = Placement { per_color, unknown: 3 };
+            let balanced = placement.balanced();
+            prop_assert_eq!(balanced.known(), placement.known());
+            prop_assert!(balanced.excess(ways) <= placement.excess(ways));
+        }
+    }
+}
