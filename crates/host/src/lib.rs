@@ -11,6 +11,7 @@ pub mod pagemap;
 pub mod palette;
 pub mod pool;
 pub mod probe;
+pub mod recolor;
 pub mod setting;
 pub mod steal;
 pub mod sys;
