@@ -377,8 +377,8 @@ pub struct AnalyzeOptions {
 #[derive(Debug, Args)]
 pub struct ChosenColors {
     /// Colors, such as 0-3
-    #[arg(long, value_name = "LIST", required_unless_present = "repair", default_value = "")]
-    pub colors: String,
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
     /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: the one in the runtime folder]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,

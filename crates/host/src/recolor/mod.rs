@@ -496,7 +496,15 @@ impl<'a> Work<'a> {
         let userfault = self.open_userfault()?;
         let table = self.table(slots, userfault)?;
         self.open_protections(&table)?;
-        let done = self.run(table, userfault)?;
+        let mut done = self.run(&table, userfault)?;
+        // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
+        // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too, but who pins is refused.
+        let busy: Vec<usize> = (0..done.len()).filter(|at| done[*at].status == -i64::from(libc::EBUSY)).collect();
+        if !busy.is_empty() && !self.limits.force {
+            let replaced = |at: &usize| Entry { way: Way::Replace as u32, run: 1, status: 0, ..table[*at] };
+            let again = self.run(&busy.iter().map(replaced).collect::<Vec<_>>(), None)?;
+            busy.iter().zip(again).for_each(|(at, entry)| done[*at] = entry);
+        }
         self.account(&done);
         Ok((self.reports, touched))
     }
@@ -698,7 +706,7 @@ impl<'a> Work<'a> {
     }
 
     /// Has the helper work off the table; the table as it is afterwards.
-    fn run(&mut self, table: Vec<Entry>, userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
+    fn run(&mut self, table: &[Entry], userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
         let place = self.place;
         let entries = place.table + size_of::<Table>() as u64;
         let header = Table {
