@@ -34,8 +34,10 @@ impl Coloring {
                 palette.level
             );
         }
-        let colors: Vec<Color> =
-            parse_list(chosen.colors.as_deref().unwrap_or_default(), palette.colors)?.into_iter().map(|color| Color(color as u16)).collect();
+        let colors: Vec<Color> = parse_list(chosen.colors.as_deref().unwrap_or_default(), palette.colors)?
+            .into_iter()
+            .map(|color| Color(color as u16))
+            .collect();
         anyhow::ensure!(!colors.is_empty(), "no colors were given\n  hint: --colors 0-3");
         let memory = match chosen.memory {
             Some(memory) => memory,

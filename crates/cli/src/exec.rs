@@ -29,6 +29,9 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// A program that never settles is moved after this many times the time for which it was to settle.
 const PATIENCE: u32 = 20;
 
+/// After this time it is told that a program is not ready yet.
+const LONG: Duration = Duration::from_secs(30);
+
 /// SIGUSR1, as which a program may say that it is ready.
 const READY_SIGNAL: i32 = 10;
 
@@ -81,7 +84,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
     let mut waiting = Waiting::new(&options.ready, ready);
     let mut watch = Watch::default();
     let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), errors: Vec::new() };
-    let mut refused = None;
+    let (mut refused, mut told) = (None, false);
     let mut next = Instant::now();
     let end = loop {
         if let Some(end) = launch::ends(pid.0) {
@@ -90,6 +93,13 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
         if Instant::now() >= next {
             if outcome.ready_ns.is_none() && waiting.is_over(pid) {
                 outcome.ready_ns = Some(begin.elapsed().as_nanos() as u64);
+            }
+            if outcome.ready_ns.is_none() && !told && begin.elapsed() > LONG {
+                told = true;
+                eprintln!(
+                    "isochrome: after {} s the program has not said that it is ready; it is not on its colors yet",
+                    LONG.as_secs()
+                );
             }
             if outcome.ready_ns.is_some() && refused.is_none() {
                 let pids = if options.no_follow_forks { vec![pid] } else { family(pid) };

@@ -2,6 +2,7 @@
    way a program can wait, and forks. What it finds is in a shared file: see enum count.
 
    target torture FILE   runs until SIGTERM
+   target alone FILE     the same, but does not fork
    target seccomp|traced|uring FILE   is what must not be recolored; says "ready" and waits */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -205,7 +206,7 @@ static void begin(void *(*body)(void *), void *argument) {
 
 static uint64_t zeroed[96 * WORDS] __attribute__((aligned(PAGE)));
 
-static void torture(void) {
+static void torture(int forking) {
     static struct area areas[6];
     areas[0] = (struct area){malloc(160 * PAGE), 160};
     areas[1] = (struct area){zeroed, 96};
@@ -226,10 +227,12 @@ static void torture(void) {
         begin(works, &areas[i]);
     if (pipe(ends))
         exit(9);
-    void *(*bodies[])(void *) = {works_on_its_stack, sums,  forks,  sleeps, waits_on_a_futex,
+    void *(*bodies[])(void *) = {works_on_its_stack, sums,  sleeps, waits_on_a_futex,
                                  waits_for_events,   polls, writes, reads};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         begin(bodies[i], NULL);
+    if (forking)
+        begin(forks, NULL);
 }
 
 static void filter_calls(void) {
@@ -258,8 +261,8 @@ int main(int argc, char **argv) {
     sigemptyset(&end);
     sigaddset(&end, SIGTERM);
     sigprocmask(SIG_BLOCK, &end, NULL);
-    if (!strcmp(argv[1], "torture"))
-        torture();
+    if (!strcmp(argv[1], "torture") || !strcmp(argv[1], "alone"))
+        torture(!strcmp(argv[1], "torture"));
     if (!strcmp(argv[1], "seccomp"))
         filter_calls();
     if (!strcmp(argv[1], "uring")) {

@@ -542,7 +542,10 @@ impl<'a> Work<'a> {
         self.hold.write(agent::code(), code)
     }
 
-    /// Touches memory until there are enough frames of every color, and gives the address of one for every stray page.
+    /// Touches memory until there are enough frames, and gives the address of one for every stray page.
+    ///
+    /// A page gets the color chosen for it, or, when three quarters of each color's pages have theirs, any that is left: the last
+    /// frames of the scarcest color would cost as much memory as all the others together.
     fn fill_pool(&mut self) -> Result<(Vec<u64>, Bytes), RecolorError> {
         let page = page_bytes() as u64;
         let mut demand: BTreeMap<Color, usize> = BTreeMap::new();
@@ -553,21 +556,23 @@ impl<'a> Work<'a> {
         let mut found: BTreeMap<Color, Vec<u64>> = BTreeMap::new();
         let mut end = self.place.pool;
         loop {
-            // The scarcest color, by the pages that are still to be found.
-            let lacking = |color: &Color, wanted: usize| wanted.saturating_sub(found.get(color).map_or(0, Vec::len));
-            let (missing, color) =
-                demand.iter().map(|(color, wanted)| (lacking(color, *wanted), *color)).max().unwrap_or_default();
-            if missing == 0 {
+            let of = |color: &Color| found.get(color).map_or(0, Vec::len);
+            let lacking =
+                |(color, wanted): (&Color, &usize)| ((wanted * 3).div_ceil(4).saturating_sub(of(color)), *color);
+            let (scarce, color) = demand.iter().map(lacking).max().unwrap_or_default();
+            let missing = self.strays.len().saturating_sub(found.values().map(Vec::len).sum());
+            if scarce == 0 && missing == 0 {
                 break;
             }
-            // Each page touched has one of the colors; somewhat more than that many times as many.
-            let estimate = (missing as u64 + missing as u64 / 16 + 1) * u64::from(self.wanted.color_count.max(1));
-            let bytes = (estimate * page).min(self.place.end - end);
+            // Each page touched has one of all the colors.
+            let colors = u64::from(self.wanted.color_count.max(1));
+            let estimate = (missing as u64 * colors / self.wanted.colors.len() as u64).max(scarce as u64 * colors);
+            let bytes = ((estimate + estimate / 32 + colors) * page).min(self.place.end - end);
             if bytes == 0 {
                 return Err(RecolorError::TooFewFrames {
                     color: color.0,
                     wanted: demand[&color],
-                    found: found.get(&color).map_or(0, Vec::len),
+                    found: of(&color),
                     limit: self.limits.memory,
                 });
             }
@@ -579,9 +584,16 @@ impl<'a> Work<'a> {
             }
             end += bytes;
         }
-        let mut next: BTreeMap<Color, std::vec::IntoIter<u64>> =
-            found.into_iter().map(|(color, slots)| (color, slots.into_iter())).collect();
-        let slots = self.strays.iter().filter_map(|stray| next.get_mut(&stray.color)?.next()).collect();
+        // The first found is the first used, so that neighbors of the pool are moved together.
+        found.values_mut().for_each(|slots| slots.reverse());
+        let mut slots = Vec::with_capacity(self.strays.len());
+        for stray in &self.strays {
+            let slot = match found.get_mut(&stray.color).and_then(Vec::pop) {
+                None => found.values_mut().max_by_key(|slots| slots.len()).and_then(Vec::pop),
+                slot => slot,
+            };
+            slots.extend(slot);
+        }
         Ok((slots, Bytes(end - self.place.pool)))
     }
 
