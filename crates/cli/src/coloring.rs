@@ -39,10 +39,12 @@ impl Coloring {
             .map(|color| Color(color as u16))
             .collect();
         anyhow::ensure!(!colors.is_empty(), "no colors were given\n  hint: --colors 0-3");
-        let memory = match chosen.memory {
-            Some(memory) => memory,
-            None => Bytes(available(&sysfs)?.0 / 2),
-        };
+        let available = available(&sysfs)?;
+        let memory = chosen.memory.unwrap_or(Bytes(available.0 / 2));
+        anyhow::ensure!(
+            memory <= available,
+            "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
+        );
         Ok(Coloring { palette, colors, limits: Limits { memory, force: chosen.force } })
     }
 

@@ -422,7 +422,7 @@ fn on_color(stage: &Stage, pid: u32, colors: &str) -> (u64, u64, u64) {
 
 fn exec_follows(stage: &Stage) -> Outcome {
     // A parent that grows, and a child that does, too.
-    let grow = "import os,time\nos.fork()\nprint(os.getpid(),flush=True)\nkept=[]\nfor i in range(60):\n \
+    let grow = "import os,time\nos.fork()\nos.write(1,b'%d\\n'%os.getpid())\nkept=[]\nfor i in range(60):\n \
                 kept.append(bytearray(b'x'*100000))\n time.sleep(0.05)\nassert all(k==b'x'*100000 for k in kept)\ntime.sleep(2)\n";
     let mut command = stage.isochrome("exec", "8-11");
     command.args(["--ready", "settle:50ms", "--interval", "200ms", "--", "python3", "-c", grow]);

@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::process::{Pid, status_of};
 use crate::sys::agent::{CAVE, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
-use crate::sys::trace::{self, Registers, Report, ThreadId};
+use crate::sys::trace::{self, Answer, Registers, Report, ThreadId};
 
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
@@ -88,7 +88,10 @@ impl Journal {
         let folder = folder();
         fs::create_dir_all(&folder).map_err(failed)?;
         let beside = folder.join(format!("recolor-{}.{}.new", self.pid, std::process::id()));
-        File::create(&beside).and_then(|mut file| file.write_all(&text)).map_err(failed)?;
+        // Registers are nobody else's business.
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
+        file.and_then(|mut file| file.write_all(&text)).map_err(failed)?;
         fs::rename(&beside, &path).map_err(failed)
     }
 
@@ -318,14 +321,20 @@ impl Hold {
 
     /// Has the process issue a system call: what it returned, or the error.
     pub fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<io::Result<u64>, RecolorError> {
-        let leader = self.journal.threads[self.leader].id;
-        let result = trace::remote_call(leader, self.journal.cave, number, arguments, &mut self.held_back)
-            .map_err(failed(self.pid, leader, "issue a system call in"))?;
-        Ok(if (-4095..0).contains(&result) {
-            Err(io::Error::from_raw_os_error(-result as i32))
-        } else {
-            Ok(result as u64)
+        let answer = self.answer(number, arguments)?;
+        Ok(match answer.result {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            result => Ok(result as u64),
         })
+    }
+
+    fn answer(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<Answer, RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        trace::remote_call(leader, self.journal.cave, number, arguments, &mut self.held_back).map_err(failed(
+            self.pid,
+            leader,
+            "issue a system call in",
+        ))
     }
 
     /// As [`call`](Self::call), for calls that must succeed; `action` says what for.
@@ -347,7 +356,12 @@ impl Hold {
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
-        let helper = self.must("make a thread", libc::SYS_clone, [SHARED as u64, stack, 0, 0, 0, 0])? as ThreadId;
+        let answer = self.answer(libc::SYS_clone, [SHARED as u64, stack, 0, 0, 0, 0])?;
+        let helper = answer.made.ok_or_else(|| RecolorError::Refused {
+            pid: self.pid.0,
+            action: "make a thread",
+            source: io::Error::from_raw_os_error(-answer.result as i32),
+        })?;
         self.helpers.push(helper);
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;

@@ -251,7 +251,7 @@ impl Wanted<'_> {
 /// How far a recoloring may go.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Memory touched to find frames of the colors.
+    /// Memory touched to find frames of the colors; less where the process's group has less left.
     pub memory: Bytes,
     /// Work on processes that use asynchronous I/O or have memory pinned.
     pub force: bool,
@@ -437,7 +437,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
 struct Work<'a> {
     hold: &'a mut Hold,
     wanted: &'a Wanted<'a>,
-    limits: &'a Limits,
+    limits: Limits,
     regions: Vec<Region>,
     reports: Vec<RegionReport>,
     strays: Vec<Stray>,
@@ -460,7 +460,7 @@ struct Place {
 
 impl<'a> Work<'a> {
     /// Looks at the pages of the process, now that it stands still.
-    fn new(hold: &'a mut Hold, wanted: &'a Wanted, limits: &'a Limits) -> Result<Work<'a>, RecolorError> {
+    fn new(hold: &'a mut Hold, wanted: &'a Wanted, limits: &Limits) -> Result<Work<'a>, RecolorError> {
         let (pid, cave) = (hold.pid(), hold.cave_page());
         let regions = pid.regions()?;
         // Only now can no other process begin to share the memory.
@@ -471,6 +471,8 @@ impl<'a> Work<'a> {
         let table = (size_of::<Table>() + strays.len() * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
         let table_bytes = (table + 64).next_multiple_of(page);
+        let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
+        let limits = Limits { memory: Bytes(limits.memory.0.min(room)), ..*limits };
         let pool_bytes = limits.memory.0 / page * page;
         let bytes = page + table_bytes + page + RUN as u64 * page + pool_bytes;
         let code = gap(&regions, bytes);

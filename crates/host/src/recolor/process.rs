@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use isochrome_model::units::{Bytes, FrameNumber};
@@ -155,6 +155,8 @@ impl Pid {
             io::ErrorKind::NotFound => RecolorError::NoSuchProcess { pid: self.0 },
             io::ErrorKind::PermissionDenied => RecolorError::Denied { pid: self.0 },
             _ if source.raw_os_error() == Some(libc::ESRCH) => RecolorError::NoSuchProcess { pid: self.0 },
+            // A process that is ending has no memory any more.
+            io::ErrorKind::UnexpectedEof => RecolorError::Ended { pid: self.0 },
             _ => RecolorError::Unreadable { path: self.path(file), source },
         }
     }
@@ -198,11 +200,21 @@ impl Pid {
 
     /// When it started, in ticks since boot: with the number, what tells a process from a later one.
     pub fn start_time(self) -> Result<u64, RecolorError> {
+        self.stat(22)
+    }
+
+    /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
+    fn is_the_kernels(self) -> Result<bool, RecolorError> {
+        Ok(self.stat(9)? >> 21 & 1 == 1)
+    }
+
+    /// A number in /proc/PID/stat, counted from 1; the name is field 2, the state field 3.
+    fn stat(self, field: usize) -> Result<u64, RecolorError> {
         let stat = self.text("stat")?;
         let malformed = || RecolorError::Malformed { path: self.path("stat") };
-        // Field 22; the name, field 2, may hold spaces and parentheses.
+        // The name may hold spaces and parentheses.
         let behind_name = stat.rsplit_once(')').ok_or_else(malformed)?.1;
-        behind_name.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(malformed)
+        behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
     }
 
     /// Its memory, to be read and written through whatever protection it has.
@@ -241,11 +253,11 @@ impl Pid {
         if number("Tgid") != pid as u64 {
             return Err(RecolorError::NotAProcess { thread: pid, pid: number("Tgid") });
         }
-        if status_of(&status, "State").starts_with('Z') {
-            return Err(RecolorError::Ended { pid });
+        if self.is_the_kernels()? {
+            return Err(RecolorError::KernelThread { pid });
         }
         if status_of(&status, "VmSize").is_empty() {
-            return Err(RecolorError::KernelThread { pid });
+            return Err(RecolorError::Ended { pid });
         }
         if number("TracerPid") != 0 {
             return Err(RecolorError::Traced { pid, by: number("TracerPid") });
@@ -284,6 +296,29 @@ impl Pid {
         Ok(())
     }
 
+    /// Memory that it may take before its group of processes reaches a limit, where there is one: at the limit the kernel would end a
+    /// process of the group. What could be reclaimed is not counted.
+    pub fn memory_room(self) -> Option<Bytes> {
+        let groups = self.text("cgroup").ok()?;
+        let rooms = groups.lines().filter_map(|line| {
+            // hierarchy:controllers:path, without controllers in version 2.
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let (root, limit, used) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+                _ if controllers.split(',').any(|name| name == "memory") => {
+                    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+                }
+                _ => return None,
+            };
+            let (root, group) = (PathBuf::from(root), PathBuf::from(root).join(path.trim_start_matches('/')));
+            let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+            let inside = group.ancestors().take_while(|folder| folder.starts_with(&root));
+            // A limit of `max` is none.
+            inside.filter_map(|at| Some(number(at.join(limit))?.saturating_sub(number(at.join(used))?))).min()
+        });
+        rooms.min().map(Bytes)
+    }
+
     /// Its children.
     pub fn children(self) -> Vec<Pid> {
         let threads = fs::read_dir(self.path("task")).into_iter().flatten().flatten();
@@ -300,11 +335,6 @@ impl Pid {
             Some(other) => Err(RecolorError::SharesMemory { pid: self.0, other: other.0 }),
             None => Ok(()),
         }
-    }
-
-    /// Bytes of the file behind the mapping from `start` to `end`.
-    pub fn mapped_file_bytes(self, start: u64, end: u64) -> io::Result<u64> {
-        fs::metadata(self.path(&format!("map_files/{start:x}-{end:x}"))).map(|file| file.size())
     }
 }
 

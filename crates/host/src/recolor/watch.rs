@@ -55,6 +55,7 @@ impl Watch {
     /// Errors are those of single processes; the others are looked at all the same.
     pub fn round(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Vec<(Pid, RecolorError)> {
         self.seen.retain(|pid, _| pids.contains(&Pid(*pid)));
+        let before = self.tally.clone();
         (self.tally.resident, self.tally.right, self.tally.left) = (0, 0, 0);
         let mut errors = Vec::new();
         for pid in pids {
@@ -62,6 +63,10 @@ impl Watch {
                 Ok(()) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
                 Err(error) => errors.push((*pid, error)),
             }
+        }
+        if self.tally.resident == 0 {
+            // All have ended: what was seen of them last stays.
+            self.tally = before;
         }
         errors
     }

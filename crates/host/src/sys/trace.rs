@@ -341,37 +341,44 @@ pub fn poke(thread: ThreadId, address: u64, word: u64) -> io::Result<()> {
     ptrace(libc::PTRACE_POKEDATA as _, thread, address as usize, word as usize).map(drop)
 }
 
-/// Makes a stopped thread issue a system call: `cave` is the address of a system-call instruction in its memory. What it
-/// returned is at least -4095 and negative for an error number.
+/// What a system call made by another program came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// What it returned: from -4095 to -1 an error number.
+    pub result: i64,
+    /// The thread it made, which is stopped and traced, by its number here; in its own container it may bear another.
+    pub made: Option<ThreadId>,
+}
+
+/// Makes a stopped thread issue a system call: `cave` is the address of a system-call instruction in its memory.
 ///
 /// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals
 /// that could not be blocked and arrived meanwhile.
-///
-/// A thread that the call makes is stopped and traced; its number is the result.
 pub fn remote_call(
     thread: ThreadId,
     cave: u64,
     number: libc::c_long,
     arguments: [u64; 6],
     held_back: &mut Vec<i32>,
-) -> io::Result<i64> {
+) -> io::Result<Answer> {
     set_registers(thread, &registers(thread)?.at(cave).calling(number as i64, arguments))?;
-    let mut stops = 0;
+    let (mut stops, mut new) = (0, None);
     while stops < 2 {
         go_on_to_call(thread)?;
         match report_of(thread)? {
             Report::SystemCall => stops += 1,
             Report::Cloned(made) => {
                 if report_of(made)? == Report::Gone {
-                    return Err(io::ErrorKind::NotFound.into());
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
+                new = Some(made);
             }
             Report::Signal(signal) => held_back.push(signal),
             Report::Stopped => {}
             Report::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
         }
     }
-    Ok(registers(thread)?.result())
+    Ok(Answer { result: registers(thread)?.result(), made: new })
 }
 
 /// Brings a thread from wherever it is stopped to a stop from which the kernel restarts system calls.
