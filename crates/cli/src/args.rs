@@ -73,7 +73,7 @@ pub enum Verb {
     /// Move the pages of a program that runs onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
-                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved."
+                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on."
     )]
     Recolor(RecolorOptions),
     /// Run a program on chosen colors, and keep it there

@@ -2,7 +2,7 @@
    way a program can wait, and forks. What it finds is in a shared file: see enum count.
 
    target torture FILE   runs until SIGTERM
-   target alone FILE     the same, but does not fork
+   target alone FILE     the same, but neither forks nor makes huge pages again
    target seccomp|traced|uring FILE   is what must not be recolored; says "ready" and waits */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -74,6 +74,15 @@ static void work(struct area area) {
 
 static void *works(void *area) {
     work(*(struct area *)area);
+    return NULL;
+}
+
+/* Memory that is joined to a huge page again and again. */
+static void *joins(void *area) {
+    for (;; usleep(20000)) {
+        prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+        madvise((void *)((struct area *)area)->words, 2 << 20, 25 /* MADV_COLLAPSE */);
+    }
     return NULL;
 }
 
@@ -231,8 +240,10 @@ static void torture(int forking) {
                                  waits_for_events,   polls, writes, reads};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         begin(bodies[i], NULL);
-    if (forking)
+    if (forking) {
         begin(forks, NULL);
+        begin(joins, &areas[3]);
+    }
 }
 
 static void filter_calls(void) {

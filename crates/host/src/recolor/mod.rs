@@ -409,7 +409,7 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
-/// Gives the resident pages of `pid` frames of the colors wanted.
+/// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
 ///
 /// Where it fails the process is as it was, unless the error says otherwise.
 pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, RecolorError> {
@@ -498,6 +498,8 @@ impl<'a> Work<'a> {
         let userfault = self.open_userfault()?;
         let table = self.table(slots, userfault)?;
         self.open_protections(&table)?;
+        // Else the kernel would join the pages to huge ones again, which have all colors.
+        self.hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
         let mut done = self.run(&table, userfault)?;
         // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
         // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too, but who pins is refused.
