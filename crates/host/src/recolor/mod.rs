@@ -475,7 +475,12 @@ impl<'a> Work<'a> {
         let limits = Limits { memory: Bytes(limits.memory.0.min(room)), ..*limits };
         let pool_bytes = limits.memory.0 / page * page;
         let bytes = page + table_bytes + page + RUN as u64 * page + pool_bytes;
-        let code = gap(&regions, bytes);
+        // Nobody else can map anything there now, so a repair may unmap it, whatever had been mapped when the tool was killed.
+        let code = gap(&regions, bytes).ok_or(RecolorError::Refused {
+            pid: pid.0,
+            action: "find a gap between its mappings",
+            source: io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
         let place = Place {
             code,
             table: code + page,
@@ -785,14 +790,15 @@ fn join_runs(table: &mut [Entry], regions: &[usize]) {
 }
 
 /// An address for `bytes` of memory, far from what may grow: in the highest gap that is wide enough.
-fn gap(regions: &[Region], bytes: u64) -> u64 {
+fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
     /// Kept free on both sides, for what grows.
     const MARGIN: u64 = 1 << 30;
     // What the kernel maps for itself lies outside of what a program can have.
     let own = regions.iter().position(|region| region.name == "[vsyscall]").unwrap_or(regions.len());
     let mut gaps = regions[..own].windows(2).rev().map(|pair| (pair[0].end, pair[1].start));
-    let fitting = gaps.find(|(from, to)| to.saturating_sub(*from) > bytes + 2 * MARGIN);
-    fitting.map_or(1 << 32, |(from, to)| (to - MARGIN - bytes).max(from + MARGIN) & !0xffff)
+    let fitting = gaps.find(|(from, to)| to.saturating_sub(*from) > bytes + 3 * MARGIN)?;
+    // Aligned to the largest page there is.
+    Some((fitting.1 - MARGIN - bytes) & !0xffff)
 }
 
 #[cfg(test)]
@@ -813,5 +819,24 @@ mod tests {
         for (at, run) in heads {
             assert_eq!(table[at].run, run, "at {at}");
         }
+    }
+
+    #[test]
+    fn memory_for_the_work_lies_far_from_every_mapping() {
+        let maps = "\
+            555500000000-555500001000 r-xp 00000000 00:01 1 /bin/x\n\
+            555501000000-555502000000 rw-p 00000000 00:00 0 [heap]\n\
+            7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\
+            7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]\n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+        let regions = process::regions_of(maps).unwrap();
+        let (bytes, far) = (10 << 30, 1 << 29);
+        let start = gap(&regions, bytes).unwrap();
+        assert_eq!(start % page_bytes() as u64, 0);
+        assert!(regions.iter().all(|r| start + bytes + far <= r.start || r.end + far <= start), "{start:x}");
+        assert!(start + bytes < 0x7ffc_0000_0000, "not above the stack, which is the kernel's");
+        // Larger than any gap.
+        assert_eq!(gap(&regions, 1 << 47), None);
+        assert_eq!(gap(&regions[..1], 4096), None);
     }
 }
