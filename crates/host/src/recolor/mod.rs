@@ -626,8 +626,8 @@ impl<'a> Work<'a> {
     /// `.1`: whether the kernel itself, when it comes upon a page under way, would get an error instead of waiting.
     fn open_userfault(&mut self) -> Result<Option<(u64, bool)>, RecolorError> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
-        for for_user_mode in [false, true] {
-            let flags = flags | u64::from(for_user_mode) * userfault::USER_MODE_ONLY as u64;
+        for (mode, for_user_mode) in [(0, false), (userfault::USER_MODE_ONLY as u64, true)] {
+            let flags = flags | mode;
             let Ok(descriptor) = self.hold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])? else { continue };
             let request = [userfault::API, 0, 0];
             let features = self.ioctl(descriptor, u64::from(userfault::UFFDIO_API), request)?.map(|answer| answer[1]);

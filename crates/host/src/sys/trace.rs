@@ -91,7 +91,7 @@ impl Registers {
         self
     }
 
-    fn calling(mut self, number: i64, arguments: [u64; 6]) -> Registers {
+    fn calling(mut self, number: libc::c_long, arguments: [u64; 6]) -> Registers {
         for (place, value) in place::ARGUMENTS.iter().zip(arguments) {
             self.0[*place] = value;
         }
@@ -361,7 +361,7 @@ pub fn remote_call(
     arguments: [u64; 6],
     held_back: &mut Vec<i32>,
 ) -> io::Result<Answer> {
-    set_registers(thread, &registers(thread)?.at(cave).calling(number as i64, arguments))?;
+    set_registers(thread, &registers(thread)?.at(cave).calling(number, arguments))?;
     let (mut stops, mut new) = (0, None);
     while stops < 2 {
         go_on_to_call(thread)?;
