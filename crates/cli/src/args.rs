@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
 use isochrome_model::plan::{Method, Objective};
 use isochrome_model::taskset::RefillChoice;
-use isochrome_model::units::{Bytes, Ns};
+use isochrome_model::units::{Bytes, Ns, ParseError};
 
 /// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
 #[derive(Debug, Parser)]
@@ -90,6 +90,16 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
                       isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
+    /// Move the pages of a program that runs onto chosen colors
+    #[command(
+        after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
+                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on."
+    )]
+    Recolor(RecolorOptions),
+    /// Run a program on chosen colors, and keep it there
+    #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 -- ./control --rate 1000\n  \
+                      isochrome exec --colors 4-15 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.")]
+    Exec(ExecOptions),
     /// Make a report to read from evidence
     #[command(
         after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
@@ -492,6 +502,106 @@ pub struct TraceOptions {
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,
+}
+
+/// Colors for a program, and where they come from.
+#[derive(Debug, Args)]
+pub struct ChosenColors {
+    /// Colors, such as 0-3
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: the one in the runtime folder]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
+    /// Cache level that the palette must be of
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
+    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Also where asynchronous I/O or pinned memory make it a risk
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Options of `recolor`.
+#[derive(Debug, Args)]
+pub struct RecolorOptions {
+    /// Number of the process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// Which colors.
+    #[command(flatten)]
+    pub colors: ChosenColors,
+    /// Say what would be moved, and touch nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Put right what a recoloring that was killed has left
+    #[arg(long, conflicts_with = "dry_run")]
+    pub repair: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `exec`.
+#[derive(Debug, Args)]
+pub struct ExecOptions {
+    /// Which colors.
+    #[command(flatten)]
+    pub colors: ChosenColors,
+    /// CPUs that the program may run on
+    #[arg(long, value_name = "LIST")]
+    pub cpu: Option<String>,
+    /// Run it as SCHED_FIFO at this priority
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..=99), conflicts_with = "deadline")]
+    pub fifo: Option<u8>,
+    /// Run it as SCHED_DEADLINE: so much time in every period, such as 2ms:10ms
+    #[arg(long, value_name = "RUNTIME:PERIOD")]
+    pub deadline: Option<String>,
+    /// When it is ready to be moved: settle:TIME (its memory has not grown for so long), sd_notify, line:TEXT (it printed a line that
+    /// holds the text; its standard output is then a pipe), signal (it sent SIGUSR1 to its parent)
+    #[arg(long, value_name = "WHEN", default_value = "settle:500ms")]
+    pub ready: Ready,
+    /// Time between two looks at its pages
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    pub interval: Ns,
+    /// Leave programs that it starts where they are
+    #[arg(long)]
+    pub no_follow_forks: bool,
+    /// Write what was done here, as JSON, instead of to standard error
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// When a program is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// Its resident memory has not grown for this time.
+    Settle(Ns),
+    /// It has sent READY=1 to the socket in NOTIFY_SOCKET.
+    SdNotify,
+    /// It has printed a line that holds this.
+    Line(String),
+    /// It has sent SIGUSR1 to its parent.
+    Signal,
+}
+
+impl std::str::FromStr for Ready {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Ready, String> {
+        match text.split_once(':') {
+            Some(("settle", time)) => time.parse().map(Ready::Settle).map_err(|error: ParseError| error.to_string()),
+            Some(("line", text)) if !text.is_empty() => Ok(Ready::Line(text.to_owned())),
+            None if text == "sd_notify" => Ok(Ready::SdNotify),
+            None if text == "signal" => Ok(Ready::Signal),
+            _ => Err("write settle:500ms, sd_notify, line:TEXT or signal".to_owned()),
+        }
+    }
 }
 
 /// Options of `man`.

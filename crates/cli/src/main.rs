@@ -2,10 +2,12 @@
 
 mod args;
 mod bench;
+mod coloring;
 mod conflicts;
 mod demo;
 mod doctor;
 mod evidence;
+mod exec;
 mod files;
 mod manual;
 mod map;
@@ -13,6 +15,7 @@ mod palette;
 mod plan;
 mod probe;
 mod ps;
+mod recolor;
 mod report;
 mod simulate;
 mod station;
@@ -32,7 +35,7 @@ use station::InDoubt;
 static ALLOCATOR: HeapAllocator = HeapAllocator;
 
 /// What a run came to; its exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Verdict {
     /// Done, and what was to hold holds.
     Holds,
@@ -40,6 +43,8 @@ enum Verdict {
     Violated,
     /// It ran, but what it shows is not conclusive.
     Inconclusive,
+    /// A program was run, and ended so.
+    Ended(ExitCode),
 }
 
 /// Exit code for anything that could not run, bad arguments included.
@@ -59,7 +64,10 @@ fn main() -> ExitCode {
         }
     };
     let run = || -> anyhow::Result<Verdict> {
-        interrupt::install()?;
+        // `exec` passes signals on to the program instead.
+        if !matches!(arguments.verb, Verb::Exec(_)) {
+            interrupt::install()?;
+        }
         match arguments.verb {
             Verb::Doctor(options) => doctor::run(&options),
             Verb::Probe(options) => probe::run(&options),
@@ -72,6 +80,8 @@ fn main() -> ExitCode {
             Verb::Trace(options) => trace::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
+            Verb::Recolor(options) => recolor::run(&options),
+            Verb::Exec(options) => exec::run(&options),
             Verb::Report(options) => report::run(&options),
             Verb::Man(options) => manual::pages(&options),
             Verb::Completions(options) => manual::completions(&options),
@@ -80,6 +90,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(Verdict::Holds) => ExitCode::SUCCESS,
         Ok(Verdict::Violated) => ExitCode::from(VIOLATED),
+        Ok(Verdict::Ended(code)) => code,
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {

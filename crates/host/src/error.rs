@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::kernels::KernelError;
+use crate::recolor::RecolorError;
 use crate::sys::heap::TooManyHeaps;
 use isochrome_model::units::{Bytes, ParseError};
 
@@ -227,6 +228,9 @@ pub enum HostError {
     /// A kernel cannot be had, or computed a wrong result.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// A process was not recolored.
+    #[error(transparent)]
+    Recolor(#[from] RecolorError),
     /// All heaps are taken.
     #[error("{0}\n  hint: memory that outlived its heap is kept for good; this is a bug, please report it")]
     Heap(#[from] TooManyHeaps),

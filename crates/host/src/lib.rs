@@ -13,6 +13,7 @@ pub mod pagemap;
 pub mod palette;
 pub mod pool;
 pub mod probe;
+pub mod recolor;
 pub mod record;
 pub mod resident;
 pub mod runtime;

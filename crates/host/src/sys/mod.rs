@@ -3,10 +3,13 @@
 //! No raw pointer leaves this module. Outside, a page is an index into the [`memory::Arena`] that owns it.
 
 pub mod access;
+pub mod agent;
 pub mod clock;
 pub mod heap;
+pub mod launch;
 pub mod memory;
 pub mod moving;
 pub mod perf;
 pub mod scheduling;
+pub mod trace;
 pub mod userfault;

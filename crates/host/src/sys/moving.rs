@@ -29,10 +29,8 @@ pub struct MoveError {
 }
 
 // linux/userfaultfd.h, alike on x86-64 and aarch64.
-const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
 const UFFDIO_MOVE: u64 = 0xc028_aa05;
-const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 
 #[repr(C)]
 #[derive(Default)]
@@ -92,8 +90,8 @@ impl Mover {
                 let (start, len) = (to.address() as u64, (to.page_count() * page_bytes()) as u64);
                 ioctl(
                     fd,
-                    UFFDIO_REGISTER,
-                    &mut Register { start, len, mode: UFFDIO_REGISTER_MODE_MISSING, ioctls: 0 },
+                    userfault::UFFDIO_REGISTER,
+                    &mut Register { start, len, mode: userfault::REGISTER_MODE_MISSING, ioctls: 0 },
                 )?;
                 let outcome = pages_in_runs(from_pages, to_pages)
                     .try_for_each(|(src, dst, count)| move_run(fd, from, src, to, dst, count, moved));

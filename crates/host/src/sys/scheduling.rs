@@ -24,6 +24,19 @@ impl Scheduling {
         })
     }
 
+    /// SCHED_DEADLINE: `runtime` ns in every `period` ns. Threads and programs started under it are SCHED_OTHER.
+    pub fn deadline(runtime: u64, period: u64) -> Scheduling {
+        Scheduling(libc::sched_attr {
+            sched_policy: libc::SCHED_DEADLINE as u32,
+            sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
+            sched_priority: 0,
+            sched_runtime: runtime,
+            sched_deadline: period,
+            sched_period: period,
+            ..Scheduling::fifo(1).0
+        })
+    }
+
     /// That of the calling thread.
     pub fn current() -> io::Result<Scheduling> {
         let mut attributes = Scheduling::fifo(1).0;

@@ -8,9 +8,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
 /// Faults in user mode only, open to everyone.
-const USER_MODE_ONLY: libc::c_int = 1;
+pub(crate) const USER_MODE_ONLY: libc::c_int = 1;
 /// The version of the interface, and its ioctl type.
-const API: u64 = 0xaa;
+pub(crate) const API: u64 = 0xaa;
 
 /// `struct uffdio_api`.
 #[repr(C)]
@@ -21,7 +21,12 @@ struct ApiRequest {
 }
 
 /// `UFFDIO_API`: `_IOWR(0xAA, 0x3F, struct uffdio_api)`, alike on x86 and Arm.
-const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) << 16 | 0xaa << 8 | 0x3f;
+pub(crate) const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) << 16 | 0xaa << 8 | 0x3f;
+
+/// `UFFDIO_REGISTER`: `_IOWR(0xAA, 0, struct uffdio_register)`, and its mode in which who touches a page that is not there waits.
+pub(crate) const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+/// `UFFDIO_REGISTER_MODE_MISSING`.
+pub(crate) const REGISTER_MODE_MISSING: u64 = 1;
 
 /// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0)`.
 const NEW: u32 = 0xaa << 8;

@@ -1,0 +1,560 @@
+//! Programs that run are moved to other frames, and do not notice.
+//!
+//! Colors here are bits of the frame number: they need no measurement, and are the same on every machine. A test that the
+//! machine cannot run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` sets how
+//! often the torture tests repeat (50).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // One at a time: they hold each other up.
+    arguments.test_threads.get_or_insert(1);
+    let trials = vec![
+        trial("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
+        trial("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
+        trial("what_must_not_be_touched_is_refused_and_goes_on", refusals),
+        trial("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
+        trial("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
+        trial("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
+        trial("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
+        trial("real_programs_give_the_same_output_on_their_colors", real_programs),
+        trial("redis_serves_a_benchmark_on_its_colors", redis),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+type Outcome = Result<(), NotRun>;
+
+/// Why a machine cannot run a test.
+struct NotRun(String);
+
+fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    Trial::ignorable_test(name, move || match Stage::new().and_then(|stage| test(&stage)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
+        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+fn rounds() -> usize {
+    std::env::var("RECOLOR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
+}
+
+/// A folder with the target program and a palette.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Result<Stage, NotRun> {
+        if !Path::new("/proc/self/pagemap").exists() || unhidden_frame().is_none() {
+            return Err(NotRun("frame numbers are hidden: moving pages to colors takes root".to_owned()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let palette = r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#;
+        fs::write(folder.path().join("bits.json"), palette).unwrap();
+        Ok(Stage { folder })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn isochrome(&self, verb: &str, colors: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
+        command
+    }
+
+    fn recolor(&self, pid: u32, colors: &str) -> Command {
+        let mut command = self.isochrome("recolor", colors);
+        command.args([&pid.to_string(), "--json"]);
+        command
+    }
+
+    /// The report of a recoloring that must succeed.
+    fn recolored(&self, pid: u32, colors: &str) -> Value {
+        json(&succeeding(self.recolor(pid, colors)))
+    }
+
+    fn repair(&self, pid: u32) -> bool {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.args(["recolor", &pid.to_string(), "--repair", "--json"]);
+        json(&succeeding(command))["repaired"].as_bool().unwrap()
+    }
+
+    /// The target, built with the machine's C compiler.
+    fn target(&self, mode: &str) -> Result<Target, NotRun> {
+        let program = self.path("target");
+        if !program.exists() {
+            let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/recolor/target.c");
+            let built = Command::new("cc").args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).status();
+            match built {
+                Ok(status) => assert!(status.success(), "the target does not compile"),
+                Err(_) => return Err(NotRun("there is no C compiler to build the target with".to_owned())),
+            }
+        }
+        let counts = self.path(&format!("counts-{mode}"));
+        let mut process =
+            Command::new(program).arg(mode).arg(&counts).stdout(Stdio::piped()).spawn().expect("the target starts");
+        let mut line = String::new();
+        let mut said = BufReader::new(process.stdout.take().unwrap());
+        said.read_line(&mut line).unwrap();
+        if line != "ready\n" {
+            return Err(NotRun(format!("this kernel does not do `{mode}`: {}", process.wait().unwrap())));
+        }
+        Ok(Target { process, counts, forks: mode == "torture", _said: said })
+    }
+}
+
+/// Its first word, the frame of a page of this process.
+fn unhidden_frame() -> Option<u64> {
+    let probe = Box::new(1u64);
+    let at = std::ptr::from_ref(&*probe).addr() as u64 / 4096 * 8;
+    let mut entry = [0; 8];
+    std::os::unix::fs::FileExt::read_exact_at(&fs::File::open("/proc/self/pagemap").ok()?, &mut entry, at).ok()?;
+    Some(u64::from_ne_bytes(entry) & ((1 << 55) - 1)).filter(|frame| *frame != 0)
+}
+
+/// A process that is ended when the test is.
+struct Target {
+    process: Child,
+    counts: PathBuf,
+    /// Whether it forks.
+    forks: bool,
+    _said: BufReader<std::process::ChildStdout>,
+}
+
+/// What a target has counted: see its source.
+#[derive(Debug)]
+struct Counts {
+    rounds: u64,
+    wrong: u64,
+    broken_off: u64,
+    broken_off_epoll: u64,
+    waits: u64,
+    forks: u64,
+    areas: u64,
+}
+
+impl Target {
+    fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn counts(&self) -> Counts {
+        let bytes = fs::read(&self.counts).unwrap();
+        let word = |at: usize| u64::from_ne_bytes(bytes[at * 8..at * 8 + 8].try_into().unwrap());
+        Counts {
+            rounds: word(0),
+            wrong: word(1),
+            broken_off: word(2),
+            broken_off_epoll: word(3),
+            waits: word(4),
+            forks: word(5),
+            areas: word(6),
+        }
+    }
+
+    /// Waits until every thread that works, waits or forks has gone on: what it says then.
+    fn goes_on(&self) -> Counts {
+        let begin = Instant::now();
+        while self.counts().areas < 8 + u64::from(self.forks) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "the target does not begin");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let before = self.counts();
+        loop {
+            let now = self.counts();
+            if now.rounds >= before.rounds + 20
+                && now.waits >= before.waits + 6
+                && (now.forks > before.forks || !self.forks)
+            {
+                return now;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "the target stands still: {now:?} after {before:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn succeeding(mut command: Command) -> Output {
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).expect("JSON on standard output")
+}
+
+fn sum(report: &Value, key: &str) -> u64 {
+    report["regions"].as_array().unwrap().iter().map(|region| region[key].as_u64().unwrap()).sum()
+}
+
+/// Pages that were left, those of mappings that are never moved aside.
+fn left_behind(report: &Value) -> Vec<&Value> {
+    let fixed = |why: &str| why.starts_with("is ") || why.starts_with("holds what");
+    let regions = report["regions"].as_array().unwrap().iter();
+    regions.filter(|region| region["why"].as_str().is_some_and(|why| !fixed(why))).collect()
+}
+
+/// One to eight of the 16 colors.
+fn random_colors(rng: &mut fastrand::Rng) -> String {
+    let mut colors: Vec<u32> = (0..16).collect();
+    rng.shuffle(&mut colors);
+    colors.truncate(rng.usize(1..=8));
+    colors.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn recolored_again_and_again(stage: &Stage) -> Outcome {
+    let target = stage.target("torture")?;
+    target.goes_on();
+    let mut rng = fastrand::Rng::with_seed(1);
+    let (mut moved, mut pauses) = (0, Vec::new());
+    for round in 0..rounds() {
+        let report = stage.recolored(target.pid(), &random_colors(&mut rng));
+        assert_eq!(left_behind(&report), Vec::<&Value>::new(), "in round {round}");
+        moved += sum(&report, "moved");
+        pauses.push(report["pause_ns"].as_u64().unwrap_or(0));
+        let counts = target.counts();
+        assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0), "in round {round}");
+    }
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
+    pauses.sort_unstable();
+    println!(
+        "{} recolorings, {moved} pages, median pause {} us, {counts:?}",
+        rounds(),
+        pauses[pauses.len() / 2] / 1000
+    );
+    // Each round but the first finds pages on other colors.
+    assert!(moved > 200 * rounds() as u64, "{moved}");
+    Ok(())
+}
+
+fn killed_again_and_again(stage: &Stage) -> Outcome {
+    let target = stage.target("torture")?;
+    target.goes_on();
+    let mut rng = fastrand::Rng::with_seed(2);
+    let begin = Instant::now();
+    stage.recolored(target.pid(), "0-3");
+    let whole = begin.elapsed();
+    let (mut repaired, mut finished) = (0, 0);
+    for round in 0..rounds() {
+        let mut tool = stage.recolor(target.pid(), &random_colors(&mut rng)).stdout(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole.mul_f64(rng.f64()));
+        let _ = tool.kill();
+        finished += usize::from(tool.wait().unwrap().success());
+        repaired += usize::from(stage.repair(target.pid()));
+        let counts = target.goes_on();
+        // A tool that is killed between stopping a thread and parking it leaves the one call that breaks off when stopped.
+        assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}: {counts:?}");
+    }
+    println!(
+        "{} kills: {finished} came too late, {repaired} left something to repair, {:?}",
+        rounds(),
+        target.counts()
+    );
+    let report = stage.recolored(target.pid(), "4-7");
+    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid())).unwrap();
+    assert!(!maps.contains(" um"), "a userfaultfd is left");
+    Ok(())
+}
+
+fn refusals(stage: &Stage) -> Outcome {
+    let refused = |mut command: Command, what: &str| {
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(what) && said.contains("hint:"), "`{what}` is not in: {said}");
+    };
+    let target = stage.target("torture")?;
+    target.goes_on();
+    let pid = target.pid();
+    refused(stage.recolor(i32::MAX as u32, "0-3"), "there is no process");
+    refused(stage.recolor(2, "0-3"), "thread of the kernel");
+    refused(stage.recolor(pid, "12-16"), "out of range");
+    refused(stage.recolor(pid, ""), "no colors");
+    let mut little = stage.recolor(pid, "3");
+    little.args(["--level", "3"]);
+    refused(little, "the palette is of level 2");
+    let mut little = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    little.args(["recolor", &pid.to_string(), "--colors", "3", "--memory", "64K", "--palette"]);
+    little.arg(stage.path("bits.json"));
+    refused(little, "pages need color 3");
+    for (palette, what) in [
+        (r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"hidden"}"#, "holds no colors of frames"),
+        (
+            r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"table","frames":[],"colors_of":[],"boot_id":"x"}"#,
+            "not a whole",
+        ),
+        (
+            r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits","fingerprint":"of another"}"#,
+            "another machine",
+        ),
+        ("{", "not a JSON object"),
+    ] {
+        let path = stage.path("other.json");
+        fs::write(&path, palette).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.args(["recolor", &pid.to_string(), "--colors", "3", "--palette"]).arg(path);
+        refused(command, what);
+    }
+    let mut nobody = Command::new("setpriv");
+    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
+    let tool = stage.path("isochrome");
+    fs::copy(env!("CARGO_BIN_EXE_isochrome"), &tool).unwrap();
+    for path in [stage.folder.path(), &tool] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    nobody.arg(tool).args(["recolor", &pid.to_string(), "--colors", "0", "--palette"]).arg(stage.path("bits.json"));
+    refused(nobody, "may not be traced");
+    for (mode, what) in
+        [("seccomp", "filters its system calls"), ("traced", "is traced by process"), ("uring", "io_uring")]
+    {
+        match stage.target(mode) {
+            Ok(other) => refused(stage.recolor(other.pid(), "0-3"), what),
+            Err(NotRun(why)) => println!("not tried: {why}"),
+        }
+    }
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
+    Ok(())
+}
+
+fn dry_run_and_second_sweep(stage: &Stage) -> Outcome {
+    // A fork gives the program other frames for what it writes next, which would be found as well.
+    let target = stage.target("alone")?;
+    target.goes_on();
+    let mut dry = stage.recolor(target.pid(), "5-8");
+    dry.arg("--dry-run");
+    let planned = json(&succeeding(dry));
+    assert!(planned["pause_ns"].is_null() && sum(&planned, "moved") > 500, "{planned}");
+    assert!(!stage.repair(target.pid()), "there is nothing to repair");
+    let first = stage.recolored(target.pid(), "5-8");
+    let (right, wrong, left) = on_color(stage, target.pid(), "5-8");
+    println!("{} moved; then {right} right, {wrong} wrong, {left} cannot be moved", sum(&first, "moved"));
+    assert!(right as f64 >= 0.995 * (right + wrong) as f64, "{right} right, {wrong} wrong");
+    Ok(())
+}
+
+fn exec_is_transparent(stage: &Stage) -> Outcome {
+    let exec = |script: &str| {
+        let mut command = stage.isochrome("exec", "0-3");
+        command.args(["--ready", "settle:50ms", "--interval", "100ms", "--", "sh", "-c", script]);
+        command
+    };
+    let output = exec("echo out; echo err >&2; sleep 0.5; exit 7").output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(7), &b"out\n"[..]));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.starts_with("err\n") && said.contains("sweeps"), "{said}");
+    let mut child = exec("read line; echo \"$line\"").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through\n").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through\n");
+    // A signal that ends the program ends the tool alike.
+    let output = exec("sleep 0.3; kill -KILL $$").output().unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(9));
+    // One sent to the tool reaches the program.
+    let mut child = exec("trap 'echo caught; exit 3' TERM; echo begun; while :; do sleep 0.05; done")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    said.read_to_string(&mut line).unwrap();
+    assert_eq!((line.as_str(), child.wait().unwrap().code()), ("begun\ncaught\n", Some(3)));
+    let mut missing = stage.isochrome("exec", "0-3");
+    let output = missing.args(["--", "/no/such/program"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be started"));
+    Ok(())
+}
+
+fn exec_waits_until_ready(stage: &Stage) -> Outcome {
+    let scripts = [
+        ("line:now", "sleep 0.3; echo now; sleep 1", "now\n"),
+        ("signal", "sleep 0.3; kill -USR1 $PPID; sleep 1", ""),
+        ("settle:100ms", "sleep 1", ""),
+    ];
+    for (ready, script, said) in scripts {
+        let outcome = stage.path("outcome.json");
+        let mut command = stage.isochrome("exec", "0-3");
+        command.args(["--ready", ready, "-o"]).arg(&outcome).args(["--", "sh", "-c", script]);
+        let output = succeeding(command);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said);
+        let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
+        let at = outcome["ready_ns"].as_u64().unwrap_or_else(|| panic!("{ready}: {outcome}"));
+        assert!(at >= if ready.starts_with("settle") { 100_000_000 } else { 300_000_000 }, "{ready}: {outcome}");
+        assert!(outcome["new"].as_u64().unwrap() > 100, "{ready}: {outcome}");
+    }
+    Ok(())
+}
+
+/// Shares of the resident pages of `pid` that have `colors` or cannot be moved, by a look that stops nothing.
+fn on_color(stage: &Stage, pid: u32, colors: &str) -> (u64, u64, u64) {
+    let mut look = stage.recolor(pid, colors);
+    look.arg("--dry-run");
+    let report = json(&succeeding(look));
+    (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"))
+}
+
+fn exec_follows(stage: &Stage) -> Outcome {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return Err(NotRun("python3 is not installed".to_owned()));
+    }
+    // A parent that grows, and a child that does, too; each says when it has grown, and waits for the end of its input.
+    let grow = "import os,time\nos.fork()\nkept=[]\nfor i in range(60):\n kept.append(bytearray(b'x'*100000))\n \
+                time.sleep(0.02)\nos.write(1,b'%d\\n'%os.getpid())\nos.read(0,1)\nassert all(k==b'x'*100000 for k in kept)\n";
+    let mut command = stage.isochrome("exec", "8-11");
+    command.args(["--ready", "settle:50ms", "--interval", "200ms", "--", "python3", "-c", grow]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let pids: Vec<u32> = (0..2).map(|_| said.next().unwrap().unwrap().parse().unwrap()).collect();
+    let begin = Instant::now();
+    for pid in pids {
+        loop {
+            let (right, wrong, left) = on_color(stage, pid, "8-11");
+            if right as f64 >= 0.995 * (right + wrong) as f64 && right > 1500 {
+                println!("process {pid}: {right} right, {wrong} wrong, {left} cannot be moved");
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "{right} right, {wrong} wrong");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Programs as Debian packages them: package, program, arguments, and what is fed to it.
+fn real_programs(stage: &Stage) -> Outcome {
+    let sql = "create table t(a integer primary key, b text, c real);\
+               with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
+               create index u on t(b); select count(*), sum(length(b)), round(sum(c),3) from t where b like '%3%';\
+               with recursive n(i) as (select 1 union all select i+1 from n where i<400000) select sum(i*i%1013) from n;";
+    let numeric = "import math,array\nx=array.array('d',(math.sin(i) for i in range(200000)))\ns=0.0\nfor r in range(12):\n \
+                   s+=sum(v*v for v in x)\nprint(repr(s))";
+    let shell = "i=0; s=0; while [ $i -lt 300000 ]; do i=$((i+1)); s=$(((s+i*i)%1000003)); done; echo $s";
+    let programs: [(&str, &str, Vec<&str>); 4] = [
+        ("sqlite3", "sqlite3", vec![":memory:", sql]),
+        ("python3", "python3", vec!["-c", numeric]),
+        ("busybox-static (static)", "busybox", vec!["sh", "-c", shell]),
+        ("rt-tests", "cyclictest", vec!["-q", "-t2", "-i1000", "-l1500", "--policy=fifo", "-p50", "-m"]),
+    ];
+    let (mut ran, mut absent) = (0, Vec::new());
+    for (package, program, arguments) in programs {
+        let Ok(plain) = Command::new(program).args(&arguments).output() else {
+            absent.push(package);
+            continue;
+        };
+        let outcome = stage.path("outcome.json");
+        let mut command = stage.isochrome("exec", "0-3");
+        command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(&outcome).arg("--").arg(program);
+        let colored = command.args(&arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&colored.stderr).into_owned();
+        assert_eq!(colored.status.code(), plain.status.code(), "{program}: {said}");
+        // Latencies differ from run to run; how many there were must not.
+        let comparable = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            if program == "cyclictest" { format!("{} lines", text.lines().count()) } else { text }
+        };
+        assert_eq!(comparable(&colored.stdout), comparable(&plain.stdout), "{program}");
+        let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
+        println!("{program}: {outcome}");
+        assert!(outcome["new"].as_u64().unwrap() > 50 && outcome["errors"].as_array().unwrap().is_empty(), "{outcome}");
+        let (resident, right, left) = (
+            outcome["resident"].as_u64().unwrap(),
+            outcome["right"].as_u64().unwrap(),
+            outcome["left"].as_u64().unwrap(),
+        );
+        assert!(right + left >= resident * 995 / 1000, "{program}: {outcome}");
+        ran += 1;
+    }
+    match (ran, absent.is_empty()) {
+        (_, true) => Ok(()),
+        (_, false) => Err(NotRun(format!("{ran} programs passed, but these are not installed: {}", absent.join(", ")))),
+    }
+}
+
+fn redis(stage: &Stage) -> Outcome {
+    if Command::new("redis-server").arg("--version").output().is_err() {
+        return Err(NotRun("redis-server is not installed".to_owned()));
+    }
+    let socket = stage.path("redis.sock");
+    let outcome = stage.path("outcome.json");
+    let mut command = stage.isochrome("exec", "4-7");
+    command.args(["--ready", "line:ready to accept", "--interval", "200ms", "-o"]).arg(&outcome);
+    command
+        .args(["--", "redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .arg(&socket);
+    let mut server = command.stdout(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    while !socket.exists() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "redis-server does not begin");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let mut bench = Command::new("redis-benchmark");
+    bench.arg("-s").arg(&socket).args([
+        "-n",
+        "20000",
+        "-c",
+        "20",
+        "-t",
+        "set,get,lpush,lrange_100",
+        "-r",
+        "5000",
+        "-d",
+        "200",
+        "-q",
+    ]);
+    let benchmark = succeeding(bench);
+    let said = String::from_utf8_lossy(&benchmark.stdout).into_owned();
+    assert!(said.matches("requests per second").count() >= 4, "{said}");
+    let client = |arguments: &[&str]| {
+        let mut client = Command::new("redis-cli");
+        client.arg("-s").arg(&socket).args(arguments);
+        String::from_utf8_lossy(&succeeding(client).stdout).trim().to_owned()
+    };
+    assert_eq!(client(&["set", "name", "value"]), "OK");
+    std::thread::sleep(Duration::from_millis(800));
+    assert_eq!(client(&["get", "name"]), "value");
+    let pid: u32 = client(&["info", "server"])
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"))
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let (right, wrong, left) = on_color(stage, pid, "4-7");
+    println!("redis-server: {right} right, {wrong} wrong, {left} cannot be moved\n{said}");
+    assert!(right as f64 >= 0.995 * (right + wrong) as f64);
+    let mut stop = Command::new("redis-cli");
+    stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
+    let _ = stop.output();
+    assert!(server.wait().unwrap().success());
+    println!("{}", fs::read_to_string(outcome).unwrap());
+    Ok(())
+}

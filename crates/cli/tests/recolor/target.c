@@ -1,0 +1,297 @@
+/* A program to be recolored: it writes memory of every kind, holds every byte of it against what it must be, waits in every
+   way a program can wait, and forks. What it finds is in a shared file: see enum count.
+
+   target torture FILE   runs until SIGTERM
+   target alone FILE     the same, but neither forks nor makes huge pages again
+   target seccomp|traced|uring FILE   is what must not be recolored; says "ready" and waits */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum count { ROUNDS, WRONG, BROKEN_OFF, BROKEN_OFF_EPOLL, WAITS, FORKS, AREAS, COUNTS };
+
+static _Atomic uint64_t *counts;
+
+#define PAGE 4096
+#define WORDS (PAGE / 8)
+
+struct area {
+    volatile uint64_t *words;
+    size_t pages;
+};
+
+/* The word that belongs at `index` after `generation` rounds. */
+static uint64_t word_at(const struct area *area, size_t index, uint64_t generation) {
+    uint64_t x = (uint64_t)(uintptr_t)area->words + index * 0x9e3779b97f4a7c15ull + generation * 0xbf58476d1ce4e5b9ull;
+    x ^= x >> 31;
+    return x * 0x94d049bb133111ebull;
+}
+
+static uint64_t wrong_words(const struct area *area, uint64_t generation) {
+    uint64_t wrong = 0;
+    for (size_t i = 0; i < area->pages * WORDS; i++)
+        wrong += area->words[i] != word_at(area, i, generation);
+    return wrong;
+}
+
+/* Checks each page and writes it anew. Every 16th page is only read, and holds its first words for good. */
+static void work(struct area area) {
+    for (size_t i = 0; i < area.pages * WORDS; i++)
+        area.words[i] = word_at(&area, i, 0);
+    counts[AREAS]++;
+    for (uint64_t generation = 0;; generation++) {
+        for (size_t page = 0; page < area.pages; page++) {
+            int keeps = page % 16 == 15;
+            for (size_t i = page * WORDS; i < (page + 1) * WORDS; i++) {
+                counts[WRONG] += area.words[i] != word_at(&area, i, keeps ? 0 : generation);
+                if (!keeps)
+                    area.words[i] = word_at(&area, i, generation + 1);
+            }
+            if (page % 64 == 63)
+                sched_yield();
+        }
+        counts[ROUNDS]++;
+        usleep(500);
+    }
+}
+
+static void *works(void *area) {
+    work(*(struct area *)area);
+    return NULL;
+}
+
+/* Memory that is joined to a huge page again and again. */
+static void *joins(void *area) {
+    for (;; usleep(20000)) {
+        prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+        madvise((void *)((struct area *)area)->words, 2 << 20, 25 /* MADV_COLLAPSE */);
+    }
+    return NULL;
+}
+
+static void *works_on_its_stack(void *unused) {
+    (void)unused;
+    volatile uint64_t words[48 * WORDS] __attribute__((aligned(PAGE)));
+    work((struct area){words, 48});
+    return NULL;
+}
+
+static void *map(size_t bytes, int flags, int descriptor) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, descriptor, 0);
+    if (memory == MAP_FAILED) {
+        perror("mmap");
+        exit(9);
+    }
+    return memory;
+}
+
+/* Code and constants must stay what they were. */
+extern const char __executable_start, etext;
+static const uint64_t constants[4 * WORDS] = {1, 2, 3, [2 * WORDS] = 4};
+static uint64_t initialized[8 * WORDS] = {5, 6, 7, [4 * WORDS] = 8};
+
+static uint64_t sum_of(const void *begin, const void *end) {
+    uint64_t sum = 0;
+    for (const unsigned char *byte = begin; byte < (const unsigned char *)end; byte++)
+        sum = sum * 31 + *byte;
+    return sum;
+}
+
+static uint64_t sum_of_all(void) {
+    return sum_of(&__executable_start, &etext) ^ sum_of(constants, constants + 4 * WORDS) ^
+           sum_of(initialized, initialized + 8 * WORDS);
+}
+
+static void *sums(void *unused) {
+    uint64_t first = sum_of_all();
+    counts[AREAS]++;
+    for (;; usleep(1000)) {
+        counts[WRONG] += sum_of_all() != first;
+        counts[ROUNDS]++;
+    }
+    return unused;
+}
+
+/* A child sees what its parent had. */
+static void *forks(void *unused) {
+    struct area area = {map(128 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 128};
+    for (size_t i = 0; i < area.pages * WORDS; i++)
+        area.words[i] = word_at(&area, i, 0);
+    counts[AREAS]++;
+    for (;; usleep(20000)) {
+        pid_t child = fork();
+        if (child == 0) {
+            uint64_t wrong = wrong_words(&area, 0);
+            area.words[7] = 7;
+            usleep(5000);
+            _exit(wrong != 0);
+        }
+        int status = 0;
+        while (child > 0 && waitpid(child, &status, 0) < 0)
+            counts[BROKEN_OFF]++;
+        counts[WRONG] += status != 0 || wrong_words(&area, 0) != 0;
+        counts[FORKS]++;
+    }
+    return unused;
+}
+
+static const struct timespec nap = {0, 30000000};
+
+static void *sleeps(void *unused) {
+    for (;; counts[WAITS]++)
+        if (nanosleep(&nap, NULL))
+            counts[BROKEN_OFF]++;
+    return unused;
+}
+
+static void *waits_on_a_futex(void *unused) {
+    int word = 0;
+    for (;; counts[WAITS]++)
+        if (syscall(SYS_futex, &word, FUTEX_WAIT, 0, &nap, NULL, 0) && errno != ETIMEDOUT)
+            counts[BROKEN_OFF]++;
+    return unused;
+}
+
+static void *waits_for_events(void *unused) {
+    int events = epoll_create1(0);
+    struct epoll_event event;
+    for (;; counts[WAITS]++)
+        if (epoll_wait(events, &event, 1, 30) < 0)
+            counts[BROKEN_OFF_EPOLL]++;
+    return unused;
+}
+
+static void *polls(void *unused) {
+    for (;; counts[WAITS]++)
+        if (ppoll(NULL, 0, &nap, NULL) < 0)
+            counts[BROKEN_OFF]++;
+    return unused;
+}
+
+static int ends[2];
+
+static void *writes(void *unused) {
+    for (;; usleep(10000))
+        if (write(ends[1], "x", 1) != 1)
+            counts[BROKEN_OFF]++;
+    return unused;
+}
+
+static void *reads(void *unused) {
+    char byte;
+    for (;; counts[WAITS]++) {
+        if (read(ends[0], &byte, 1) != 1)
+            counts[BROKEN_OFF]++;
+        else
+            counts[WRONG] += byte != 'x';
+    }
+    return unused;
+}
+
+static void begin(void *(*body)(void *), void *argument) {
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, body, argument)) {
+        perror("pthread_create");
+        exit(9);
+    }
+}
+
+static uint64_t zeroed[96 * WORDS] __attribute__((aligned(PAGE)));
+
+static void torture(int forking) {
+    static struct area areas[6];
+    areas[0] = (struct area){malloc(160 * PAGE), 160};
+    areas[1] = (struct area){zeroed, 96};
+    areas[2] = (struct area){map(160 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 160};
+    uintptr_t huge = (uintptr_t)map(4 << 20, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    huge = (huge + (2 << 20) - 1) & ~(uintptr_t)((2 << 20) - 1);
+    madvise((void *)huge, 2 << 20, MADV_HUGEPAGE);
+    areas[3] = (struct area){(void *)huge, 512};
+    char name[] = "/tmp/isochrome-target-XXXXXX";
+    int file = mkstemp(name);
+    unlink(name);
+    if (ftruncate(file, 64 * PAGE))
+        exit(9);
+    areas[4] = (struct area){map(64 * PAGE, MAP_PRIVATE, file), 64};
+    areas[5] = (struct area){map(32 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 32};
+    mlock((void *)areas[5].words, 32 * PAGE);
+    for (int i = 0; i < 6; i++)
+        begin(works, &areas[i]);
+    if (pipe(ends))
+        exit(9);
+    void *(*bodies[])(void *) = {works_on_its_stack, sums,  sleeps, waits_on_a_futex,
+                                 waits_for_events,   polls, writes, reads};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        begin(bodies[i], NULL);
+    if (forking) {
+        begin(forks, NULL);
+        begin(joins, &areas[3]);
+    }
+}
+
+static void filter_calls(void) {
+    /* Kills whoever calls ptrace; all else is allowed. */
+    struct {
+        uint16_t code;
+        uint8_t jt, jf;
+        uint32_t k;
+    } filter[] = {{0x20, 0, 0, 0}, {0x15, 0, 1, SYS_ptrace}, {0x06, 0, 0, 0x80000000u}, {0x06, 0, 0, 0x7fff0000u}};
+    struct {
+        uint16_t length;
+        void *filter;
+    } program = {4, filter};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        exit(9);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3)
+        return 9;
+    int file = open(argv[2], O_RDWR | O_CREAT, 0644);
+    if (ftruncate(file, PAGE))
+        return 9;
+    counts = map(PAGE, MAP_SHARED, file);
+    sigset_t end;
+    sigemptyset(&end);
+    sigaddset(&end, SIGTERM);
+    sigprocmask(SIG_BLOCK, &end, NULL);
+    if (!strcmp(argv[1], "torture") || !strcmp(argv[1], "alone"))
+        torture(!strcmp(argv[1], "torture"));
+    if (!strcmp(argv[1], "seccomp"))
+        filter_calls();
+    if (!strcmp(argv[1], "uring")) {
+        char parameters[120] = {0};
+        if (syscall(SYS_io_uring_setup, 4, parameters) < 0)
+            return 8;
+    }
+    if (!strcmp(argv[1], "traced") && fork() == 0) {
+        ptrace(PTRACE_SEIZE, getppid(), 0, 0);
+        printf("ready\n");
+        fflush(stdout);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        pause();
+    }
+    if (strcmp(argv[1], "traced"))
+        printf("ready\n");
+    fflush(stdout);
+    int signal;
+    sigwait(&end, &signal);
+    return counts[WRONG] != 0;
+}

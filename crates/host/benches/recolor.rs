@@ -1,0 +1,204 @@
+//! How long recoloring a process with 64 MiB resident takes, against touching 64 MiB for the first time; and what being watched
+//! costs a program.
+//!
+//! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. Colors are 16,
+//! bits of the frame number: what is measured does not depend on what the cache makes of them.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::watch::Watch;
+use isochrome_host::recolor::{Limits, RecolorError, Wanted, recolor};
+use isochrome_host::sys::memory::{Arena, page_bytes};
+use isochrome_model::stats::median;
+use isochrome_model::units::{Bytes, Color, FrameNumber};
+
+/// Set for the run of this program that is recolored.
+const TARGET: &str = "ISOCHROME_BENCH_RECOLOR_TARGET";
+
+fn main() -> ExitCode {
+    if std::env::var_os(TARGET).is_some() {
+        target();
+        return ExitCode::SUCCESS;
+    }
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let (bytes, repeats, seconds) = if measuring { (64 << 20, 15, 4.0) } else { (1 << 20, 2, 0.2) };
+    let run = || -> Result<(), RecolorError> {
+        for colors in [8, 4] {
+            speed(bytes, repeats, colors)?;
+        }
+        watched(bytes, repeats, seconds)
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // No frame numbers, or no right to trace: nothing to measure, and no defect.
+        Err(error @ (RecolorError::FramesHidden | RecolorError::Denied { .. })) => {
+            println!("not measured: {error}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Answers each line with a number: `touch BYTES` with the us that touching so much fresh memory takes, `work MS` with the steps of
+/// work done per us of its own CPU time.
+fn target() {
+    let mut memory = None;
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let (order, number) = line.split_once(' ').expect("an order and a number");
+        let number: usize = number.parse().expect("a number");
+        match order {
+            "touch" => {
+                drop(memory.take());
+                let begin = Instant::now();
+                let mut arena = Arena::map(number / page_bytes()).expect("memory");
+                touch(arena.bytes_mut());
+                println!("{}", begin.elapsed().as_secs_f64() * 1e6);
+                memory = Some(arena);
+            }
+            _ => {
+                let (begin, used) = (Instant::now(), own_time());
+                let mut steps = 0u64;
+                while begin.elapsed() < Duration::from_millis(number as u64) {
+                    touch(memory.as_mut().expect("memory was touched before").bytes_mut());
+                    steps += 1;
+                }
+                println!("{}", steps as f64 / (own_time() - used));
+            }
+        }
+    }
+}
+
+/// CPU time of this process in us.
+fn own_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 * 1e6 + time.tv_nsec as f64 / 1e3
+}
+
+/// Writes to every page.
+fn touch(memory: &mut [u8]) {
+    for page in memory.chunks_mut(page_bytes()) {
+        page[0] = page[0].wrapping_add(1);
+    }
+    std::hint::black_box(memory);
+}
+
+struct Target {
+    process: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Target {
+    fn new() -> Target {
+        let mut process = Command::new(std::env::current_exe().expect("this program has a file"))
+            .env(TARGET, "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts");
+        let (orders, answers) = (process.stdin.take().expect("a pipe"), process.stdout.take().expect("a pipe"));
+        Target { process, orders, answers: BufReader::new(answers) }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid(self.process.id() as i32)
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the target listens");
+    }
+
+    fn answer(&mut self) -> f64 {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("the target answers");
+        line.trim().parse().expect("a number")
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const COLORS: u32 = 16;
+
+fn color_of(frame: FrameNumber) -> Option<Color> {
+    Some(Color((frame.0 % u64::from(COLORS)) as u16))
+}
+
+const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false };
+
+/// Recoloring to `count` of the colors, and touching, in turn.
+fn speed(bytes: usize, repeats: usize, count: u16) -> Result<(), RecolorError> {
+    let colors: Vec<Color> = (0..count).map(Color).collect();
+    let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
+    let (mut touching, mut recoloring, mut pauses, mut moved) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for _ in 0..repeats {
+        // The frames freed last are had first: without this, those of the last target, which have the colors already.
+        touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
+        let mut target = Target::new();
+        target.order(&format!("touch {bytes}"));
+        touching.push(target.answer());
+        let begin = Instant::now();
+        let report = recolor(target.pid(), &wanted, &LIMITS)?;
+        recoloring.push(begin.elapsed().as_secs_f64() * 1e6);
+        pauses.push(report.pause_ns.unwrap_or(0) as f64 / 1e3);
+        moved += report.moved();
+    }
+    let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN) / 1e3;
+    println!(
+        "recolor {} to {count} of {COLORS} colors: {:.1} ms (pause {:.1} ms), {} pages moved; first touch {:.1} ms, ratio {:.2}",
+        Bytes(bytes as u64),
+        middle(&recoloring),
+        middle(&pauses),
+        moved / repeats,
+        middle(&touching),
+        middle(&recoloring) / middle(&touching),
+    );
+    Ok(())
+}
+
+/// Work done per CPU time with and without a watch, in turn.
+fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
+    let colors: Vec<Color> = (0..4).map(Color).collect();
+    let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
+    let mut target = Target::new();
+    target.order(&format!("touch {bytes}"));
+    target.answer();
+    let mut watch = Watch::default();
+    watch.round(&[target.pid()], &wanted, &LIMITS);
+    let (mut plain, mut watched, mut looking) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..repeats {
+        target.order(&format!("work {}", (seconds * 1000.0) as u64));
+        plain.push(target.answer());
+        target.order(&format!("work {}", (seconds * 1000.0) as u64));
+        let begin = Instant::now();
+        while begin.elapsed().as_secs_f64() + 1.0 < seconds.max(1.1) {
+            std::thread::sleep(Duration::from_secs_f64(seconds.min(1.0)));
+            let used = own_time();
+            if let Some((_, error)) = watch.round(&[target.pid()], &wanted, &LIMITS).pop() {
+                return Err(error);
+            }
+            looking.push((own_time() - used) / 1e3);
+        }
+        watched.push(target.answer());
+    }
+    let middle = |numbers: &[f64]| median(numbers).unwrap_or(f64::NAN);
+    println!(
+        "watched every second: the program's CPU time for the same work is {:+.2} % of what it is unwatched; a look takes {:.2} ms of \
+         isochrome's own; {} sweeps after the first, {} pages drifted",
+        (middle(&plain) / middle(&watched) - 1.0) * 100.0,
+        middle(&looking),
+        watch.tally().sweeps.saturating_sub(1),
+        watch.tally().drifted,
+    );
+    Ok(())
+}

@@ -1,0 +1,575 @@
+//! A process held still: all threads stopped, and parked, so that none goes on by itself if this program should be killed.
+//!
+//! The kernel lets traced threads go on when their tracer dies. A thread is therefore *parked* before anything else happens: its
+//! next instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked.
+//! What it was about to do is in the journal, a file written before the first change. Whoever dies, the process then waits;
+//! [`Hold::resume`] puts everything back, and is what a repair does.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::RecolorError;
+use super::process::{Pid, status_of};
+use crate::sys::agent::{CAVE, WAIT};
+use crate::sys::launch;
+use crate::sys::memory::page_bytes;
+use crate::sys::trace::{self, Answer, Registers, Report, ThreadId};
+
+/// Signals 1 to 64.
+const ALL_SIGNALS: u64 = u64::MAX;
+
+/// What has to be put back in a process, should this program be killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Journal {
+    pid: i32,
+    start_time: u64,
+    threads: Vec<Thread>,
+    cave: u64,
+    /// What the cave held.
+    covered: Vec<u64>,
+    /// Memory mapped for the work: first address, bytes.
+    pub area: (u64, u64),
+    /// Mappings whose protection is changed for the work: first address, bytes, protection to put back.
+    pub protections: Vec<(u64, u64, u64)>,
+    /// Userfaultfds that are the program's own.
+    userfaults: Vec<i32>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Thread {
+    id: ThreadId,
+    registers: Registers,
+    blocked: u64,
+}
+
+/// Where journals are kept: /run/isochrome, or in $XDG_RUNTIME_DIR for who may not write there.
+fn folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(own) if !rustix::process::geteuid().is_root() => PathBuf::from(own).join("isochrome"),
+        _ => PathBuf::from("/run/isochrome"),
+    }
+}
+
+impl Journal {
+    fn path(pid: Pid) -> PathBuf {
+        folder().join(format!("recolor-{}.json", pid.0))
+    }
+
+    /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
+    pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
+        let path = Journal::path(pid);
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(RecolorError::Journal { path, source }),
+            Ok(text) => text,
+        };
+        let journal: Journal = serde_json::from_str(&text)
+            .map_err(|error| RecolorError::Journal { path: path.clone(), source: error.into() })?;
+        match pid.start_time() {
+            Ok(time) if time == journal.start_time => Ok(Some(journal)),
+            Ok(_) | Err(RecolorError::NoSuchProcess { .. }) => {
+                journal.remove()?;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Written as a whole or not at all. It has to outlive this program, not the machine, so it is not forced to a disk.
+    pub fn write(&self) -> Result<(), RecolorError> {
+        let path = Journal::path(Pid(self.pid));
+        let failed = |source| RecolorError::Journal { path: path.clone(), source };
+        let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        let folder = folder();
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let beside = folder.join(format!("recolor-{}.{}.new", self.pid, std::process::id()));
+        // Registers are nobody else's business.
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
+        file.and_then(|mut file| file.write_all(&text)).map_err(failed)?;
+        fs::rename(&beside, &path).map_err(failed)
+    }
+
+    fn remove(&self) -> Result<(), RecolorError> {
+        let path = Journal::path(Pid(self.pid));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecolorError::Journal { path, source: error }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A process all of whose threads are stopped and parked.
+///
+/// Dropped without [`resume`](Self::resume), it puts back what it can.
+pub struct Hold {
+    pid: Pid,
+    memory: File,
+    /// What to put back.
+    pub journal: Journal,
+    /// The thread that issues system calls.
+    leader: usize,
+    /// Threads that the leader made and that are stopped.
+    helpers: Vec<ThreadId>,
+    held_back: Vec<i32>,
+    resumed: bool,
+    /// When the first thread was asked to stop.
+    began: Instant,
+}
+
+/// Threads stopped so far; those still here are let go on.
+struct Seized {
+    pid: Pid,
+    threads: Vec<ThreadId>,
+}
+
+impl Seized {
+    /// Stops every thread. No thread is made any more once all that are known have stopped.
+    fn all(pid: Pid) -> Result<Seized, RecolorError> {
+        let mut seized = Seized { pid, threads: Vec::new() };
+        loop {
+            let new: Vec<ThreadId> =
+                pid.threads()?.into_iter().filter(|thread| !seized.threads.contains(thread)).collect();
+            if new.is_empty() {
+                return if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) };
+            }
+            let mut asked = Vec::new();
+            for thread in new {
+                match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
+                    Ok(()) => asked.push(thread),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    // One that a traced thread made is traced already, and stops by itself.
+                    Err(_) if seized.is_ours(thread) => asked.push(thread),
+                    Err(source) => {
+                        seized.let_go(&asked);
+                        return Err(match source.raw_os_error() {
+                            Some(libc::EPERM) => RecolorError::Denied { pid: pid.0 },
+                            _ => RecolorError::Trace { pid: pid.0, thread, action: "stop", source },
+                        });
+                    }
+                }
+            }
+            for (i, thread) in asked.iter().enumerate() {
+                match trace::stopped(*thread) {
+                    Ok(true) => seized.threads.push(*thread),
+                    Ok(false) => {}
+                    Err(source) => {
+                        seized.let_go(&asked[i..]);
+                        return Err(match source.kind() {
+                            io::ErrorKind::TimedOut => RecolorError::NotStopping { pid: pid.0, thread: *thread },
+                            _ => RecolorError::Trace { pid: pid.0, thread: *thread, action: "stop", source },
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_ours(&self, thread: ThreadId) -> bool {
+        let status = self.pid.text(&format!("task/{thread}/status")).unwrap_or_default();
+        status_of(&status, "TracerPid") == std::process::id().to_string()
+    }
+
+    /// Ends the tracing of threads that were asked to stop and may not have.
+    fn let_go(&self, asked: &[ThreadId]) {
+        for thread in asked {
+            if trace::report_within(*thread, Duration::from_millis(100)).is_ok_and(|report| report != Report::Gone) {
+                let _ = trace::detach(*thread);
+            }
+        }
+    }
+}
+
+impl Drop for Seized {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            let resumed = trace::registers(*thread).and_then(|registers| put_back(self.pid, *thread, &registers, None));
+            if resumed.is_ok() {
+                let _ = trace::detach(*thread);
+            }
+        }
+    }
+}
+
+/// Sets what a thread goes on with. `blocked`: the signals it blocks, where that was changed.
+fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocked: Option<u64>) -> io::Result<()> {
+    let repeated = registers.repeated();
+    if blocked.is_some() || repeated.is_some() {
+        // Also ends a call's own set of blocked signals, which the call, made again, sets again.
+        trace::block_signals(thread, blocked.map_or_else(|| trace::blocked_signals(thread), Ok)?)?;
+    }
+    // A call that a signal with a handler has broken off must end, as it would have without us.
+    let registers = repeated.filter(|_| !signal_is_due(pid, thread)).unwrap_or(*registers);
+    trace::set_registers(thread, &registers)
+}
+
+/// Whether a signal waits that `thread` does not block and handles itself.
+fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
+    let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
+    let signals = |key| u64::from_str_radix(status_of(&status, key), 16).unwrap_or(0);
+    (signals("SigPnd") | signals("ShdPnd")) & !signals("SigBlk") & signals("SigCgt") != 0
+}
+
+impl Hold {
+    /// Stops and parks all threads of `pid`.
+    pub fn new(pid: Pid) -> Result<Hold, RecolorError> {
+        let began = Instant::now();
+        let (memory, start_time) = (pid.memory()?, pid.start_time()?);
+        let userfaults = pid.userfaults()?;
+        let mut seized = Seized::all(pid)?;
+        let mut threads = Vec::new();
+        for id in &seized.threads {
+            let failed = failed(pid, *id, "read the registers of");
+            let registers = trace::registers(*id).map_err(&failed)?;
+            let registers = outside_restartable_sequence(&memory, *id, registers);
+            threads.push(Thread { id: *id, registers, blocked: trace::blocked_signals(*id).map_err(failed)? });
+        }
+        // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
+        let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
+        let cave = cave_in(pid, &memory)?;
+        let mut covered = vec![0; CAVE.len()];
+        memory.read_exact_at(&mut covered, cave).map_err(|source| RecolorError::Memory { pid: pid.0, source })?;
+        let covered = words(&covered);
+        let journal = Journal {
+            pid: pid.0,
+            start_time,
+            threads,
+            cave,
+            covered,
+            area: (0, 0),
+            protections: Vec::new(),
+            userfaults,
+        };
+        journal.write()?;
+        seized.threads.clear();
+        let mut hold =
+            Hold { pid, memory, journal, leader, helpers: Vec::new(), held_back: Vec::new(), resumed: false, began };
+        // From here on dropping the hold puts back whatever was done.
+        hold.park()?;
+        Ok(hold)
+    }
+
+    fn park(&mut self) -> Result<(), RecolorError> {
+        self.fill_cave(&words(&CAVE))?;
+        for thread in &self.journal.threads {
+            // In this order: a thread that waits with its signals open does no harm before the work has begun.
+            trace::set_registers(thread.id, &thread.registers.at(self.journal.cave + WAIT))
+                .and_then(|()| trace::block_signals(thread.id, ALL_SIGNALS))
+                .map_err(failed(self.pid, thread.id, "park"))?;
+        }
+        Ok(())
+    }
+
+    fn fill_cave(&self, words: &[u64]) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        for (i, word) in words.iter().enumerate() {
+            trace::poke(leader, self.journal.cave + 8 * i as u64, *word).map_err(failed(
+                self.pid,
+                leader,
+                "write into the memory of",
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// What it holds.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// The page that the threads wait in.
+    pub fn cave_page(&self) -> u64 {
+        let page = page_bytes() as u64;
+        self.journal.cave / page * page
+    }
+
+    /// How many threads it holds.
+    pub fn threads(&self) -> usize {
+        self.journal.threads.len()
+    }
+
+    /// Pages that the kernel writes to whenever a thread goes on.
+    pub fn restartable_pages(&self) -> Vec<u64> {
+        let page = page_bytes() as u64;
+        let mut pages: Vec<u64> = self
+            .journal
+            .threads
+            .iter()
+            .filter_map(|thread| trace::restartable_area(thread.id))
+            // The area is aligned to its size, so it lies in one page.
+            .map(|area| area / page * page)
+            .collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Reads its memory.
+    pub fn read(&self, bytes: &mut [u8], address: u64) -> Result<(), RecolorError> {
+        self.memory.read_exact_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
+    }
+
+    /// Writes its memory.
+    pub fn write(&self, bytes: &[u8], address: u64) -> Result<(), RecolorError> {
+        self.memory.write_all_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
+    }
+
+    /// Has the process issue a system call: what it returned, or the error.
+    pub fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<io::Result<u64>, RecolorError> {
+        let answer = self.answer(number, arguments)?;
+        Ok(match answer.result {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            result => Ok(result as u64),
+        })
+    }
+
+    fn answer(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<Answer, RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        trace::remote_call(leader, self.journal.cave, number, arguments, &mut self.held_back).map_err(failed(
+            self.pid,
+            leader,
+            "issue a system call in",
+        ))
+    }
+
+    /// As [`call`](Self::call), for calls that must succeed; `action` says what for.
+    pub fn must(
+        &mut self,
+        action: &'static str,
+        number: libc::c_long,
+        arguments: [u64; 6],
+    ) -> Result<u64, RecolorError> {
+        let pid = self.pid.0;
+        self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
+    }
+
+    /// Makes a thread in the process that runs `code` with `argument` and the stack that ends at `stack`, and waits for its end.
+    pub fn run_helper(&mut self, code: u64, argument: u64, stack: u64) -> Result<(), RecolorError> {
+        const SHARED: i32 = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM;
+        let answer = self.answer(libc::SYS_clone, [SHARED as u64, stack, 0, 0, 0, 0])?;
+        let helper = answer.made.ok_or_else(|| RecolorError::Refused {
+            pid: self.pid.0,
+            action: "make a thread",
+            source: io::Error::from_raw_os_error(-answer.result as i32),
+        })?;
+        self.helpers.push(helper);
+        let failed = failed(self.pid, helper, "run");
+        let registers = trace::registers(helper).map_err(&failed)?;
+        trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)?;
+        trace::go_on(helper, 0).map_err(&failed)?;
+        self.wait_for(helper)
+    }
+
+    /// Waits for the end of a helper that runs.
+    fn wait_for(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
+        let failed = failed(self.pid, helper, "wait for");
+        loop {
+            match trace::report_of(helper).map_err(&failed)? {
+                Report::Gone => break,
+                Report::Signal(signal) => {
+                    self.held_back.push(signal);
+                    trace::go_on(helper, 0).map_err(&failed)?;
+                }
+                _ => trace::go_on(helper, 0).map_err(&failed)?,
+            }
+        }
+        self.helpers.retain(|thread| *thread != helper);
+        Ok(())
+    }
+
+    /// Puts everything back and lets the process go on. Gives how long it stood still.
+    pub fn resume(mut self) -> Result<Duration, RecolorError> {
+        self.clear_up()?;
+        self.let_go()?;
+        Ok(self.began.elapsed())
+    }
+
+    /// Takes away what was mapped, opened and made writable.
+    fn clear_up(&mut self) -> Result<(), RecolorError> {
+        // Helpers that were made but not sent off; those that were are waited for where they were sent.
+        for helper in std::mem::take(&mut self.helpers) {
+            let failed = failed(self.pid, helper, "end");
+            trace::to_plain_stop(helper, &mut self.held_back).map_err(&failed)?;
+            self.end_helper(helper)?;
+        }
+        for (address, bytes, protection) in std::mem::take(&mut self.journal.protections) {
+            self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
+        }
+        for descriptor in self.pid.userfaults()? {
+            if !self.journal.userfaults.contains(&descriptor) {
+                self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
+            }
+        }
+        let (area, bytes) = std::mem::take(&mut self.journal.area);
+        if bytes > 0 {
+            self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
+    /// Ends a stopped thread that waits in the cave.
+    fn end_helper(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
+        match trace::remote_call(helper, self.journal.cave, libc::SYS_exit, [0; 6], &mut self.held_back) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            Err(source) => Err(failed(self.pid, helper, "end")(source)),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    /// Unparks all threads and ends the tracing.
+    fn let_go(&mut self) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        trace::to_plain_stop(leader, &mut self.held_back).map_err(failed(self.pid, leader, "stop"))?;
+        for thread in &self.journal.threads {
+            put_back(self.pid, thread.id, &thread.registers, Some(thread.blocked)).map_err(failed(
+                self.pid,
+                thread.id,
+                "put back the registers of",
+            ))?;
+        }
+        self.fill_cave(&self.journal.covered)?;
+        self.journal.remove()?;
+        self.resumed = true;
+        for thread in &self.journal.threads {
+            trace::detach(thread.id).map_err(failed(self.pid, thread.id, "let go"))?;
+        }
+        for signal in self.held_back.drain(..) {
+            // It may have ended by now.
+            let _ = launch::send(self.pid.0, signal);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // Nothing more can be done where this fails; the journal stays for a repair.
+        if !self.resumed && self.clear_up().is_ok() {
+            let _ = self.let_go();
+        }
+    }
+}
+
+fn failed(pid: Pid, thread: ThreadId, action: &'static str) -> impl Fn(io::Error) -> RecolorError {
+    move |source| match source.raw_os_error() {
+        Some(libc::ESRCH | libc::ECHILD) => RecolorError::Ended { pid: pid.0 },
+        _ => RecolorError::Trace { pid: pid.0, thread, action, source },
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of eight bytes"))).collect()
+}
+
+/// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping.
+fn cave_in(pid: Pid, memory: &File) -> Result<u64, RecolorError> {
+    let mut regions: Vec<_> = super::process::regions_of(&pid.text("maps")?)
+        .ok_or(RecolorError::NoCave { pid: pid.0 })?
+        .into_iter()
+        .filter(|region| region.protection.execute && region.protection.read && region.name != "[vsyscall]")
+        .filter(|region| region.fixed.is_none() || region.name == "[vdso]")
+        .collect();
+    regions.sort_by_key(|region| region.name != "[vdso]");
+    // A word more than needed: the last instruction before the zeros may end in some.
+    let mut end = [0xff; CAVE.len() + 8];
+    for region in regions {
+        let address = region.end - end.len() as u64;
+        if memory.read_exact_at(&mut end, address).is_ok() && end.iter().all(|byte| *byte == 0) {
+            return Ok(address + 8);
+        }
+    }
+    Err(RecolorError::NoCave { pid: pid.0 })
+}
+
+/// `registers`, but at the abort handler where the thread is within a restartable sequence: a sequence that was left must not be
+/// finished, and the kernel would not notice, as it looks while the thread is parked. [rseq(2); Linux, kernel/rseq.c]
+fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Registers) -> Registers {
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, address).ok().map(|()| u64::from_ne_bytes(bytes))
+    };
+    let abort = || {
+        // struct rseq: rseq_cs at 8; struct rseq_cs: start_ip at 8, post_commit_offset at 16, abort_ip at 24.
+        let sequence = word(trace::restartable_area(thread)? + 8).filter(|sequence| *sequence != 0)?;
+        let (start, bytes, abort) = (word(sequence + 8)?, word(sequence + 16)?, word(sequence + 24)?);
+        (registers.instruction().wrapping_sub(start) < bytes).then_some(abort)
+    };
+    abort().map_or(registers, |abort| registers.at(abort))
+}
+
+/// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
+pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
+    let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
+    let mut seized = Seized::all(pid)?;
+    let cave = journal.cave..journal.cave + CAVE.len() as u64;
+    // A helper that is at work finishes it by itself and ends; only then is the memory it works on looked at.
+    let known: Vec<ThreadId> = journal.threads.iter().map(|thread| thread.id).collect();
+    let mut idle = Vec::new();
+    for helper in seized.threads.extract_if(.., |thread| !known.contains(thread)) {
+        let failed = failed(pid, helper, "wait for");
+        let at = trace::registers(helper).map_err(&failed)?.instruction();
+        if cave.contains(&at) {
+            idle.push(helper);
+        } else if (journal.area.0..journal.area.0 + journal.area.1).contains(&at) {
+            trace::go_on(helper, 0).map_err(&failed)?;
+            while trace::report_of(helper).map_err(&failed)? != Report::Gone {
+                trace::go_on(helper, 0).map_err(&failed)?;
+            }
+        } else {
+            // A thread of the program's own, made while the first were being parked or let go.
+            trace::detach(helper).map_err(failed)?;
+        }
+    }
+    let mut parked = Vec::new();
+    for thread in &seized.threads {
+        let at = trace::registers(*thread).map_err(failed(pid, *thread, "read the registers of"))?.instruction();
+        if cave.contains(&at) {
+            parked.push(*thread);
+        }
+    }
+    let all_parked = parked.len() == seized.threads.len();
+    let memory = pid.memory()?;
+    let began = Instant::now();
+    if parked.is_empty() {
+        // Killed before the first thread was parked, or after the last was let go.
+        let mut found = vec![0; CAVE.len()];
+        let readable = memory.read_exact_at(&mut found, journal.cave).is_ok();
+        if let (true, Some(thread)) = (readable && found == CAVE, seized.threads.first()) {
+            for (i, word) in journal.covered.iter().enumerate() {
+                trace::poke(*thread, journal.cave + 8 * i as u64, *word).map_err(failed(
+                    pid,
+                    *thread,
+                    "write into the memory of",
+                ))?;
+            }
+        }
+        journal.remove()?;
+        return Ok(true);
+    }
+    if !all_parked {
+        // Some were not parked yet, so nothing was mapped, or some not any more, so everything had been put back.
+        journal.area = (0, 0);
+        journal.protections.clear();
+    }
+    // The others go on as they are.
+    let running: Vec<ThreadId> = seized.threads.extract_if(.., |thread| !parked.contains(thread)).collect();
+    drop(Seized { pid, threads: running });
+    journal.threads.retain(|thread| parked.contains(&thread.id));
+    seized.threads.clear();
+    let mut hold =
+        Hold { pid, memory, journal, leader: 0, helpers: Vec::new(), held_back: Vec::new(), resumed: false, began };
+    for helper in idle {
+        hold.end_helper(helper)?;
+    }
+    hold.resume().map(|_| true)
+}

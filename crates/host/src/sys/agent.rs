@@ -1,0 +1,611 @@
+//! The code that a helper thread runs inside another process to give its pages other frames.
+//!
+//! The code is position-independent, needs no memory but its table, and finishes the table on its own: nobody has to be there
+//! for it. Meanwhile no other thread of the process may run. Contents of a page are at every instant in at least one of three
+//! places: the page, the scratch memory, the new frame; and the helper goes on until they are in the page again.
+
+use std::slice;
+
+/// Most pages of one run.
+pub const RUN: usize = 64;
+
+/// How an entry of the table gives a page another frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Way {
+    /// UFFDIO_MOVE to scratch memory, copy, UFFDIO_MOVE of the new frame into place.
+    Move = 0,
+    /// A page of a file that is mapped privately and was not written to: give the new frame back to the system and write to the
+    /// page, whose private copy the kernel then makes in the frame that was freed last.
+    Copy = 1,
+    /// Any other page: save it, drop it, give the new frame back, write to the page, and bring back what was saved.
+    Replace = 2,
+}
+
+/// One page.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Entry {
+    /// Address of the page.
+    pub page: u64,
+    /// Address of the page of the pool whose frame it is to have.
+    pub slot: u64,
+    /// How.
+    pub way: u32,
+    /// At the first entry of a run of neighbors to be moved: how many; 1 with the other ways.
+    pub run: u32,
+    /// 0 before, [`DONE`] after, or an error number, negative, where the page was left as it was.
+    pub status: i64,
+}
+
+/// [`Entry::status`] of a page that was given its new frame.
+pub const DONE: i64 = 2;
+
+/// What the code works on; entries follow.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Table {
+    /// A userfaultfd with which all pages to be moved are registered; closed at the end.
+    pub userfault: i64,
+    /// Address of the first entry.
+    pub entries: u64,
+    /// How many.
+    pub count: u64,
+    /// Address of [`RUN`] empty pages.
+    pub scratch: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// The advice that drops pages: MADV_DONTNEED, or the one that drops locked ones too.
+    pub advice: u64,
+    /// Entries finished.
+    pub done: u64,
+    /// `struct uffdio_move`, then room for an error number.
+    pub request: [u64; 6],
+    /// Address of a page to save another one in.
+    pub saved: u64,
+}
+
+// What the code below relies on.
+const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 112);
+
+/// The record as bytes, as it lies in memory.
+pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
+    // SAFETY: a `Record` is a `repr(C)` structure of integers without padding, so all its bytes are initialized.
+    unsafe { slice::from_raw_parts(std::ptr::from_ref(record).cast(), size_of::<T>()) }
+}
+
+/// The record that `bytes` are. Panics when they are of another size.
+pub fn record_from<T: Record>(bytes: &[u8]) -> T {
+    assert_eq!(bytes.len(), size_of::<T>());
+    // SAFETY: the bytes are as many as a `Record` has, which is made of integers alone, so that any bytes are one.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// Structures of integers without padding.
+///
+/// # Safety
+/// Every byte belongs to a field, and every combination of bytes is a value.
+pub unsafe trait Record: Copy {}
+// SAFETY: two u64, two u32 and one i64, in this order: no padding (32 bytes, asserted above).
+unsafe impl Record for Entry {}
+// SAFETY: fourteen words (112 bytes, asserted above).
+unsafe impl Record for Table {}
+
+/// The helper's code: it begins at the first byte, with the address of the [`Table`] as argument and a stack of 64 bytes.
+pub fn code() -> &'static [u8] {
+    let (begin, end) = (&raw const isochrome_agent_begin, &raw const isochrome_agent_end);
+    // SAFETY: the assembler put both labels into one section, the second behind the first; the text between them is readable
+    // and never changes.
+    unsafe { slice::from_raw_parts(begin, end.addr() - begin.addr()) }
+}
+
+/// System-call instruction, then an endless wait: what a thread is made to do while its process is worked on. Words of 8 bytes.
+#[cfg(target_arch = "x86_64")]
+pub const CAVE: [u8; 16] = [
+    0x0f, 0x05, // syscall
+    0xb8, 0x22, 0, 0, 0, // mov eax, SYS_pause
+    0x0f, 0x05, // syscall
+    0xeb, 0xf7, // jmp back to the mov
+    0, 0, 0, 0, 0,
+];
+/// As on x86-64; there is no `pause`, so ppoll waits for nothing.
+#[cfg(target_arch = "aarch64")]
+pub const CAVE: [u8; 40] = [
+    0x01, 0, 0, 0xd4, // svc 0
+    0, 0, 0x80, 0xd2, // mov x0, 0
+    0x01, 0, 0x80, 0xd2, // mov x1, 0
+    0x02, 0, 0x80, 0xd2, // mov x2, 0
+    0x03, 0, 0x80, 0xd2, // mov x3, 0
+    0x04, 0, 0x80, 0xd2, // mov x4, 0
+    0x28, 0x09, 0x80, 0xd2, // mov x8, SYS_ppoll (73)
+    0x01, 0, 0, 0xd4, // svc 0
+    0xf9, 0xff, 0xff, 0x17, // b back to the first mov
+    0x1f, 0x20, 0x03, 0xd5, // nop
+];
+
+/// Where in the cave the wait begins.
+#[cfg(target_arch = "x86_64")]
+pub const WAIT: u64 = 2;
+/// Where in the cave the wait begins.
+#[cfg(target_arch = "aarch64")]
+pub const WAIT: u64 = 4;
+
+unsafe extern "C" {
+    static isochrome_agent_begin: u8;
+    static isochrome_agent_end: u8;
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".pushsection .text.isochrome_agent, \"ax\", @progbits",
+    ".globl isochrome_agent_begin",
+    ".hidden isochrome_agent_begin",
+    ".globl isochrome_agent_end",
+    ".hidden isochrome_agent_end",
+    "isochrome_agent_begin:",
+    "cld",
+    "mov rbx, rdi",
+    // rbx: table, r12: entry, r13: page within the run, r14: pages of the run, r15: tries
+    "mov r12, [rbx + 8]",
+    "2:",
+    "mov rax, [rbx + 48]",
+    "cmp rax, [rbx + 16]",
+    "jae 90f",
+    "mov eax, [r12 + 16]",
+    "test eax, eax",
+    "jz 20f",
+    "cmp eax, 1",
+    "je 3f",
+    // Save and drop.
+    "mov rdi, [rbx + 104]",
+    "mov rsi, [r12]",
+    "call 80f",
+    "mov rdi, [r12]",
+    "call 82f",
+    "test rax, rax",
+    "js 5f",
+    // Free the new frame and have the kernel take it.
+    "3:",
+    "mov rdi, [r12 + 8]",
+    "call 82f",
+    "mov rax, [r12]",
+    "lock or byte ptr [rax], 0",
+    "cmp dword ptr [r12 + 16], 2",
+    "jne 4f",
+    "mov rdi, [r12]",
+    "mov rsi, [rbx + 104]",
+    "call 80f",
+    "4:",
+    "mov eax, 2",
+    "5:",
+    "mov [r12 + 24], rax",
+    "add r12, 32",
+    "inc qword ptr [rbx + 48]",
+    "jmp 2b",
+    // A run to be moved. Out to the scratch memory:
+    "20:",
+    "mov r14d, [r12 + 20]",
+    "xor r13d, r13d",
+    "xor r15d, r15d",
+    "21:",
+    "cmp r13, r14",
+    "jae 30f",
+    "mov rax, r13",
+    "imul rax, [rbx + 32]",
+    "mov rcx, [rbx + 24]",
+    "add rcx, rax",
+    "mov [rbx + 56], rcx",
+    "add rax, [r12]",
+    "mov [rbx + 64], rax",
+    "mov rax, r14",
+    "sub rax, r13",
+    "imul rax, [rbx + 32]",
+    "mov [rbx + 72], rax",
+    "call 84f",
+    "mov rcx, [rbx + 88]",
+    "test rcx, rcx",
+    "jle 23f",
+    "22:",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "mov qword ptr [r12 + rdx + 24], 1",
+    "inc r13",
+    "sub rcx, [rbx + 32]",
+    "jg 22b",
+    "xor r15d, r15d",
+    "jmp 21b",
+    "23:",
+    "inc r15",
+    "cmp r15, 200",
+    "ja 24f",
+    "cmp rax, -11",
+    "je 21b",
+    "cmp rax, -16",
+    "jne 24f",
+    // Busy because it is shared since a fork: a write gives the process a page of its own.
+    "mov rax, [rbx + 64]",
+    "lock or byte ptr [rax], 0",
+    "mov rax, -16",
+    "jmp 21b",
+    "24:",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "mov [r12 + rdx + 24], rax",
+    "inc r13",
+    "xor r15d, r15d",
+    "jmp 21b",
+    // Copy what was moved out:
+    "30:",
+    "xor r13d, r13d",
+    "31:",
+    "cmp r13, r14",
+    "jae 40f",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "cmp qword ptr [r12 + rdx + 24], 1",
+    "jne 32f",
+    "mov rdi, [r12 + rdx + 8]",
+    "mov rsi, r13",
+    "imul rsi, [rbx + 32]",
+    "add rsi, [rbx + 24]",
+    "call 80f",
+    "32:",
+    "inc r13",
+    "jmp 31b",
+    // New frames in, neighbors of the pool together:
+    "40:",
+    "xor r13d, r13d",
+    "41:",
+    "xor r15d, r15d",
+    "42:",
+    "cmp r13, r14",
+    "jae 60f",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "add rdx, r12",
+    "cmp qword ptr [rdx + 24], 1",
+    "jne 49f",
+    "mov rax, [rdx]",
+    "mov [rbx + 56], rax",
+    "mov rax, [rdx + 8]",
+    "mov [rbx + 64], rax",
+    "mov rcx, r13",
+    "43:",
+    "add rax, [rbx + 32]",
+    "add rdx, 32",
+    "inc rcx",
+    "cmp rcx, r14",
+    "jae 44f",
+    "cmp qword ptr [rdx + 24], 1",
+    "jne 44f",
+    "cmp rax, [rdx + 8]",
+    "je 43b",
+    "44:",
+    "sub rax, [rbx + 64]",
+    "mov [rbx + 72], rax",
+    "call 84f",
+    "mov rcx, [rbx + 88]",
+    "test rcx, rcx",
+    "jle 46f",
+    "45:",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "mov qword ptr [r12 + rdx + 24], 2",
+    "inc r13",
+    "sub rcx, [rbx + 32]",
+    "jg 45b",
+    "jmp 41b",
+    "46:",
+    "cmp rax, -17",
+    "je 48f",
+    "inc r15",
+    "cmp r15, 1000",
+    "jb 42b",
+    // It cannot be moved in, so the old frame goes back.
+    "mov [rbx + 96], rax",
+    "47:",
+    "mov rdx, r13",
+    "imul rdx, [rbx + 32]",
+    "add rdx, [rbx + 24]",
+    "mov [rbx + 64], rdx",
+    "mov rdx, [rbx + 32]",
+    "mov [rbx + 72], rdx",
+    "call 84f",
+    "cmp rax, -17",
+    "je 48f",
+    "test rax, rax",
+    "jnz 47b",
+    "mov rax, [rbx + 96]",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "mov [r12 + rdx + 24], rax",
+    "jmp 49f",
+    // Something is there already: it becomes what it has to be.
+    "48:",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "mov rdi, [r12 + rdx]",
+    "mov rsi, [r12 + rdx + 8]",
+    "mov qword ptr [r12 + rdx + 24], 2",
+    "call 80f",
+    "49:",
+    "inc r13",
+    "jmp 41b",
+    // Old frames go back to the system.
+    "60:",
+    "mov rdi, [rbx + 24]",
+    "mov rsi, r14",
+    "imul rsi, [rbx + 32]",
+    "call 83f",
+    "add [rbx + 48], r14",
+    "shl r14, 5",
+    "add r12, r14",
+    "jmp 2b",
+    // Copies a page from rsi to rdi.
+    "80:",
+    "mov rcx, [rbx + 32]",
+    "shr rcx, 3",
+    "rep movsq",
+    "ret",
+    // Drops the page at rdi; rsi bytes.
+    "82:",
+    "mov rsi, [rbx + 32]",
+    "83:",
+    "mov rdx, [rbx + 40]",
+    "mov eax, 28", // madvise
+    "syscall",
+    "ret",
+    // UFFDIO_MOVE as the request says.
+    "84:",
+    "xor eax, eax",
+    "mov [rbx + 80], rax",
+    "mov [rbx + 88], rax",
+    "mov rdi, [rbx]",
+    "mov esi, 0xc028aa05",
+    "lea rdx, [rbx + 56]",
+    "mov eax, 16", // ioctl
+    "syscall",
+    "ret",
+    "90:",
+    "mov rdi, [rbx]",
+    "mov eax, 3", // close
+    "syscall",
+    "xor edi, edi",
+    "mov eax, 60", // exit
+    "syscall",
+    "isochrome_agent_end:",
+    ".popsection",
+);
+
+#[cfg(target_arch = "aarch64")]
+std::arch::global_asm!(
+    ".pushsection .text.isochrome_agent, \"ax\", @progbits",
+    ".globl isochrome_agent_begin",
+    ".hidden isochrome_agent_begin",
+    ".globl isochrome_agent_end",
+    ".hidden isochrome_agent_end",
+    "isochrome_agent_begin:",
+    // x19: table, x20: entry, x21: page within the run, x22: pages of the run, x23: tries, x24: bytes of a page
+    "mov x19, x0",
+    "ldr x20, [x19, 8]",
+    "ldr x24, [x19, 32]",
+    "2:",
+    "ldp x9, x10, [x19, 16]", // count, scratch
+    "ldr x11, [x19, 48]",
+    "cmp x11, x9",
+    "b.hs 90f",
+    "ldr w9, [x20, 16]",
+    "cbz w9, 20f",
+    "cmp w9, 1",
+    "b.eq 3f",
+    "ldr x0, [x19, 104]",
+    "ldr x1, [x20]",
+    "bl 80f",
+    "ldr x0, [x20]",
+    "bl 82f",
+    "tbnz x0, 63, 5f",
+    "3:",
+    "ldr x0, [x20, 8]",
+    "bl 82f",
+    "ldr x9, [x20]",
+    "bl 86f",
+    "ldr w9, [x20, 16]",
+    "cmp w9, 2",
+    "b.ne 4f",
+    "ldr x0, [x20]",
+    "ldr x1, [x19, 104]",
+    "bl 80f",
+    "4:",
+    "mov x0, 2",
+    "5:",
+    "str x0, [x20, 24]",
+    "add x20, x20, 32",
+    "ldr x9, [x19, 48]",
+    "add x9, x9, 1",
+    "str x9, [x19, 48]",
+    "b 2b",
+    "20:",
+    "ldr w22, [x20, 20]",
+    "mov x21, 0",
+    "mov x23, 0",
+    "21:",
+    "cmp x21, x22",
+    "b.hs 30f",
+    "mul x9, x21, x24",
+    "ldr x10, [x19, 24]",
+    "add x10, x10, x9",
+    "str x10, [x19, 56]",
+    "ldr x10, [x20]",
+    "add x10, x10, x9",
+    "str x10, [x19, 64]",
+    "sub x9, x22, x21",
+    "mul x9, x9, x24",
+    "str x9, [x19, 72]",
+    "bl 84f",
+    "ldr x9, [x19, 88]",
+    "cmp x9, 0",
+    "b.le 23f",
+    "mov x11, 1",
+    "22:",
+    "add x10, x20, x21, lsl 5",
+    "str x11, [x10, 24]",
+    "add x21, x21, 1",
+    "subs x9, x9, x24",
+    "b.gt 22b",
+    "mov x23, 0",
+    "b 21b",
+    "23:",
+    "add x23, x23, 1",
+    "cmp x23, 200",
+    "b.hi 24f",
+    "cmn x0, 11",
+    "b.eq 21b",
+    "cmn x0, 16",
+    "b.ne 24f",
+    "ldr x9, [x19, 64]",
+    "bl 86f",
+    "b 21b",
+    "24:",
+    "add x10, x20, x21, lsl 5",
+    "str x0, [x10, 24]",
+    "add x21, x21, 1",
+    "mov x23, 0",
+    "b 21b",
+    "30:",
+    "mov x21, 0",
+    "31:",
+    "cmp x21, x22",
+    "b.hs 40f",
+    "add x10, x20, x21, lsl 5",
+    "ldr x11, [x10, 24]",
+    "cmp x11, 1",
+    "b.ne 32f",
+    "ldr x0, [x10, 8]",
+    "ldr x1, [x19, 24]",
+    "madd x1, x21, x24, x1",
+    "bl 80f",
+    "32:",
+    "add x21, x21, 1",
+    "b 31b",
+    "40:",
+    "mov x21, 0",
+    "41:",
+    "mov x23, 0",
+    "42:",
+    "cmp x21, x22",
+    "b.hs 60f",
+    "add x10, x20, x21, lsl 5",
+    "ldr x11, [x10, 24]",
+    "cmp x11, 1",
+    "b.ne 49f",
+    "ldp x9, x12, [x10]",
+    "stp x9, x12, [x19, 56]",
+    "mov x13, x21",
+    "43:",
+    "add x12, x12, x24",
+    "add x10, x10, 32",
+    "add x13, x13, 1",
+    "cmp x13, x22",
+    "b.hs 44f",
+    "ldr x11, [x10, 24]",
+    "cmp x11, 1",
+    "b.ne 44f",
+    "ldr x11, [x10, 8]",
+    "cmp x12, x11",
+    "b.eq 43b",
+    "44:",
+    "ldr x11, [x19, 64]",
+    "sub x12, x12, x11",
+    "str x12, [x19, 72]",
+    "bl 84f",
+    "ldr x9, [x19, 88]",
+    "cmp x9, 0",
+    "b.le 46f",
+    "mov x11, 2",
+    "45:",
+    "add x10, x20, x21, lsl 5",
+    "str x11, [x10, 24]",
+    "add x21, x21, 1",
+    "subs x9, x9, x24",
+    "b.gt 45b",
+    "b 41b",
+    "46:",
+    "cmn x0, 17",
+    "b.eq 48f",
+    "add x23, x23, 1",
+    "cmp x23, 1000",
+    "b.lo 42b",
+    "str x0, [x19, 96]",
+    "47:",
+    "ldr x9, [x19, 24]",
+    "madd x9, x21, x24, x9",
+    "stp x9, x24, [x19, 64]",
+    "bl 84f",
+    "cmn x0, 17",
+    "b.eq 48f",
+    "cbnz x0, 47b",
+    "ldr x0, [x19, 96]",
+    "add x10, x20, x21, lsl 5",
+    "str x0, [x10, 24]",
+    "b 49f",
+    "48:",
+    "add x10, x20, x21, lsl 5",
+    "mov x11, 2",
+    "str x11, [x10, 24]",
+    "ldp x0, x1, [x10]",
+    "bl 80f",
+    "49:",
+    "add x21, x21, 1",
+    "b 41b",
+    "60:",
+    "ldr x0, [x19, 24]",
+    "mul x1, x22, x24",
+    "bl 83f",
+    "ldr x9, [x19, 48]",
+    "add x9, x9, x22",
+    "str x9, [x19, 48]",
+    "add x20, x20, x22, lsl 5",
+    "b 2b",
+    // Copies a page from x1 to x0.
+    "80:",
+    "add x9, x0, x24",
+    "81:",
+    "ldp x10, x11, [x1], 16",
+    "stp x10, x11, [x0], 16",
+    "cmp x0, x9",
+    "b.lo 81b",
+    "ret",
+    // Drops the page at x0; x1 bytes.
+    "82:",
+    "mov x1, x24",
+    "83:",
+    "ldr x2, [x19, 40]",
+    "mov x8, 233", // madvise
+    "svc 0",
+    "ret",
+    // UFFDIO_MOVE as the request says.
+    "84:",
+    "stp xzr, xzr, [x19, 80]",
+    "ldr x0, [x19]",
+    "movz x1, 0xaa05",
+    "movk x1, 0xc028, lsl 16",
+    "add x2, x19, 56",
+    "mov x8, 29", // ioctl
+    "svc 0",
+    "ret",
+    // Writes what is there already to the byte at x9.
+    "86:",
+    "ldxrb w10, [x9]",
+    "stxrb w11, w10, [x9]",
+    "cbnz w11, 86b",
+    "ret",
+    "90:",
+    "ldr x0, [x19]",
+    "mov x8, 57", // close
+    "svc 0",
+    "mov x0, 0",
+    "mov x8, 93", // exit
+    "svc 0",
+    "isochrome_agent_end:",
+    ".popsection",
+);

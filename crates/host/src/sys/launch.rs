@@ -1,0 +1,165 @@
+//! Starting a program with settings of its own, and living beside it: signals, its end.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::scheduling::Scheduling;
+
+/// How a program is started.
+#[derive(Clone, Debug, Default)]
+pub struct Launch {
+    /// Where it may run; everywhere if `None`.
+    pub cpus: Option<Vec<u32>>,
+    /// How it is scheduled; as its parent if `None`.
+    pub scheduling: Option<Scheduling>,
+}
+
+/// Signals that end or inform a program: those that a wrapper passes on.
+const PASSED_ON: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGTERM,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGWINCH,
+    libc::SIGCONT,
+];
+
+/// A signal that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Its number.
+    pub signal: i32,
+    /// Whether a process sent it. One from a terminal reaches all programs of the foreground by itself.
+    pub sent: bool,
+}
+
+/// The signals that this program passes on, and SIGCHLD, kept from acting on the calling thread.
+pub struct Signals {
+    kept: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl Signals {
+    /// Keeps them until the program ends. To be called while the program has one thread.
+    pub fn keep() -> io::Result<Signals> {
+        // SAFETY: a sigset_t is made of integers; sigemptyset makes both defined.
+        let (mut kept, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: all three take the addresses of live, exclusively borrowed sets, and numbers of existing signals.
+        let result = unsafe {
+            libc::sigemptyset(&mut kept);
+            for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
+                libc::sigaddset(&mut kept, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &kept, &mut before)
+        };
+        if result == 0 { Ok(Signals { kept, before }) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// The next signal to arrive within `limit`.
+    pub fn next(&self, limit: Duration) -> Option<Arrival> {
+        let limit = libc::timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
+        // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the set and the time are read, and one siginfo_t is written to a live, exclusively borrowed one.
+        let signal = unsafe { libc::sigtimedwait(&self.kept, &mut info, &limit) };
+        // Numbers above 0 come from the kernel, those up to 0 from processes. [sigaction(2), si_code]
+        (signal > 0).then_some(Arrival { signal, sent: info.si_code <= 0 })
+    }
+
+    /// Starts `command` as `launch` says, with the signals blocked that were before [`keep`](Self::keep).
+    ///
+    /// Its pages are kept from being joined to huge ones, which have no color.
+    pub fn start(&self, command: &mut Command, launch: &Launch) -> io::Result<Child> {
+        let mut cpus = None;
+        if let Some(list) = &launch.cpus {
+            let mut set = CpuSet::new();
+            list.iter().for_each(|cpu| set.set(*cpu as usize));
+            cpus = Some(set);
+        }
+        let (scheduling, before) = (launch.scheduling, self.before);
+        // SAFETY: between fork and exec the closure makes system calls only: it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+                if let Some(set) = &cpus {
+                    sched_setaffinity(None, set)?;
+                }
+                if let Some(scheduling) = &scheduling {
+                    scheduling.apply()?;
+                }
+                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+                    0 => Ok(()),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                }
+            });
+        }
+        command.spawn()
+    }
+}
+
+/// Sends `signal` to process `pid`.
+pub fn send(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes numbers and touches no memory of this process.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes this process the parent of descendants whose own parent ends.
+pub fn adopt_orphans() -> io::Result<()> {
+    // SAFETY: this request takes a number and touches no memory.
+    match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// Takes the end of every child that has ended; that of `pid`, if it is among them.
+pub fn ends(pid: i32) -> Option<End> {
+    let mut end = None;
+    loop {
+        let mut status = 0;
+        // SAFETY: waitpid writes one integer to the address of a live one.
+        let ended = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+        if ended <= 0 {
+            return end;
+        }
+        if ended == pid {
+            end = Some(if libc::WIFSIGNALED(status) {
+                End::Signal(libc::WTERMSIG(status))
+            } else {
+                End::Code(libc::WEXITSTATUS(status))
+            });
+        }
+    }
+}
+
+/// Ends this process as another one ended: by `signal`, without a memory dump of its own. Returns where that does not end it.
+pub fn end_by(signal: i32) {
+    let no_dump = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is read from a live structure; the other calls take numbers and the address of a live set. The handler is the
+    // kernel's default one.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &no_dump);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::raise(signal);
+    }
+}

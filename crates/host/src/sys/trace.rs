@@ -1,0 +1,404 @@
+//! Stopping threads of another process, reading and setting their registers, and making them issue system calls.
+//!
+//! Threads are seized, which neither they nor their parent notice, and interrupted. A thread that waits in a system call then shows
+//! an error number that no program ever sees: the kernel restarts the call as the thread goes on, provided that its registers
+//! are then what they were and that it goes on from this very stop. [Linux, kernel/ptrace.c; arch/x86/kernel/signal.c]
+
+use std::io;
+use std::time::{Duration, Instant};
+
+/// A thread, as the kernel numbers it.
+pub type ThreadId = i32;
+
+/// How long a thread may take to stop: longer only where it waits for a device, or for a child in vfork. The others wait with it.
+const STOP_LIMIT: Duration = Duration::from_millis(500);
+
+/// `PTRACE_EVENT_STOP`. [Linux, include/uapi/linux/ptrace.h]
+const EVENT_STOP: i32 = 128;
+
+/// What a traced thread reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It stopped because it was asked to, or is new.
+    Stopped,
+    /// It stopped at the beginning or the end of a system call.
+    SystemCall,
+    /// It stopped as it made this thread.
+    Cloned(ThreadId),
+    /// It is about to be given this signal.
+    Signal(i32),
+    /// It is no more.
+    Gone,
+}
+
+/// Words of `struct user_regs_struct`.
+const WORDS: usize = size_of::<libc::user_regs_struct>() / 8;
+
+/// General registers of a stopped thread, in the kernel's order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Registers([u64; WORDS]);
+
+/// Places of registers among the words of `struct user_regs_struct`.
+#[cfg(target_arch = "x86_64")]
+mod place {
+    pub const ARGUMENTS: [usize; 6] = [14, 13, 12, 7, 9, 8];
+    pub const RESULT: usize = 10;
+    pub const NUMBER: usize = 10;
+    /// `orig_rax`: the number of the system call that the thread is in, or -1.
+    pub const CALL: usize = 15;
+    pub const INSTRUCTION: usize = 16;
+    pub const STACK: usize = 19;
+}
+#[cfg(target_arch = "aarch64")]
+mod place {
+    pub const ARGUMENTS: [usize; 6] = [0, 1, 2, 3, 4, 5];
+    pub const RESULT: usize = 0;
+    pub const NUMBER: usize = 8;
+    pub const STACK: usize = 31;
+    pub const INSTRUCTION: usize = 32;
+}
+
+impl Registers {
+    /// The next instruction.
+    pub fn instruction(&self) -> u64 {
+        self.0[place::INSTRUCTION]
+    }
+
+    /// What the last system call returned.
+    pub fn result(&self) -> i64 {
+        self.0[place::RESULT] as i64
+    }
+
+    /// These, but going on at `instruction` with nothing to restart.
+    pub fn at(mut self, instruction: u64) -> Registers {
+        self.0[place::INSTRUCTION] = instruction;
+        #[cfg(target_arch = "x86_64")]
+        {
+            self.0[place::CALL] = u64::MAX;
+        }
+        self
+    }
+
+    /// These, but with the first argument of a function.
+    pub fn with_argument(mut self, argument: u64) -> Registers {
+        self.0[place::ARGUMENTS[0]] = argument;
+        self
+    }
+
+    /// These, but with the stack ending at `stack`.
+    pub fn with_stack(mut self, stack: u64) -> Registers {
+        self.0[place::STACK] = stack;
+        self
+    }
+
+    fn calling(mut self, number: libc::c_long, arguments: [u64; 6]) -> Registers {
+        for (place, value) in place::ARGUMENTS.iter().zip(arguments) {
+            self.0[*place] = value;
+        }
+        self.0[place::NUMBER] = number as u64;
+        self
+    }
+
+    /// The call that was broken off with EINTR where no signal asked for it, made again, for those calls that the kernel does not
+    /// restart itself (signal(7), "Interruption of system calls by stop signals"). `None` for anything else.
+    ///
+    /// A time limit of such a call begins anew.
+    #[cfg(target_arch = "x86_64")]
+    pub fn repeated(&self) -> Option<Registers> {
+        const NOT_RESTARTED: [libc::c_long; 20] = [
+            libc::SYS_epoll_wait,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_semop,
+            libc::SYS_semtimedop,
+            libc::SYS_rt_sigtimedwait,
+            libc::SYS_io_getevents,
+            libc::SYS_read,
+            libc::SYS_readv,
+            libc::SYS_write,
+            libc::SYS_writev,
+            libc::SYS_recvfrom,
+            libc::SYS_recvmsg,
+            libc::SYS_recvmmsg,
+            libc::SYS_sendto,
+            libc::SYS_sendmsg,
+            libc::SYS_sendmmsg,
+            libc::SYS_accept,
+            libc::SYS_accept4,
+            libc::SYS_connect,
+        ];
+        /// Bytes of the `syscall` instruction.
+        const SYSCALL_BYTES: u64 = 2;
+        let call = self.0[place::CALL];
+        (self.result() == -i64::from(libc::EINTR) && NOT_RESTARTED.contains(&(call as libc::c_long))).then(|| {
+            let mut again = self.at(self.instruction() - SYSCALL_BYTES);
+            again.0[place::NUMBER] = call;
+            again
+        })
+    }
+
+    /// Not known on this architecture, whose kernel replaces the result by the first argument before a tracer sees it.
+    #[cfg(target_arch = "aarch64")]
+    pub fn repeated(&self) -> Option<Registers> {
+        None
+    }
+
+    /// Whether the thread is in a system call, as far as the registers show it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn in_call(&self) -> bool {
+        self.0[place::CALL] as i64 >= 0
+    }
+
+    /// Whether the thread is in a system call: not known on this architecture.
+    #[cfg(target_arch = "aarch64")]
+    pub fn in_call(&self) -> bool {
+        false
+    }
+}
+
+fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) -> io::Result<libc::c_long> {
+    // SAFETY: every caller below passes, for `request`, numbers or the address of a live structure of the size that ptrace(2)
+    // defines for it; what happens to the traced thread is no business of this process's memory.
+    match unsafe { libc::ptrace(request as _, thread, address, data) } {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
+}
+
+/// Begins to trace `thread`, which goes on running. Threads that it makes are traced as well, and stopped.
+///
+/// The kernel ends the tracing, and lets all threads go on, when this process ends.
+pub fn seize(thread: ThreadId) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+    ptrace(libc::PTRACE_SEIZE as _, thread, 0, options as usize).map(drop)
+}
+
+/// Asks a seized thread to stop.
+pub fn interrupt(thread: ThreadId) -> io::Result<()> {
+    ptrace(libc::PTRACE_INTERRUPT as _, thread, 0, 0).map(drop)
+}
+
+/// Lets a stopped thread go on, giving it `signal` unless 0.
+pub fn go_on(thread: ThreadId, signal: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_CONT as _, thread, 0, signal as usize).map(drop)
+}
+
+/// Lets a stopped thread go on to the next beginning or end of a system call.
+fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
+    ptrace(libc::PTRACE_SYSCALL as _, thread, 0, 0).map(drop)
+}
+
+/// Ends the tracing of a stopped thread, which goes on.
+pub fn detach(thread: ThreadId) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH as _, thread, 0, 0).map(drop)
+}
+
+/// Waits until `thread` reports something.
+///
+/// Fails with `TimedOut` when it does not within `limit`.
+pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
+    let begin = Instant::now();
+    loop {
+        match wait(thread, libc::WNOHANG)? {
+            Some(report) => return Ok(report),
+            None if begin.elapsed() > limit => return Err(io::ErrorKind::TimedOut.into()),
+            // Most threads stop within microseconds; one that does not may need the CPU to do so.
+            None if begin.elapsed() < Duration::from_micros(100) => std::hint::spin_loop(),
+            None => std::thread::sleep(Duration::from_micros(20)),
+        }
+    }
+}
+
+/// Waits until `thread` reports something, however long that takes.
+pub fn report_of(thread: ThreadId) -> io::Result<Report> {
+    loop {
+        match wait(thread, 0) {
+            Ok(Some(report)) => return Ok(report),
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What `thread` has to report; `None` when that is nothing.
+///
+/// The end of a whole process is left to be found by whoever waits for it.
+fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
+    // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let wanted = libc::WEXITED | libc::WSTOPPED | libc::__WALL;
+    let peek = |info: &mut libc::siginfo_t, flags| {
+        // SAFETY: waitid writes one siginfo_t to the address of a live, exclusively borrowed one.
+        match unsafe { libc::waitid(libc::P_PID, thread as libc::id_t, info, flags) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    peek(&mut info, wanted | libc::WNOWAIT | flags)?;
+    // SAFETY: waitid filled in the fields of a child's report, or left all of them zero.
+    let (found, status) = unsafe { (info.si_pid(), info.si_status()) };
+    if found == 0 {
+        return Ok(None);
+    }
+    if info.si_code != libc::CLD_TRAPPED && info.si_code != libc::CLD_STOPPED {
+        if !is_process(thread) {
+            peek(&mut info, wanted)?;
+        }
+        return Ok(Some(Report::Gone));
+    }
+    peek(&mut info, wanted)?;
+    let signal = status & 0xff;
+    Ok(Some(match status >> 8 {
+        EVENT_STOP => Report::Stopped,
+        libc::PTRACE_EVENT_CLONE => {
+            let mut made: libc::c_ulong = 0;
+            ptrace(libc::PTRACE_GETEVENTMSG as _, thread, 0, &raw mut made as usize)?;
+            Report::Cloned(made as ThreadId)
+        }
+        _ if signal == libc::SIGTRAP | 0x80 => Report::SystemCall,
+        _ => Report::Signal(signal),
+    }))
+}
+
+/// Whether `thread` is the first of its process, whose number the process bears.
+fn is_process(thread: ThreadId) -> bool {
+    let status = std::fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
+    String::from_utf8_lossy(&status).lines().any(|line| line == format!("Tgid:\t{thread}"))
+}
+
+/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. `false`: it is no more.
+pub fn stopped(thread: ThreadId) -> io::Result<bool> {
+    loop {
+        match report_within(thread, STOP_LIMIT)? {
+            Report::Stopped => return Ok(true),
+            Report::Gone => return Ok(false),
+            Report::Signal(signal) => go_on(thread, signal)?,
+            // A thread made just before the stop is found among the threads of the process; it is traced already.
+            Report::Cloned(_) | Report::SystemCall => go_on(thread, 0)?,
+        }
+    }
+}
+
+/// Note type of the general registers. [Linux, include/uapi/linux/elf.h]
+const NT_PRSTATUS: usize = 1;
+
+/// General registers of a stopped thread.
+///
+/// `Unsupported`: it is a thread of a program for another word size.
+pub fn registers(thread: ThreadId) -> io::Result<Registers> {
+    let mut words = [0u64; WORDS];
+    let mut place = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
+    ptrace(libc::PTRACE_GETREGSET as _, thread, NT_PRSTATUS, &raw mut place as usize)?;
+    if place.iov_len != size_of_val(&words) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(Registers(words))
+}
+
+/// Sets the general registers of a stopped thread.
+pub fn set_registers(thread: ThreadId, registers: &Registers) -> io::Result<()> {
+    let mut words = registers.0;
+    let mut place = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
+    ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut place as usize).map(drop)
+}
+
+/// Signals that a stopped thread has blocked; those it will have blocked after a call such as ppoll that blocks others meanwhile.
+pub fn blocked_signals(thread: ThreadId) -> io::Result<u64> {
+    let mut mask = 0u64;
+    ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask as usize)?;
+    Ok(mask)
+}
+
+/// Sets the signals that a stopped thread blocks.
+pub fn block_signals(thread: ThreadId, mask: u64) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETSIGMASK as _, thread, size_of::<u64>(), &raw const mask as usize).map(drop)
+}
+
+/// `PTRACE_GET_RSEQ_CONFIGURATION` (Linux 5.13). [Linux, include/uapi/linux/ptrace.h]
+const GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
+
+#[repr(C)]
+#[derive(Default)]
+struct RseqConfiguration {
+    address: u64,
+    size: u32,
+    signature: u32,
+    flags: u32,
+    padding: u32,
+}
+
+/// Where the kernel keeps the restartable-sequence area of a stopped thread; `None` where it has none.
+pub fn restartable_area(thread: ThreadId) -> Option<u64> {
+    let mut found = RseqConfiguration::default();
+    let size = size_of::<RseqConfiguration>();
+    ptrace(GET_RSEQ_CONFIGURATION, thread, size, &raw mut found as usize).ok()?;
+    (found.address != 0).then_some(found.address)
+}
+
+/// Writes one word into the memory of a stopped thread, through whatever protection it has.
+pub fn poke(thread: ThreadId, address: u64, word: u64) -> io::Result<()> {
+    ptrace(libc::PTRACE_POKEDATA as _, thread, address as usize, word as usize).map(drop)
+}
+
+/// What a system call made by another program came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// What it returned: from -4095 to -1 an error number.
+    pub result: i64,
+    /// The thread it made, which is stopped and traced, by its number here; in its own container it may bear another.
+    pub made: Option<ThreadId>,
+}
+
+/// Makes a stopped thread issue a system call: `cave` is the address of a system-call instruction in its memory.
+///
+/// The registers are changed, and the thread is left stopped at the end of the call. `held_back` gathers signals
+/// that could not be blocked and arrived meanwhile.
+pub fn remote_call(
+    thread: ThreadId,
+    cave: u64,
+    number: libc::c_long,
+    arguments: [u64; 6],
+    held_back: &mut Vec<i32>,
+) -> io::Result<Answer> {
+    set_registers(thread, &registers(thread)?.at(cave).calling(number, arguments))?;
+    let (mut stops, mut new) = (0, None);
+    while stops < 2 {
+        go_on_to_call(thread)?;
+        match report_of(thread)? {
+            Report::SystemCall => stops += 1,
+            Report::Cloned(made) => {
+                if report_of(made)? == Report::Gone {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
+                }
+                new = Some(made);
+            }
+            Report::Signal(signal) => held_back.push(signal),
+            Report::Stopped => {}
+            Report::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+    Ok(Answer { result: registers(thread)?.result(), made: new })
+}
+
+/// Brings a thread from wherever it is stopped to a stop from which the kernel restarts system calls.
+pub fn to_plain_stop(thread: ThreadId, held_back: &mut Vec<i32>) -> io::Result<()> {
+    interrupt(thread)?;
+    loop {
+        go_on(thread, 0)?;
+        match report_of(thread)? {
+            Report::Stopped => return Ok(()),
+            Report::Signal(signal) => held_back.push(signal),
+            Report::Gone => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Report::SystemCall | Report::Cloned(_) => {}
+        }
+    }
+}
+
+/// Whether two processes run in the same memory; `false` where the kernel does not say.
+pub fn same_memory(a: i32, b: i32) -> bool {
+    /// `KCMP_VM`. [Linux, include/uapi/linux/kcmp.h]
+    const MEMORY: libc::c_int = 1;
+    // SAFETY: kcmp takes numbers and touches no memory.
+    unsafe { libc::syscall(libc::SYS_kcmp, a, b, MEMORY, 0, 0) == 0 }
+}
