@@ -98,7 +98,7 @@ pub enum Verb {
     Recolor(RecolorOptions),
     /// Run a program on chosen colors, and keep it there
     #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 -- ./control --rate 1000\n  \
-                      isochrome exec --colors 4-15 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.")]
+                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.")]
     Exec(ExecOptions),
     /// Make a report to read from evidence
     #[command(
@@ -507,10 +507,16 @@ pub struct TraceOptions {
 /// Colors for a program, and where they come from.
 #[derive(Debug, Args)]
 pub struct ChosenColors {
-    /// Colors, such as 0-3
+    /// Colors, such as 0-3, or auto:4 for any four that are free
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
-    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: the one in the runtime folder]
+    /// Nobody else may have these colors where the CPUs share the cache; this is the default
+    #[arg(long, conflicts_with = "group")]
+    pub exclusive: bool,
+    /// Share the colors with all that name the same group
+    #[arg(long, value_name = "NAME")]
+    pub group: Option<String>,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
     /// Cache level that the palette must be of

@@ -1,32 +1,49 @@
-//! From `--colors` and `--palette` to frames: the one place that knows where the color of a frame comes from.
+//! From `--colors` and `--palette` to frames: the one place that knows where the color of a frame comes from, and whose it is.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use isochrome_host::error::HostError;
+use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use isochrome_host::recolor::{Limits, Wanted};
+use isochrome_host::runtime;
 use isochrome_host::sysfs::Sysfs;
+use isochrome_model::machine::CacheLevel;
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
-use isochrome_model::units::{Bytes, Color, FrameNumber, parse_list};
+use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, parse_list};
 
-use crate::args::ChosenColors;
+use crate::args::{By, ChosenColors, Place};
 use crate::files;
-
-/// Where the palette is kept for later commands.
-const SAVED: &str = "/run/isochrome/palette.json";
+use crate::station::Station;
 
 /// Colors asked for, by a palette that holds here and now.
 pub struct Coloring {
     palette: Palette,
+    /// The level whose colors these are.
+    cache: CacheLevel,
+    /// CPUs that the program runs on.
+    cpus: Vec<CpuId>,
+    sharing: Sharing,
+    asked: ledger::Wanted,
     colors: Vec<Color>,
     /// How far to go.
     pub limits: Limits,
 }
 
 impl Coloring {
-    /// What `chosen` asks for; nothing is touched.
-    pub fn of(chosen: &ChosenColors) -> Result<Coloring> {
+    /// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet.
+    pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>) -> Result<Coloring> {
         let sysfs = Sysfs::system();
-        let palette = palette(&sysfs, chosen.palette.as_deref())?;
+        let (machine, _) = sysfs.machine()?;
+        let palette = match &chosen.palette {
+            Some(path) => named_palette(&sysfs, path, &machine.fingerprint())?,
+            None => {
+                let cpu = cpus.last().map(|cpu| cpu.0);
+                let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: None };
+                let station = Station::new(&place)?;
+                station.saved_palette(&place, station.target(&place)?)?.0
+            }
+        };
         if let Some(level) = chosen.level {
             anyhow::ensure!(
                 palette.level == level,
@@ -34,18 +51,43 @@ impl Coloring {
                 palette.level
             );
         }
-        let colors: Vec<Color> = parse_list(chosen.colors.as_deref().unwrap_or_default(), palette.colors)?
-            .into_iter()
-            .map(|color| Color(color as u16))
-            .collect();
-        anyhow::ensure!(!colors.is_empty(), "no colors were given\n  hint: --colors 0-3");
+        let (asked, colors) = asked(chosen.colors.as_deref().unwrap_or_default(), palette.colors)?;
         let available = available(&sysfs)?;
         let memory = chosen.memory.unwrap_or(Bytes(available.0 / 2));
         anyhow::ensure!(
             memory <= available,
             "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
         );
-        Ok(Coloring { palette, colors, limits: Limits { memory, force: chosen.force } })
+        let level = palette.level;
+        let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
+        let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
+        let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
+        let limits = Limits { memory, force: chosen.force };
+        Ok(Coloring { palette, cache, cpus, sharing, asked, colors, limits })
+    }
+
+    /// Enters the colors in the ledger as those of `owner`, in place of `before` where another process had them for it.
+    pub fn grant(&mut self, owner: Owner, before: Option<&Owner>) -> Result<()> {
+        let mut ledger = Ledger::open(&runtime::folder())?;
+        if let Some(before) = before {
+            ledger.release(before)?;
+        }
+        let grant = ledger.grant(GrantRequest {
+            owner,
+            sharing: self.sharing.clone(),
+            cache: &self.cache,
+            color_count: self.palette.colors,
+            cpus: self.cpus.clone(),
+            wanted: self.asked.clone(),
+        })?;
+        self.colors = grant.colors;
+        self.asked = ledger::Wanted::Colors(self.colors.clone());
+        Ok(())
+    }
+
+    /// The colors; none while they are still to be chosen.
+    pub fn colors(&self) -> &[Color] {
+        &self.colors
     }
 
     /// Does `work` with the frames wanted.
@@ -55,24 +97,33 @@ impl Coloring {
     }
 }
 
-fn palette(sysfs: &Sysfs, path: Option<&Path>) -> Result<Palette> {
-    let path = path.unwrap_or(Path::new(SAVED));
+/// A list of colors, or `auto:N`.
+fn asked(text: &str, count: u32) -> Result<(ledger::Wanted, Vec<Color>)> {
+    if let Some(number) = text.strip_prefix("auto:") {
+        let number = number.parse().ok().filter(|number| *number > 0);
+        let number = number.with_context(|| format!("`{text}` names no number of colors\n  hint: --colors auto:4"))?;
+        return Ok((ledger::Wanted::Free(number), Vec::new()));
+    }
+    let colors: Vec<Color> = parse_list(text, count)?.into_iter().map(|color| Color(color as u16)).collect();
+    anyhow::ensure!(
+        !colors.is_empty(),
+        "no colors were given\n  hint: --colors 0-3, or auto:4 for any four that are free"
+    );
+    Ok((ledger::Wanted::Colors(colors.clone()), colors))
+}
+
+/// The palette in a file, if it holds here and now.
+fn named_palette(sysfs: &Sysfs, path: &Path, fingerprint: &str) -> Result<Palette> {
     let shown = path.display();
-    let palette: Palette = files::read_json(path, SCHEMA).with_context(|| {
-        format!(
-            "no palette says which frame has which color\n  hint: isochrome palette -o {shown}, then --palette {shown}"
-        )
-    })?;
+    let palette: Palette = files::read_json(path, SCHEMA)?;
     anyhow::ensure!(
         palette.rule != Rule::Hidden,
         "{shown}: holds no colors of frames, as the kernel hid their numbers\n  hint: as root: isochrome palette -o {shown}"
     );
-    if let Some(fingerprint) = &palette.fingerprint {
-        anyhow::ensure!(
-            *fingerprint == sysfs.machine()?.0.fingerprint(),
-            "{shown}: was measured on another machine\n  hint: isochrome palette -o {shown}"
-        );
-    }
+    anyhow::ensure!(
+        palette.fingerprint.as_ref().is_none_or(|of| of == fingerprint),
+        "{shown}: was measured on another machine\n  hint: isochrome palette -o {shown}"
+    );
     let boot = sysfs.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
     let of_this_boot = palette.boot_id.as_deref() == Some(boot.trim());
     anyhow::ensure!(

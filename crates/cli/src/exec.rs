@@ -10,13 +10,15 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use isochrome_host::doctor::{self, Status};
+use isochrome_host::ledger::Owner;
 use isochrome_host::recolor::RecolorError;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Tally, Watch, family};
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::units::{Ns, parse_list};
+use isochrome_model::units::{CpuId, Ns, parse_list};
 use serde::Serialize;
 
 use crate::args::{ExecOptions, Ready};
@@ -50,8 +52,20 @@ struct Outcome {
 }
 
 pub fn run(options: &ExecOptions) -> Result<Verdict> {
-    let coloring = Coloring::of(&options.colors)?;
     let launch = launch_of(options)?;
+    let cpus = match &launch.cpus {
+        Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
+        None => isochrome_host::setting::allowed_cpus()?,
+    };
+    let mut coloring = Coloring::of(&options.colors, cpus)?;
+    // Refused before the program has begun.
+    let own = Owner::of(std::process::id())?;
+    coloring.grant(own.clone(), None)?;
+    let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
+    let movers: Vec<String> = movers.map(|mover| mover.name).collect();
+    if !movers.is_empty() {
+        eprintln!("isochrome: what may move pages to other colors here: {} (see isochrome doctor)", movers.join(", "));
+    }
     let interval = Duration::from_nanos(options.interval.0);
     anyhow::ensure!(!interval.is_zero(), "an interval of no time\n  hint: --interval 1s");
     let signals = Signals::keep().context("signals cannot be kept")?;
@@ -73,6 +87,10 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
         )
     })?;
     let pid = Pid(child.id() as i32);
+    // One that has ended already needs no colors.
+    if let Ok(owner) = Owner::of(child.id()) {
+        coloring.grant(owner, Some(&own))?;
+    }
     let copier = match (&options.ready, child.stdout.take()) {
         (Ready::Line(text), Some(output)) => Some(pass_on(output, text.clone(), Arc::clone(&ready))),
         _ => None,

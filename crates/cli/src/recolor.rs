@@ -3,8 +3,10 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use isochrome_host::ledger::{Ledger, Owner};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::{self, Report};
+use isochrome_host::runtime;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
@@ -32,10 +34,24 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         }
         return Ok(Verdict::Holds);
     }
-    let coloring = Coloring::of(&options.colors)?;
-    let report = coloring.with(|wanted| {
-        if options.dry_run { recolor::inspect(pid, wanted) } else { recolor::recolor(pid, wanted, &coloring.limits) }
-    })?;
+    // Told before anything is measured for it.
+    pid.check(options.colors.force)?;
+    let mut coloring = Coloring::of(&options.colors, pid.cpus()?)?;
+    let report = if options.dry_run {
+        anyhow::ensure!(
+            !coloring.colors().is_empty(),
+            "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
+        );
+        coloring.with(|wanted| recolor::inspect(pid, wanted))?
+    } else {
+        let owner = Owner::of(pid.0 as u32)?;
+        coloring.grant(owner.clone(), None)?;
+        let outcome = coloring.with(|wanted| recolor::recolor(pid, wanted, &coloring.limits));
+        if outcome.is_err() {
+            Ledger::open(&runtime::folder())?.release(&owner)?;
+        }
+        outcome?
+    };
     if options.json {
         files::print_json(&report)?;
     } else {

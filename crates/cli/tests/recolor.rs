@@ -69,8 +69,15 @@ impl Stage {
         self.folder.path().join(name)
     }
 
-    fn isochrome(&self, verb: &str, colors: &str) -> Command {
+    /// The command, with journals and grants of its own.
+    fn tool(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.env("ISOCHROME_RUNTIME_DIR", self.folder.path());
+        command
+    }
+
+    fn isochrome(&self, verb: &str, colors: &str) -> Command {
+        let mut command = self.tool();
         command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
         command
     }
@@ -87,7 +94,7 @@ impl Stage {
     }
 
     fn repair(&self, pid: u32) -> bool {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        let mut command = self.tool();
         command.args(["recolor", &pid.to_string(), "--repair", "--json"]);
         json(&succeeding(command))["repaired"].as_bool().unwrap()
     }
@@ -296,7 +303,7 @@ fn refusals(stage: &Stage) -> Outcome {
     let mut little = stage.recolor(pid, "3");
     little.args(["--level", "3"]);
     refused(little, "the palette is of level 2");
-    let mut little = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+    let mut little = stage.tool();
     little.args(["recolor", &pid.to_string(), "--colors", "3", "--memory", "64K", "--palette"]);
     little.arg(stage.path("bits.json"));
     refused(little, "pages need color 3");
@@ -314,7 +321,7 @@ fn refusals(stage: &Stage) -> Outcome {
     ] {
         let path = stage.path("other.json");
         fs::write(&path, palette).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        let mut command = stage.tool();
         command.args(["recolor", &pid.to_string(), "--colors", "3", "--palette"]).arg(path);
         refused(command, what);
     }

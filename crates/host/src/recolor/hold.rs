@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RecolorError;
 use super::process::{Pid, status_of};
+use crate::runtime;
 use crate::sys::agent::{CAVE, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
@@ -47,17 +48,9 @@ struct Thread {
     blocked: u64,
 }
 
-/// Where journals are kept: /run/isochrome, or in $XDG_RUNTIME_DIR for who may not write there.
-fn folder() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(own) if !rustix::process::geteuid().is_root() => PathBuf::from(own).join("isochrome"),
-        _ => PathBuf::from("/run/isochrome"),
-    }
-}
-
 impl Journal {
     fn path(pid: Pid) -> PathBuf {
-        folder().join(format!("recolor-{}.json", pid.0))
+        runtime::folder().join(format!("recolor-{}.json", pid.0))
     }
 
     /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
@@ -85,7 +78,7 @@ impl Journal {
         let path = Journal::path(Pid(self.pid));
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        let folder = folder();
+        let folder = runtime::folder();
         fs::create_dir_all(&folder).map_err(failed)?;
         let beside = folder.join(format!("recolor-{}.{}.new", self.pid, std::process::id()));
         // Registers are nobody else's business.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use isochrome_model::units::{Bytes, FrameNumber};
+use isochrome_model::units::{Bytes, CpuId, FrameNumber, parse_list};
 
 use super::RecolorError;
 use crate::sys::memory::page_bytes;
@@ -171,6 +171,13 @@ impl Pid {
     /// What /proc/PID/status says of `key`; empty where it does not.
     pub fn status(self, key: &str) -> Result<String, RecolorError> {
         Ok(status_of(&self.text("status")?, key).to_owned())
+    }
+
+    /// CPUs that its first thread may run on.
+    pub fn cpus(self) -> Result<Vec<CpuId>, RecolorError> {
+        let list = parse_list(&self.status("Cpus_allowed_list")?, u32::MAX);
+        let list = list.map_err(|_| RecolorError::Malformed { path: self.path("status") })?;
+        Ok(list.into_iter().map(CpuId).collect())
     }
 
     /// Its mappings.
