@@ -1,6 +1,6 @@
 //! Other frames for the pages of a process that runs: contents, addresses and mappings stay, colors change.
 //!
-//! The process is held still and parked ([`hold`]); a helper thread made inside it then works off a table on its own
+//! The process is held still and parked (`hold`); a helper thread made inside it then works off a table on its own
 //! ([`agent`]). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
 //! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`] says how a page gets its frame.
 //!

@@ -36,7 +36,25 @@ const WORDS: usize = size_of::<libc::user_regs_struct>() / 8;
 
 /// General registers of a stopped thread, in the kernel's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
 pub struct Registers([u64; WORDS]);
+
+impl From<Registers> for Vec<u64> {
+    fn from(registers: Registers) -> Vec<u64> {
+        registers.0.to_vec()
+    }
+}
+
+impl TryFrom<Vec<u64>> for Registers {
+    type Error = String;
+
+    fn try_from(words: Vec<u64>) -> Result<Registers, String> {
+        words
+            .try_into()
+            .map(Registers)
+            .map_err(|words: Vec<u64>| format!("{} words are no {WORDS} registers", words.len()))
+    }
+}
 
 /// Places of registers among the words of `struct user_regs_struct`.
 #[cfg(target_arch = "x86_64")]
