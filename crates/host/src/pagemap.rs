@@ -19,18 +19,34 @@ const PRESENT: u64 = 1 << 63;
 /// Entries read at once.
 const CHUNK: u64 = 1 << 15;
 
-/// Frame of a present page; `None` when the kernel hides it: frame numbers read as zero without CAP_SYS_ADMIN.
-fn frame_of(entry: u64) -> Option<FrameNumber> {
-    (entry & FRAME_BITS != 0).then_some(FrameNumber(entry & FRAME_BITS))
+/// What the kernel says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageEntry(u64);
+
+impl PageEntry {
+    /// Whether a frame is behind it.
+    pub fn is_resident(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+
+    /// The frame of a resident page; `None` also when the kernel hides it: frame numbers read as zero without CAP_SYS_ADMIN.
+    pub fn frame(self) -> Option<FrameNumber> {
+        (self.is_resident() && self.0 & FRAME_BITS != 0).then_some(FrameNumber(self.0 & FRAME_BITS))
+    }
+
+    /// Whether the page is one of a file or of shared memory, not a private copy.
+    pub fn of_file(self) -> bool {
+        self.0 & FILE_OR_SHARED != 0
+    }
 }
 
 /// Entries of `pagemap` for `count` pages from page number `first` on.
-fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<u64>> {
+pub fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<PageEntry>> {
     let mut bytes = vec![0u8; count * 8];
     pagemap.read_exact_at(&mut bytes, first * 8)?;
     Ok(bytes
         .chunks_exact(8)
-        .map(|entry| u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes")))
+        .map(|entry| PageEntry(u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes"))))
         .collect())
 }
 
@@ -40,8 +56,8 @@ pub fn resident(pagemap: &File, pages: Range<u64>, found: &mut Vec<ResidentPage>
     while first < pages.end {
         let count = CHUNK.min(pages.end - first);
         for (page, entry) in (first..).zip(entries(pagemap, first, count as usize)?) {
-            if entry & PRESENT != 0 {
-                found.push(ResidentPage { page, frame: frame_of(entry), anonymous: entry & FILE_OR_SHARED == 0 });
+            if entry.is_resident() {
+                found.push(ResidentPage { page, frame: entry.frame(), anonymous: !entry.of_file() });
             }
         }
         first += count;
@@ -54,7 +70,7 @@ pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
     let first = (arena.address() / page_bytes() + pages.start) as u64;
     let read = File::open("/proc/self/pagemap").and_then(|pagemap| entries(&pagemap, first, pages.len()));
     match read {
-        Ok(entries) => entries.into_iter().map(|entry| frame_of(entry).filter(|_| entry & PRESENT != 0)).collect(),
+        Ok(entries) => entries.into_iter().map(PageEntry::frame).collect(),
         Err(_) => vec![None; pages.len()],
     }
 }

@@ -18,14 +18,14 @@ use std::sync::OnceLock;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
 
-use crate::pagemap;
+use crate::pagemap::{self, PageEntry};
 use crate::sys::agent::{self, DONE, Entry, RUN, Table, Way};
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::userfault;
 
 pub use hold::repair;
 use hold::{Hold, Journal};
-use process::{PageEntry, PageMap, Pid, Protection, Region};
+use process::{PageMap, Pid, Protection, Region};
 
 /// Why a process was not recolored.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use isochrome_model::units::{Bytes, CpuId, FrameNumber, parse_list};
+use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 use super::RecolorError;
+use crate::pagemap::{self, PageEntry};
 use crate::sys::memory::page_bytes;
 use crate::sys::trace;
 
@@ -126,24 +127,6 @@ fn fixed_by(flag: &str) -> Option<&'static str> {
 
 /// Memory of a device.
 pub const DEVICE: &str = "is memory of a device";
-
-/// An entry of /proc/PID/pagemap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageEntry(u64);
-
-impl PageEntry {
-    /// The frame of a resident page.
-    pub fn frame(self) -> Option<FrameNumber> {
-        const PRESENT: u64 = 1 << 63;
-        const FRAME: u64 = (1 << 55) - 1;
-        (self.0 & PRESENT != 0).then_some(FrameNumber(self.0 & FRAME))
-    }
-
-    /// Whether the page is one of a file or of shared memory, not a private copy.
-    pub fn of_file(self) -> bool {
-        self.0 >> 61 & 1 == 1
-    }
-}
 
 impl Pid {
     fn path(self, file: &str) -> PathBuf {
@@ -361,16 +344,12 @@ impl PageMap {
     ///
     /// Fails where the kernel hides frame numbers.
     pub fn entries(&self, address: u64, pages: usize) -> Result<Vec<PageEntry>, RecolorError> {
-        let mut bytes = vec![0; pages * 8];
-        self.file.read_exact_at(&mut bytes, address / page_bytes() as u64 * 8).map_err(self.pid.failed("pagemap"))?;
-        let entries: Vec<PageEntry> = bytes
-            .chunks_exact(8)
-            .map(|entry| PageEntry(u64::from_ne_bytes(entry.try_into().expect("chunks of eight bytes"))))
-            .collect();
-        match entries.iter().find_map(|entry| entry.frame()) {
-            Some(FrameNumber(0)) => Err(RecolorError::FramesHidden),
-            _ => Ok(entries),
+        let first = address / page_bytes() as u64;
+        let entries = pagemap::entries(&self.file, first, pages).map_err(self.pid.failed("pagemap"))?;
+        if entries.iter().any(|entry| entry.is_resident() && entry.frame().is_none()) {
+            return Err(RecolorError::FramesHidden);
         }
+        Ok(entries)
     }
 }
 
