@@ -47,6 +47,8 @@ struct Outcome {
     ready_ns: Option<u64>,
     #[serde(flatten)]
     tally: Tally,
+    /// What of this machine may move pages to other colors.
+    movers: Vec<String>,
     /// What went wrong, each once.
     errors: Vec<String>,
 }
@@ -61,11 +63,6 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
     // Refused before the program has begun.
     let own = Owner::of(std::process::id())?;
     coloring.grant(own.clone(), None)?;
-    let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
-    let movers: Vec<String> = movers.map(|mover| mover.name).collect();
-    if !movers.is_empty() {
-        eprintln!("isochrome: what may move pages to other colors here: {} (see isochrome doctor)", movers.join(", "));
-    }
     let interval = Duration::from_nanos(options.interval.0);
     anyhow::ensure!(!interval.is_zero(), "an interval of no time\n  hint: --interval 1s");
     let signals = Signals::keep().context("signals cannot be kept")?;
@@ -101,7 +98,9 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
 
     let mut waiting = Waiting::new(&options.ready, ready);
     let mut watch = Watch::default();
-    let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), errors: Vec::new() };
+    let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
+    let movers = movers.map(|mover| mover.name).collect();
+    let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), movers, errors: Vec::new() };
     let (mut refused, mut told) = (None, false);
     let mut next = Instant::now();
     let end = loop {
@@ -292,6 +291,12 @@ fn text(outcome: &Outcome) -> String {
             pause_ns_max as f64 / 1e6
         ),
     };
+    if !outcome.movers.is_empty() {
+        text.push_str(&format!(
+            "isochrome: what may move pages to other colors here: {} (isochrome doctor tells more)\n",
+            outcome.movers.join(", ")
+        ));
+    }
     for error in &outcome.errors {
         text.push_str(&format!("isochrome: {error}\n"));
     }
