@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
+use isochrome_model::export::Target;
 use isochrome_model::plan::{Method, Objective};
 use isochrome_model::taskset::RefillChoice;
 use isochrome_model::units::{Bytes, Ns, ParseError};
@@ -90,6 +91,12 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
                       isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
+    /// Say a plan in the words of another system: resctrl, oci, xen, jailhouse, bao, pqos, systemd, palloc
+    #[command(
+        after_help = "Examples:\n  isochrome export resctrl plan.json --ways 16 | sh -s control=4711\n  isochrome export xen plan.json -o guests\n  \
+                      isochrome export oci plan.json --ways 20 --least-ways 2 --cache-id 0"
+    )]
+    Export(ExportOptions),
     /// Move the pages of a program that runs onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
@@ -482,6 +489,41 @@ pub struct AnalyzeOptions {
     /// Draw here what every core runs after a common release
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Options of `export`.
+#[derive(Debug, Args)]
+pub struct ExportOptions {
+    /// To whom: resctrl, oci, jailhouse, pqos (cache ways); xen, bao, palloc (page colors); systemd (either)
+    #[arg(value_name = "SYSTEM")]
+    pub target: Target,
+    /// The plan, as `isochrome plan -o` writes it; `-` for standard input
+    #[arg(value_name = "PLAN")]
+    pub plan: PathBuf,
+    /// Cache level that is divided
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub level: u8,
+    /// Partitions of one cache [default: as many as it has ways; the highest in the plan where it is divided by colors]
+    #[arg(long, value_name = "N")]
+    pub partitions: Option<u32>,
+    /// Number of the cache that serves each core of the plan, in order; one for all if one is given
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    pub cache_id: String,
+    /// Ways of the cache [default: what resctrl of this machine says]
+    #[arg(long, value_name = "N")]
+    pub ways: Option<u32>,
+    /// Fewest ways that a mask may have (resctrl: min_cbm_bits)
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "ways")]
+    pub least_ways: u32,
+    /// Masks may have gaps (resctrl: sparse_masks)
+    #[arg(long, requires = "ways")]
+    pub sparse: bool,
+    /// Classes of service, the default one included (resctrl: num_closids)
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "ways")]
+    pub classes: u32,
+    /// Write the files into this folder instead of printing them
+    #[arg(short, long, value_name = "FOLDER")]
+    pub output: Option<PathBuf>,
 }
 
 /// Options of `trace`.

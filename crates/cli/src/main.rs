@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod evidence;
 mod exec;
+mod export;
 mod files;
 mod manual;
 mod map;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
             Verb::Recolor(options) => recolor::run(&options),
+            Verb::Export(options) => export::run(&options),
             Verb::Exec(options) => exec::run(&options),
             Verb::Report(options) => report::run(&options),
             Verb::Man(options) => manual::pages(&options),

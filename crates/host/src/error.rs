@@ -365,6 +365,44 @@ pub enum HostError {
         /// Colors tested.
         tested: usize,
     },
+    /// There is no resctrl to be used.
+    #[error(
+        "{path}: {source}\n  hint: mount -t resctrl resctrl /sys/fs/resctrl; where that fails, this machine does not divide its caches by ways: use colors"
+    )]
+    ResctrlAbsent {
+        /// Where it should be mounted.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Caches of this level are not divided by ways.
+    #[error(
+        "resctrl does not divide caches of level {level} here\n  hint: `ls /sys/fs/resctrl/info` says which it does; those split into code and data (mount option cdp) are not supported"
+    )]
+    ResctrlLevel {
+        /// Which.
+        level: u8,
+    },
+    /// Groups of an earlier run are still there.
+    #[error(
+        "resctrl has a group {group} that an earlier run has made\n  hint: if none is running: rmdir /sys/fs/resctrl/{group}"
+    )]
+    ResctrlLeft {
+        /// Its name.
+        group: String,
+    },
+    /// The kernel refused a change.
+    #[error("resctrl: {what}: {source}{}\n  hint: {hint}", if said.is_empty() || said == "ok" { String::new() } else { format!(" ({said})") })]
+    Resctrl {
+        /// What was being done.
+        what: String,
+        /// `info/last_cmd_status`.
+        said: String,
+        /// What the call returned.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
     /// The CPUs this thread may run on could not be learned.
     #[error(
         "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"

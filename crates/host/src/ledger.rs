@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::HostError;
 use crate::resident;
 use crate::runtime;
-use crate::sysfs::Sysfs;
 
 /// Version of the file.
 const SCHEMA: &str = "isochrome-ledger/1";
@@ -136,7 +135,7 @@ impl Ledger {
         let lock = lock.map_err(|source| HostError::Unwritable { path: lock_path.clone(), source })?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|error| HostError::Unwritable { path: lock_path, source: error.into() })?;
-        Ok(Ledger { path: folder.join(FILE), boot_id: boot_id(), _lock: lock, grants: grants_in(folder)? })
+        Ok(Ledger { path: folder.join(FILE), boot_id: runtime::boot_id(), _lock: lock, grants: grants_in(folder)? })
     }
 
     /// All grants, in the order given.
@@ -228,14 +227,10 @@ impl Ledger {
 /// The grants written in the ledger in `folder` whose owners are alive: to look at, without waiting for whoever has it open and without
 /// the right to change it.
 pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
-    let boot_id = boot_id();
+    let boot_id = runtime::boot_id();
     let written =
         read(&folder.join(FILE))?.filter(|book| book.boot_id == boot_id).map_or(Vec::new(), |book| book.grants);
     Ok(written.into_iter().filter(|grant| grant.owner.is_alive()).collect())
-}
-
-fn boot_id() -> String {
-    Sysfs::system().text("proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// The book at `path`; `None` where there is none yet.
@@ -271,6 +266,7 @@ fn names<'a>(grants: impl Iterator<Item = &'a Grant>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sysfs::Sysfs;
     use std::process::{Child, Command};
 
     use isochrome_model::geometry::Geometry;

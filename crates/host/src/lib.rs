@@ -15,6 +15,7 @@ pub mod pool;
 pub mod probe;
 pub mod recolor;
 pub mod record;
+pub mod resctrl;
 pub mod resident;
 pub mod runtime;
 pub mod setting;

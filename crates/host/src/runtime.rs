@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::error::HostError;
+use crate::sysfs::Sysfs;
 
 /// `$ISOCHROME_RUNTIME_DIR`, else /run/isochrome for root and `$XDG_RUNTIME_DIR/isochrome` for others; for those without one,
 /// /run/isochrome as well, which they may read.
@@ -43,6 +44,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
         let _ = fs::remove_file(&beside);
         unwritable(path, source)
     })
+}
+
+/// What the kernel calls this boot; empty where it does not say.
+pub fn boot_id() -> String {
+    Sysfs::system().text("proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 fn unwritable(path: &Path, source: io::Error) -> HostError {

@@ -7,6 +7,7 @@
 pub mod analysis;
 pub mod evidence;
 pub mod experiment;
+pub mod export;
 pub mod flood;
 pub mod geometry;
 pub mod gf2;

@@ -200,6 +200,13 @@ pub struct TaskPlan {
     pub deadline_ns: u64,
 }
 
+impl UnknownName {
+    /// `text` is none of the `known`, as a name of `what` has to be.
+    pub(crate) fn new(what: &'static str, text: &str, known: String) -> UnknownName {
+        UnknownName { what, text: text.to_owned(), known }
+    }
+}
+
 /// Why there cannot be a plan at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {

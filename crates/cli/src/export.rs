@@ -1,0 +1,73 @@
+//! `isochrome export`: a plan in the words of other systems.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use isochrome_host::resctrl::{self, Mounted};
+use isochrome_model::export::ways::WayRules;
+use isochrome_model::export::{Cache, File, Target, write};
+use isochrome_model::plan::Plan;
+use isochrome_model::units::parse_list;
+
+use crate::args::ExportOptions;
+use crate::{Verdict, files};
+
+/// Where resctrl is mounted.
+const RESCTRL: &str = "/sys/fs/resctrl";
+
+/// `isochrome export`.
+pub fn run(options: &ExportOptions) -> Result<Verdict> {
+    let shown = options.plan.display();
+    let plan: Plan = serde_json::from_str(&files::read(&options.plan)?)
+        .with_context(|| format!("{shown}: not a plan\n  hint: isochrome plan TASKS -o plan.json"))?;
+    let ids = parse_list(&options.cache_id).context("--cache-id")?;
+    let ways = rules(options)?;
+    let highest = plan.cores.iter().flat_map(|core| &core.tasks).flat_map(|task| &task.partitions).max();
+    let partitions = match (options.partitions, &ways) {
+        (Some(partitions), _) => partitions,
+        // A partition for each way, unless told otherwise.
+        (None, Some(ways)) => ways.count,
+        (None, None) => highest.copied().unwrap_or(1),
+    };
+    let cache = Cache { level: options.level, ids, ways };
+    let files = write(&plan, options.target, &cache, partitions, &Default::default())?;
+    match &options.output {
+        Some(folder) => save(&files, folder)?,
+        None => files::print(&together(&files))?,
+    }
+    Ok(Verdict::Holds)
+}
+
+/// What masks the cache takes: as told, else as this machine says where the target is its own resctrl.
+fn rules(options: &ExportOptions) -> Result<Option<WayRules>> {
+    if let Some(count) = options.ways {
+        return Ok(Some(WayRules { count, least: options.least_ways, sparse: options.sparse, classes: options.classes }));
+    }
+    let takes_ways = matches!(options.target, Target::Resctrl | Target::Oci | Target::Pqos | Target::Jailhouse);
+    if !takes_ways || !Path::new(RESCTRL).join("schemata").exists() {
+        return Ok(None);
+    }
+    let rules = resctrl::rules(&Mounted::at(Path::new(RESCTRL))?, options.level)?;
+    Ok(Some(rules))
+}
+
+fn save(files: &[File], folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    for file in files {
+        let path = folder.join(&file.name);
+        files::write(&path, &file.text)?;
+        eprintln!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// One file as it is; several as `head` shows them.
+fn together(files: &[File]) -> String {
+    match files {
+        [file] => file.text.clone(),
+        files => {
+            let shown: Vec<String> = files.iter().map(|file| format!("==> {} <==\n{}", file.name, file.text)).collect();
+            shown.join("\n")
+        }
+    }
+}

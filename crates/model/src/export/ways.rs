@@ -1,0 +1,285 @@
+//! Partitions as ways of a cache, in masks that a processor takes.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+
+/// What masks of ways a cache takes: resctrl's `info/L3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WayRules {
+    /// Ways of the cache; at most 64. `cbm_mask`
+    pub count: u32,
+    /// Fewest ways of a mask. `min_cbm_bits`
+    pub least: u32,
+    /// Whether masks may have gaps. `sparse_masks`
+    pub sparse: bool,
+    /// Classes of service, the default one included. `num_closids`
+    pub classes: u32,
+}
+
+/// The ways of every task, and of everybody else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrangement {
+    /// Mask of ways of each task; `[position of the core][position of the task]`, as in the plan.
+    pub tasks: Vec<Vec<u64>>,
+    /// Mask of the ways that no task uses, for everything else that runs; for every core of the plan, the same for all where they share
+    /// the cache.
+    pub others: Vec<u64>,
+}
+
+/// Why partitions cannot be ways of this cache.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaysError {
+    /// The ways cannot be dealt out evenly.
+    #[error(
+        "{ways} ways are not a multiple of {partitions} partitions\n  hint: plan with a number of partitions that divides {ways}"
+    )]
+    Uneven {
+        /// Ways of the cache.
+        ways: u32,
+        /// Partitions of the plan.
+        partitions: u32,
+    },
+    /// Nothing is left for the rest of the system.
+    #[error(
+        "the tasks use {used} of {ways} ways on CPU {cpu}, and everything else that runs needs at least {least}\n  hint: plan with fewer partitions: --partitions"
+    )]
+    NoneLeft {
+        /// Where.
+        cpu: u32,
+        /// Ways used.
+        used: u32,
+        /// Ways of the cache.
+        ways: u32,
+        /// Ways that a mask must have.
+        least: u32,
+    },
+    /// A task has too few.
+    #[error("task `{task}` has {has} ways, and this cache takes no mask of fewer than {least}\n  hint: plan with fewer, larger partitions")]
+    TooFew {
+        /// Which.
+        task: String,
+        /// Ways it has.
+        has: u32,
+        /// Ways that a mask must have.
+        least: u32,
+    },
+    /// No order of the ways makes all masks runs.
+    #[error(
+        "in no order of the ways are the partitions of every task on CPU {cpu} a run without gaps, and this cache takes no others\n  hint: `isochrome plan --method bfd` shares no partitions, which always fits"
+    )]
+    Gaps {
+        /// Where.
+        cpu: u32,
+    },
+    /// More ways than a mask has bits.
+    #[error("{ways} ways are more than the 64 of a mask, or none")]
+    Count {
+        /// How many.
+        ways: u32,
+    },
+    /// More different masks than classes.
+    #[error("{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions: `isochrome plan --objective partitions`")]
+    Classes {
+        /// Needed, the default included.
+        wanted: usize,
+        /// Available.
+        classes: u32,
+    },
+}
+
+/// Steps of the search for an order; beyond these it counts as not found.
+const STEPS_MAX: u32 = 1_000_000;
+
+/// Ways for the tasks of a plan with `partitions` partitions per cache, such that every mask is one that the cache takes.
+///
+/// Partitions that different tasks use together stay together: partitions are only renumbered, the same for all tasks of a cache. Where
+/// masks may have no gaps, an order is searched in which each task's partitions are consecutive (the consecutive-ones property). Cores with disjoint partitions
+/// share a cache; where cores use the same ones, each has its own.
+///
+/// Fails with [`WaysError`].
+pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrangement, WaysError> {
+    if !(1..=64).contains(&rules.count) {
+        return Err(WaysError::Count { ways: rules.count });
+    }
+    if partitions == 0 || !rules.count.is_multiple_of(partitions) {
+        return Err(WaysError::Uneven { ways: rules.count, partitions });
+    }
+    let each = rules.count / partitions;
+    let shared = is_shared(plan);
+    let mut next = 0;
+    let mut arrangement = Arrangement { tasks: Vec::new(), others: Vec::new() };
+    for core in &plan.cores {
+        if !shared {
+            next = 0;
+        }
+        let sets: Vec<&[u32]> = core.tasks.iter().map(|task| task.partitions.as_slice()).collect();
+        let order = if rules.sparse { Some(in_use(&sets)) } else { consecutive(&sets) };
+        let order = order.ok_or(WaysError::Gaps { cpu: core.cpu })?;
+        let position: BTreeMap<u32, u32> = order.into_iter().zip(next..).collect();
+        next += position.len() as u32;
+        if next * each + rules.least.max(1) > rules.count {
+            return Err(WaysError::NoneLeft {
+                cpu: core.cpu,
+                used: (next * each).min(rules.count),
+                ways: rules.count,
+                least: rules.least.max(1),
+            });
+        }
+        let run = |partition: &u32| ones(each) << (position[partition] * each);
+        let masks: Vec<u64> = sets.iter().map(|set| set.iter().map(run).fold(0, |mask, ways| mask | ways)).collect();
+        for (task, mask) in core.tasks.iter().zip(&masks) {
+            if mask.count_ones() < rules.least.max(1) {
+                return Err(WaysError::TooFew { task: task.name.clone(), has: mask.count_ones(), least: rules.least.max(1) });
+            }
+        }
+        arrangement.tasks.push(masks);
+        arrangement.others.push(ones(rules.count) & !ones(next * each));
+    }
+    if shared {
+        let rest = ones(rules.count) & !ones(next * each);
+        arrangement.others.fill(rest);
+    }
+    let wanted = 1 + groups(plan, &arrangement).len();
+    if wanted > rules.classes as usize {
+        return Err(WaysError::Classes { wanted, classes: rules.classes });
+    }
+    Ok(arrangement)
+}
+
+/// Whether the cores of the plan share one cache: their partitions are disjoint.
+fn is_shared(plan: &Plan) -> bool {
+    let mut all: Vec<u32> = plan.cores.iter().flat_map(|core| core.partitions.iter().copied()).collect();
+    all.sort_unstable();
+    all.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+/// Tasks with the same ways of the same core need one class: `(position of the core, mask)` and the positions of its tasks.
+pub fn groups(plan: &Plan, arrangement: &Arrangement) -> BTreeMap<(usize, u64), Vec<usize>> {
+    let mut groups: BTreeMap<(usize, u64), Vec<usize>> = BTreeMap::new();
+    for (core, masks) in arrangement.tasks.iter().enumerate().take(plan.cores.len()) {
+        for (task, mask) in masks.iter().enumerate() {
+            groups.entry((core, *mask)).or_default().push(task);
+        }
+    }
+    groups
+}
+
+/// The lowest `count` bits.
+fn ones(count: u32) -> u64 {
+    1u64.checked_shl(count).map_or(u64::MAX, |bit| bit - 1)
+}
+
+fn in_use(sets: &[&[u32]]) -> Vec<u32> {
+    let mut used: Vec<u32> = sets.concat();
+    used.sort_unstable();
+    used.dedup();
+    used
+}
+
+/// An order of all partitions in which each set is a run.
+///
+/// Partitions that are in the same sets stay side by side, so an order of these types is searched depth first: a set that has begun
+/// must go on until it is complete.
+fn consecutive(sets: &[&[u32]]) -> Option<Vec<u32>> {
+    let mut types: BTreeMap<Vec<usize>, Vec<u32>> = BTreeMap::new();
+    for partition in in_use(sets) {
+        let of = sets.iter().enumerate().filter(|(_, set)| set.contains(&partition)).map(|(at, _)| at).collect();
+        types.entry(of).or_default().push(partition);
+    }
+    let types: Vec<(Vec<usize>, Vec<u32>)> = types.into_iter().collect();
+    // Types of each set that are still to come.
+    let mut left = vec![0; sets.len()];
+    types.iter().flat_map(|(of, _)| of).for_each(|set| left[*set] += 1);
+    let total = left.clone();
+    let mut order = Vec::with_capacity(types.len());
+    let mut steps = 0;
+    extend(&types, &total, &mut left, &mut order, &mut steps)
+        .then(|| order.iter().flat_map(|at: &usize| types[*at].1.iter().copied()).collect())
+}
+
+fn extend(
+    types: &[(Vec<usize>, Vec<u32>)],
+    total: &[usize],
+    left: &mut [usize],
+    order: &mut Vec<usize>,
+    steps: &mut u32,
+) -> bool {
+    if order.len() == types.len() {
+        return true;
+    }
+    let open: Vec<usize> = (0..left.len()).filter(|set| left[*set] > 0 && left[*set] < total[*set]).collect();
+    for next in 0..types.len() {
+        *steps += 1;
+        if *steps > STEPS_MAX {
+            return false;
+        }
+        if order.contains(&next) || !open.iter().all(|set| types[next].0.contains(set)) {
+            continue;
+        }
+        order.push(next);
+        types[next].0.iter().for_each(|set| left[*set] -= 1);
+        if extend(types, total, left, order, steps) {
+            return true;
+        }
+        types[next].0.iter().for_each(|set| left[*set] += 1);
+        order.pop();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn is_run(order: &[u32], set: &[u32]) -> bool {
+        let mut at: Vec<usize> = set.iter().map(|p| order.iter().position(|o| o == p).unwrap()).collect();
+        at.sort_unstable();
+        at.windows(2).all(|pair| pair[0] + 1 == pair[1])
+    }
+
+    #[test]
+    fn sets_that_overlap_in_a_chain_are_put_in_order() {
+        let sets: [&[u32]; 3] = [&[1, 5], &[5, 2], &[2, 9, 4]];
+        let order = consecutive(&sets).unwrap();
+        assert!(sets.iter().all(|set| is_run(&order, set)), "{order:?}");
+    }
+
+    #[test]
+    fn three_sets_that_meet_in_pairs_have_no_order() {
+        // The triangle: each pair of sets shares one partition, so every set would have to lie between the two others.
+        assert_eq!(consecutive(&[&[1, 2], &[2, 3], &[3, 1]]), None);
+    }
+
+    /// All orders tried.
+    fn has_order(sets: &[&[u32]], rest: &mut Vec<u32>, order: &mut Vec<u32>) -> bool {
+        if rest.is_empty() {
+            return sets.iter().all(|set| is_run(order, set));
+        }
+        (0..rest.len()).any(|at| {
+            let next = rest.remove(at);
+            order.push(next);
+            let found = has_order(sets, rest, order);
+            order.pop();
+            rest.insert(at, next);
+            found
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn an_order_is_found_whenever_there_is_one(masks in prop::collection::vec(1u32..64, 1..5)) {
+            let sets: Vec<Vec<u32>> = masks.iter().map(|mask| (0..6).filter(|bit| mask >> bit & 1 == 1).collect()).collect();
+            let sets: Vec<&[u32]> = sets.iter().map(Vec::as_slice).collect();
+            let exists = has_order(&sets, &mut in_use(&sets), &mut Vec::new());
+            match consecutive(&sets) {
+                Some(order) => prop_assert!(exists && sets.iter().all(|set| is_run(&order, set))),
+                None => prop_assert!(!exists),
+            }
+        }
+    }
+}
