@@ -56,7 +56,7 @@ pub enum Verb {
     /// Measure what a cache flood costs a task, with and without colors of its own
     #[command(
         after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json"
+                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json"
     )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
@@ -312,6 +312,8 @@ pub enum BenchKernel {
     },
     /// What conflicts of a buffer's pages cost: walks over it, balanced, random and conflicting
     Conflicts(ConflictsOptions),
+    /// What a pre-emption costs through the cache, against the size of the working set
+    Crpd(CrpdOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -341,6 +343,35 @@ pub struct ConflictsOptions {
     /// Write the evidence here, for `isochrome report`
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+}
+
+/// Options of `bench crpd`.
+#[derive(Debug, Args)]
+pub struct CrpdOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Colors of the working set [default: the first half]
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
+    /// Working sets from this to 130 percent of these colors, in steps of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]
+    pub step: u32,
+    /// Blocks of each size, walk and condition
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Pre-emptions of each kind in a block
+    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub jobs: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the evidence here, for `isochrome report`
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write every pre-emption here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub raw: Option<PathBuf>,
 }
 
 /// Element type of the filter.
@@ -500,9 +531,9 @@ pub struct ExportOptions {
     /// The plan, as `isochrome plan -o` writes it; `-` for standard input
     #[arg(value_name = "PLAN")]
     pub plan: PathBuf,
-    /// Cache level that is divided
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub level: u8,
+    /// Cache level that is divided [default: that of the plan, or 3]
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
     /// Partitions of one cache [default: as many as it has ways; the highest in the plan where it is divided by colors]
     #[arg(long, value_name = "N")]
     pub partitions: Option<u32>,

@@ -39,6 +39,7 @@ pub fn of(
         palette,
         experiments,
         conflicts: Vec::new(),
+        crpd: Vec::new(),
         warnings,
         raw: raw.to_vec(),
     }

@@ -12,6 +12,9 @@ use isochrome_model::units::parse_list;
 use crate::args::ExportOptions;
 use crate::{Verdict, files};
 
+/// Numbers of caches are below this.
+const CACHES_MAX: u32 = 1 << 16;
+
 /// Where resctrl is mounted.
 const RESCTRL: &str = "/sys/fs/resctrl";
 
@@ -20,8 +23,9 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     let shown = options.plan.display();
     let plan: Plan = serde_json::from_str(&files::read(&options.plan)?)
         .with_context(|| format!("{shown}: not a plan\n  hint: isochrome plan TASKS -o plan.json"))?;
-    let ids = parse_list(&options.cache_id).context("--cache-id")?;
-    let ways = rules(options)?;
+    let ids = parse_list(&options.cache_id, CACHES_MAX).context("--cache-id")?;
+    let level = options.level.or(plan.programs.as_ref().map(|programs| programs.level)).unwrap_or(3);
+    let ways = rules(options, level)?;
     let highest = plan.cores.iter().flat_map(|core| &core.tasks).flat_map(|task| &task.partitions).max();
     let partitions = match (options.partitions, &ways) {
         (Some(partitions), _) => partitions,
@@ -29,8 +33,8 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
         (None, Some(ways)) => ways.count,
         (None, None) => highest.copied().unwrap_or(1),
     };
-    let cache = Cache { level: options.level, ids, ways };
-    let files = write(&plan, options.target, &cache, partitions, &Default::default())?;
+    let cache = Cache { level, ids, ways };
+    let files = write(&plan, options.target, &cache, partitions)?;
     match &options.output {
         Some(folder) => save(&files, folder)?,
         None => files::print(&together(&files))?,
@@ -39,15 +43,20 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
 }
 
 /// What masks the cache takes: as told, else as this machine says where the target is its own resctrl.
-fn rules(options: &ExportOptions) -> Result<Option<WayRules>> {
+fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
     if let Some(count) = options.ways {
-        return Ok(Some(WayRules { count, least: options.least_ways, sparse: options.sparse, classes: options.classes }));
+        return Ok(Some(WayRules {
+            count,
+            least: options.least_ways,
+            sparse: options.sparse,
+            classes: options.classes,
+        }));
     }
     let takes_ways = matches!(options.target, Target::Resctrl | Target::Oci | Target::Pqos | Target::Jailhouse);
     if !takes_ways || !Path::new(RESCTRL).join("schemata").exists() {
         return Ok(None);
     }
-    let rules = resctrl::rules(&Mounted::at(Path::new(RESCTRL))?, options.level)?;
+    let rules = resctrl::rules(&Mounted::at(Path::new(RESCTRL))?, level)?;
     Ok(Some(rules))
 }
 

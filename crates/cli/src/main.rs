@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod coloring;
 mod conflicts;
+mod crpd;
 mod demo;
 mod doctor;
 mod evidence;

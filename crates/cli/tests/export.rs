@@ -17,7 +17,10 @@ const PLAN: &str = r#"{
     { "cpu": 1, "partitions": [4, 5, 6, 7, 8], "utilization": 0.6,
       "tasks": [{ "name": "b", "partitions": [4, 6], "response_ns": 4, "deadline_ns": 5 },
                 { "name": "c", "partitions": [5, 6, 8, 7], "response_ns": 4, "deadline_ns": 5 }] }
-  ]
+  ],
+  "programs": { "cpus": [0, 1], "level": 3, "method": "ways", "tasks": [
+    { "name": "a 'task'; $(rm) % \\", "command": ["/bin/echo", "100 %", "$HOME", "say \"it\"", "back\\slash", ""], "period_ns": 5 },
+    { "name": "b", "command": ["/bin/true"], "period_ns": 5 }, { "name": "c", "command": ["/bin/true", "-x"], "period_ns": 5 }] }
 }"#;
 const ODD_NAME: &str = r"a 'task'; $(rm) % \";
 
@@ -109,7 +112,6 @@ fn partitions_of_several_ways_and_the_least_mask_are_kept() {
         (&["xen", "--partitions", "7"], "partition 8"),
         (&["jailhouse", "--ways", "16", "--level", "2"], "level 2"),
         (&["oci", "--ways", "16", "--partitions", "0"], "partition"),
-        (&["systemd"], "command"),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let output = export(folder.path(), arguments);
@@ -152,7 +154,10 @@ fn fragments_for_oci_are_json_and_carry_the_mask() {
 fn guests_get_the_colors_of_their_core() {
     let xen = exported(&["xen"]);
     assert!(xen["cpu0.cfg"].contains("llc_colors = [\"0-2\"]\n"), "{xen:?}");
-    assert!(xen["cpu1.cfg"].contains("llc_colors = [\"3-7\"]\n") && xen["cpu1.cfg"].contains("cpus = \"1\""), "{xen:?}");
+    assert!(
+        xen["cpu1.cfg"].contains("llc_colors = [\"3-7\"]\n") && xen["cpu1.cfg"].contains("cpus = \"1\""),
+        "{xen:?}"
+    );
     let script = &exported(&["palloc"])["palloc.sh"];
     let root = tempfile::tempdir().unwrap();
     let output = shell(script, "PALLOC", root.path(), &["c=9"]);
@@ -167,7 +172,8 @@ fn compiles(declaration: &str, body: &str) {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("configuration.c");
     fs::write(&source, format!("{declaration}\nstruct configuration c = {{\n{body}}};\n")).unwrap();
-    let output = Command::new("cc").args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror"]).arg(&source).output().unwrap();
+    let output =
+        Command::new("cc").args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror"]).arg(&source).output().unwrap();
     assert!(output.status.success(), "{body}\n{}", String::from_utf8_lossy(&output.stderr));
 }
 
@@ -189,5 +195,63 @@ fn fragments_of_c_compile_in_the_place_they_are_for() {
             "#define JAILHOUSE_CACHE_L3 3\nstruct cache { unsigned start, size; unsigned char type; };\nstruct configuration { struct cache cache_regions[1]; };",
             text,
         );
+    }
+}
+
+/// The value of `key` in a unit, as systemd reads a word in double quotes: escapes, doubled dollar and percent signs.
+fn words(unit: &str, key: &str) -> Vec<String> {
+    let line = unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
+    let mut words = Vec::new();
+    let mut letters = line.chars().peekable();
+    while letters.peek().is_some() {
+        let mut word = String::new();
+        let mut quote = None;
+        while let Some(letter) = letters.next_if(|letter| quote.is_some() || *letter != ' ') {
+            match letter {
+                '\'' | '"' if quote == Some(letter) => quote = None,
+                '\'' | '"' if quote.is_none() => quote = Some(letter),
+                '\\' => word.extend(letters.next()),
+                '$' | '%' if letters.peek() == Some(&letter) => word.extend(letters.next()),
+                '$' | '%' => panic!("{letter} alone in {line}"),
+                letter => word.push(letter),
+            }
+        }
+        words.push(word);
+        letters.next();
+    }
+    words
+}
+
+#[test]
+fn units_start_the_programs_in_their_groups_or_on_their_colors() {
+    let colors = exported(&["systemd"]);
+    let odd = &colors["cpu0-a--task-----rm-----.service"];
+    let command = ["/bin/echo", "100 %", "$HOME", "say \"it\"", "back\\slash", ""];
+    let start = words(odd, "ExecStart");
+    assert_eq!(start[..8], ["/usr/bin/env", "isochrome", "exec", "--colors", "0-2", "--cpu", "0", "--fifo"]);
+    assert_eq!(start[10..], command, "{odd}");
+    let ways = exported(&["systemd", "--ways", "16"]);
+    let start = words(&ways["cpu0-a--task-----rm-----.service"], "ExecStart");
+    // The shell joins the group and becomes the program.
+    let root = tempfile::tempdir().unwrap();
+    let tasks = root.path().join("tasks");
+    assert_eq!(start[3], "/sys/fs/resctrl/isochrome-1/tasks");
+    let output =
+        Command::new(&start[0]).args(&start[1..3]).arg(&tasks).args(&start[4..]).env("HOME", "x").output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "100 % $HOME say \"it\" back\\slash \n");
+    assert!(read(tasks).parse::<u32>().is_ok());
+    for (name, unit) in colors.iter().chain(&ways) {
+        verify(name, unit);
+    }
+}
+
+/// Asks systemd itself, where it is installed.
+fn verify(name: &str, unit: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(name);
+    fs::write(&path, unit).unwrap();
+    match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() {
+        Ok(output) => assert!(output.status.success(), "{unit}\n{}", String::from_utf8_lossy(&output.stderr)),
+        Err(_) => eprintln!("{name}: read by the test only; systemd-analyze is not installed"),
     }
 }

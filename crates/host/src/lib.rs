@@ -2,6 +2,7 @@
 
 pub mod conflicts;
 pub mod counters;
+pub mod crpd;
 pub mod doctor;
 pub mod error;
 pub mod events;

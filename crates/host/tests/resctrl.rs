@@ -80,7 +80,9 @@ impl State {
 
     fn schemata(&mut self, group: &str, text: &str) -> io::Result<()> {
         let Some(line) = text.strip_suffix('\n') else { return self.fail(EINVAL, "") };
-        let Some(("L3", values)) = line.split_once(':') else { return self.fail(EINVAL, "Unknown or unsupported resource name") };
+        let Some(("L3", values)) = line.split_once(':') else {
+            return self.fail(EINVAL, "Unknown or unsupported resource name");
+        };
         let mut masks = self.groups[group];
         for value in values.split(';') {
             let (id, mask) = value.split_once('=').ok_or_else(|| refused(EINVAL))?;

@@ -41,6 +41,9 @@ pub struct Evidence {
     /// Run time against conflicts, one per level measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<Conflicts>,
+    /// Delay of a pre-emption against the working set.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crpd: Vec<crate::crpd::Crpd>,
     /// What the reader must know to judge the numbers (no counters, noisy host...), most important first.
     pub warnings: Vec<String>,
     /// Files of raw samples, relative to the evidence file.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
+pub mod crpd;
 pub mod evidence;
 pub mod experiment;
 pub mod export;

@@ -10,17 +10,10 @@ use super::{Cache, ExportError, File, Target};
 use crate::plan::{CorePlan, Plan, TaskPlan};
 use crate::units::format_list;
 
-/// A plan with `partitions` partitions per cache, in the words of `target`. `commands`: the command line of every task, by name, for
-/// those that start programs.
+/// A plan with `partitions` partitions per cache, in the words of `target`.
 ///
 /// Fails with [`ExportError`]; what comes out is complete otherwise.
-pub fn write(
-    plan: &Plan,
-    target: Target,
-    cache: &Cache,
-    partitions: u32,
-    commands: &BTreeMap<String, Vec<String>>,
-) -> Result<Vec<File>, ExportError> {
+pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Result<Vec<File>, ExportError> {
     if !plan.unplaced.is_empty() {
         return Err(ExportError::Unplaced { tasks: plan.unplaced.clone() });
     }
@@ -42,7 +35,7 @@ pub fn write(
         Target::Pqos => one("pqos.sh", pqos(plan, cache, &ways()?)),
         Target::Palloc => one("palloc.sh", palloc(plan)),
         Target::Oci => oci(plan, cache, &ways()?),
-        Target::Systemd => systemd(plan, commands, cache.ways.is_some().then(ways).transpose()?.as_ref())?,
+        Target::Systemd => systemd(plan, cache.ways.is_some().then(ways).transpose()?.as_ref())?,
         Target::Xen => plan.cores.iter().map(xen).collect(),
         Target::Bao => plan.cores.iter().map(bao).collect::<Result<_, _>>()?,
         Target::Jailhouse if cache.level != 3 => return Err(ExportError::Level { target, level: cache.level }),
@@ -259,11 +252,10 @@ fn jailhouse(plan: &Plan, ways: &Arrangement) -> Vec<File> {
 /// Highest priority of SCHED_FIFO that units ask for; kernel threads that everything waits for are above.
 const FIFO_HIGHEST: usize = 80;
 
-fn systemd(
-    plan: &Plan,
-    commands: &BTreeMap<String, Vec<String>>,
-    ways: Option<&Arrangement>,
-) -> Result<Vec<File>, ExportError> {
+fn systemd(plan: &Plan, ways: Option<&Arrangement>) -> Result<Vec<File>, ExportError> {
+    let programs = plan.programs.iter().flat_map(|programs| &programs.tasks);
+    let commands: BTreeMap<&str, &[String]> =
+        programs.map(|program| (program.name.as_str(), program.command.as_slice())).collect();
     let group_of: BTreeMap<&str, String> = ways
         .map(|ways| classes(plan, ways))
         .into_iter()
@@ -273,7 +265,7 @@ fn systemd(
     let mut files = Vec::new();
     for core in &plan.cores {
         for (rank, task) in core.tasks.iter().enumerate() {
-            let command = commands.get(&task.name).filter(|command| !command.is_empty());
+            let command = commands.get(task.name.as_str()).filter(|command| !command.is_empty());
             let command = command.ok_or_else(|| ExportError::NoCommand { task: task.name.clone() })?;
             let priority = FIFO_HIGHEST.saturating_sub(rank).max(1);
             let words: Vec<String> = command.iter().map(|word| unit_word(word)).collect();

@@ -114,7 +114,9 @@ pub enum ExportError {
         tasks: Vec<String>,
     },
     /// A plan's partition does not exist.
-    #[error("partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has: --partitions")]
+    #[error(
+        "partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has: --partitions"
+    )]
     Partition {
         /// Whose.
         task: String,

@@ -57,7 +57,9 @@ pub enum WaysError {
         least: u32,
     },
     /// A task has too few.
-    #[error("task `{task}` has {has} ways, and this cache takes no mask of fewer than {least}\n  hint: plan with fewer, larger partitions")]
+    #[error(
+        "task `{task}` has {has} ways, and this cache takes no mask of fewer than {least}\n  hint: plan with fewer, larger partitions"
+    )]
     TooFew {
         /// Which.
         task: String,
@@ -75,13 +77,15 @@ pub enum WaysError {
         cpu: u32,
     },
     /// More ways than a mask has bits.
-    #[error("{ways} ways are more than the 64 of a mask, or none")]
+    #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: --ways is the number of ways of one cache")]
     Count {
         /// How many.
         ways: u32,
     },
     /// More different masks than classes.
-    #[error("{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions: `isochrome plan --objective partitions`")]
+    #[error(
+        "{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions: `isochrome plan --objective partitions`"
+    )]
     Classes {
         /// Needed, the default included.
         wanted: usize,
@@ -132,7 +136,11 @@ pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrange
         let masks: Vec<u64> = sets.iter().map(|set| set.iter().map(run).fold(0, |mask, ways| mask | ways)).collect();
         for (task, mask) in core.tasks.iter().zip(&masks) {
             if mask.count_ones() < rules.least.max(1) {
-                return Err(WaysError::TooFew { task: task.name.clone(), has: mask.count_ones(), least: rules.least.max(1) });
+                return Err(WaysError::TooFew {
+                    task: task.name.clone(),
+                    has: mask.count_ones(),
+                    least: rules.least.max(1),
+                });
             }
         }
         arrangement.tasks.push(masks);

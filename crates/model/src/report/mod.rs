@@ -6,6 +6,7 @@
 mod cache;
 pub mod chart;
 pub mod conflicts;
+pub mod crpd;
 pub mod figure;
 mod format;
 pub mod heat;
@@ -55,6 +56,7 @@ pub fn html(evidence: &Evidence) -> String {
                     (kernels::long_jobs(evidence, &kernels))
                     (kernels::left_in_cache(evidence, &kernels))
                     (conflicts::section(evidence))
+                    (crpd::section(evidence))
                     (origin(evidence))
                     (glossary())
                 }

@@ -312,6 +312,9 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
     if let ([], [conflicts, ..]) = (evidence.experiments.as_slice(), evidence.conflicts.as_slice()) {
         return super::conflicts::headline(conflicts, evidence.machine.counter_hz.map(|fact| fact.value));
     }
+    if let ([], [crpd, ..]) = (evidence.experiments.as_slice(), evidence.crpd.as_slice()) {
+        return super::crpd::headline(crpd);
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

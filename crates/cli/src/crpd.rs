@@ -1,0 +1,135 @@
+//! `isochrome bench crpd`: what a pre-emption costs through the cache, against the size of what was in use.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use isochrome_host::crpd::{CrpdRequest, PASSES, crpd, pages_per_color};
+use isochrome_host::interrupt;
+use isochrome_host::sys::clock;
+use isochrome_model::crpd::{Block, Crpd, Walk, conclude};
+use isochrome_model::evidence::RawFile;
+use isochrome_model::report::crpd::text;
+use isochrome_model::units::{Color, parse_list};
+use serde::Serialize;
+
+use crate::args::CrpdOptions;
+use crate::station::{Station, progress, spinner};
+use crate::{Verdict, evidence, files, probe};
+
+/// The result as printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    crpd: &'a Crpd,
+    counter_hz: u64,
+    seed: u64,
+}
+
+pub fn run(options: &CrpdOptions) -> Result<Verdict> {
+    let place = &options.place;
+    let mut station = Station::new(place)?;
+    let target = station.target(place)?;
+    let count = target.geometry.color_count(station.machine.page_bytes);
+    let colors = match &options.colors {
+        Some(list) => parse_list(list, count)?,
+        None => (0..(count / 2).max(1)).collect(),
+    };
+    anyhow::ensure!(
+        !colors.is_empty() && (colors.len() as u32) < count,
+        "{} of {count} colors for the working set leave none for the rest, or none at all\n  hint: --colors 0-{}",
+        colors.len(),
+        (count / 2).max(1) - 1
+    );
+    let request = CrpdRequest {
+        percents: sizes(options.step),
+        colors: colors.into_iter().map(|color| Color(color as u16)).collect(),
+        blocks: options.blocks as usize,
+        jobs: options.jobs as usize,
+        seed: station.seed,
+    };
+    let bar = spinner("finding colors");
+    let collection = {
+        let _settings = station.pin();
+        station.collect_pages(place, target, pages_per_color(target, &request))?
+    };
+    bar.finish_and_clear();
+    let palette = collection.evidence();
+    let pool = probe::pool_of(collection);
+    // The refill time that the slope is compared with.
+    let cpu = station.cpu;
+    let notes = probe::measure(&mut station, Some((&pool, target.level)), vec![cpu])?;
+    let refill =
+        station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
+
+    let settings = station.settle();
+    let bar = progress("pre-empting", 1);
+    let blocks = crpd(&pool, target, &request, |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    })?;
+    bar.finish_and_clear();
+    let mut warnings: Vec<String> =
+        station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
+    drop(settings);
+    if interrupt::interrupted() {
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
+    }
+    let measured = Crpd {
+        level: target.level,
+        ways: target.geometry.ways,
+        lines_per_color: target.geometry.lines_per_color(station.machine.page_bytes),
+        colors: [request.colors.len() as u32, pool.colors()],
+        passes: PASSES,
+        points: conclude(&blocks, PASSES, clock::rate_hz()),
+        refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
+    };
+    let mut raw = Vec::new();
+    if let Some(path) = &options.raw {
+        let text = csv(&blocks);
+        files::write(path, &text)?;
+        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
+    }
+    if let Some(path) = &options.output {
+        let mut evidence = evidence::of(&station, Some(palette), Vec::new(), &raw, warnings);
+        evidence.crpd = vec![measured.clone()];
+        files::write_json(path, &evidence)?;
+    }
+    if options.json {
+        files::print_json(&Printed { crpd: &measured, counter_hz: clock::rate_hz(), seed: station.seed })?;
+    } else {
+        files::print(&text(&measured))?;
+    }
+    let conclusive = measured.is_conclusive() && !interrupt::interrupted();
+    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// Working sets from `step` to 130 % of the partition; half and all of it are among them.
+fn sizes(step: u32) -> Vec<u32> {
+    let mut sizes: Vec<u32> = (step..=130).step_by(step as usize).chain([50, 100, 130]).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// Every job, one line each; times are ticks of the constant-rate counter.
+fn csv(blocks: &[Block]) -> String {
+    let mut text = "block,walk,partitioned,percent,lines,flooded,alone,preempted\n".to_owned();
+    for (at, block) in blocks.iter().enumerate() {
+        let condition = block.condition;
+        let walk = if condition.walk == Walk::InOrder { "in_order" } else { "random" };
+        for (flooded, jobs) in [(1, &block.jobs), (0, &block.control)] {
+            for job in jobs {
+                let _ = writeln!(
+                    text,
+                    "{at},{walk},{},{},{},{flooded},{},{}",
+                    u8::from(condition.partitioned),
+                    condition.percent,
+                    block.lines,
+                    job.alone.0,
+                    job.preempted.0
+                );
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,209 @@
+//! The cache-related delay of a pre-emption, measured: the experiment of [Sebek2002, §3.5]. What is measured and what follows from it is in
+//! [`isochrome_model::crpd`].
+//!
+//! Task and pre-empting task take turns in one thread, as in all experiments here; what a context switch costs by itself is not part of
+//! the delay. The iteration has two passes, so that lines evicted in the middle of the first are all missed once, whether they
+//! would have been used later in that pass or early in the next.
+
+use isochrome_model::crpd::{Block, Condition, Job, Walk};
+use isochrome_model::flood::{Flood, Leaves};
+use isochrome_model::units::{Color, Cycles};
+
+use crate::error::HostError;
+use crate::experiment::FLOOD_PAGES_PER_WAY;
+use crate::interrupt;
+use crate::palette::Target;
+use crate::pool::{ColoredRegion, FramePool};
+use crate::sys::clock;
+
+/// Passes over the working set in an iteration.
+pub const PASSES: u32 = 2;
+/// Iterations before a block that are not recorded.
+const WARM_UP: usize = 3;
+
+/// How much to run.
+#[derive(Clone, Debug)]
+pub struct CrpdRequest {
+    /// Sizes of the working set, in percent of its colors.
+    pub percents: Vec<u32>,
+    /// Colors of the working set.
+    pub colors: Vec<Color>,
+    /// Blocks of each condition.
+    pub blocks: usize,
+    /// Jobs of each kind in a block.
+    pub jobs: usize,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+impl CrpdRequest {
+    /// Pages of the working set of `percent`; at least one.
+    fn pages(&self, target: Target, percent: u32) -> usize {
+        let fits = self.colors.len() * target.geometry.ways as usize;
+        (fits * percent as usize).div_ceil(100).max(1)
+    }
+}
+
+/// The task that is pre-empted.
+struct Task {
+    region: ColoredRegion,
+    pages: Vec<u32>,
+    line_bytes: usize,
+    lines: u32,
+}
+
+impl Task {
+    fn new(region: ColoredRegion, line_bytes: usize, rng: &mut fastrand::Rng) -> Task {
+        let lines = region.size().0 as usize / line_bytes;
+        region.arena().extend_chain(0..lines, line_bytes, rng);
+        Task { pages: (0..region.arena().page_count() as u32).collect(), lines: lines as u32, region, line_bytes }
+    }
+
+    /// One iteration in two parts, with `between` after a quarter of it: the time of the parts alone.
+    #[inline]
+    fn iterate(&self, walk: Walk, between: impl FnOnce()) -> Cycles {
+        let arena = self.region.arena();
+        match walk {
+            Walk::InOrder => {
+                let half = self.pages.len() / 2;
+                let touch = |pages: &[u32]| arena.touch(pages, self.line_bytes);
+                let begin = clock::now();
+                touch(&self.pages[..half]);
+                let leave = clock::now();
+                between();
+                let resume = clock::now();
+                touch(&self.pages[half..]);
+                for _ in 1..PASSES {
+                    touch(&self.pages);
+                }
+                let end = clock::now();
+                Cycles((leave.0 - begin.0) + (end.0 - resume.0))
+            }
+            Walk::Random => {
+                let half = self.lines / 2;
+                let (from, before) = arena.chase(0, half);
+                between();
+                let (_, after) = arena.chase(from, PASSES * self.lines - half);
+                Cycles(before.0 + after.0)
+            }
+        }
+    }
+
+    fn job(&self, walk: Walk, preempt: impl FnOnce()) -> Job {
+        // Both are cut at the same place, so that what the cut costs is in both.
+        let alone = self.iterate(walk, || {});
+        Job { alone, preempted: self.iterate(walk, preempt) }
+    }
+}
+
+/// The pre-empting task: makes every line of its colors dirty.
+struct Flooder {
+    region: ColoredRegion,
+    flood: Flood,
+    /// How long it takes.
+    time: Cycles,
+}
+
+impl Flooder {
+    fn new(pool: &FramePool, target: Target, colors: &[Color]) -> Result<Flooder, HostError> {
+        let pages = colors.len() * FLOOD_PAGES_PER_WAY * target.geometry.ways as usize;
+        let region = pool.take(colors, pages)?;
+        let flood =
+            Flood { area: region.size(), line_bytes: target.geometry.line_bytes, passes: 1, leaves: Leaves::Dirty };
+        let mut flooder = Flooder { region, flood, time: Cycles(0) };
+        let mut times: Vec<u64> = (0..5)
+            .map(|_| {
+                let begin = clock::now();
+                flooder.run();
+                clock::now().0 - begin.0
+            })
+            .collect();
+        times.sort_unstable();
+        flooder.time = Cycles(times[2]);
+        Ok(flooder)
+    }
+
+    #[inline]
+    fn run(&self) {
+        self.region.arena().carry_out(self.flood.accesses());
+    }
+
+    fn spin(&self) {
+        clock::spin_until(Cycles(clock::now().0 + self.time.0));
+    }
+}
+
+/// Measures on the calling thread, in memory of `pool`, whose colors are those of `target`.
+///
+/// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. Fails when
+/// the pool has too few pages.
+pub fn crpd(
+    pool: &FramePool,
+    target: Target,
+    request: &CrpdRequest,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Block>, HostError> {
+    let mut rng = fastrand::Rng::with_seed(request.seed);
+    let mut order = Vec::new();
+    for &percent in &request.percents {
+        for walk in [Walk::InOrder, Walk::Random] {
+            for partitioned in [false, true] {
+                order.extend(vec![Condition { walk, partitioned, percent }; request.blocks]);
+            }
+        }
+    }
+    rng.shuffle(&mut order);
+    let all: Vec<Color> = (0..pool.colors() as u16).map(Color).collect();
+    let others: Vec<Color> = all.iter().copied().filter(|color| !request.colors.contains(color)).collect();
+    let total = order.len();
+    let mut blocks = Vec::with_capacity(total);
+    for condition in order {
+        if interrupt::interrupted() {
+            break;
+        }
+        // Placement alone changes results, so each block has other pages.
+        pool.shuffle(&mut rng);
+        let flooder = Flooder::new(pool, target, if condition.partitioned { &others } else { &all })?;
+        let region = pool.take(&request.colors, request.pages(target, condition.percent))?;
+        blocks.push(block(
+            &Task::new(region, target.geometry.line_bytes.0 as usize, &mut rng),
+            &flooder,
+            condition,
+            request,
+            &mut rng,
+        ));
+        progress(blocks.len(), total);
+    }
+    Ok(blocks)
+}
+
+/// Pages of every color that the pool must have: a flood of all colors, and the largest working set.
+pub fn pages_per_color(target: Target, request: &CrpdRequest) -> usize {
+    let largest = request.percents.iter().map(|&percent| request.pages(target, percent)).max().unwrap_or(0);
+    FLOOD_PAGES_PER_WAY * target.geometry.ways as usize + largest.div_ceil(request.colors.len().max(1))
+}
+
+fn block(
+    task: &Task,
+    flooder: &Flooder,
+    condition: Condition,
+    request: &CrpdRequest,
+    rng: &mut fastrand::Rng,
+) -> Block {
+    let mut kinds: Vec<bool> = (0..2 * request.jobs).map(|i| i % 2 == 0).collect();
+    rng.shuffle(&mut kinds);
+    for _ in 0..WARM_UP {
+        task.job(condition.walk, || {});
+    }
+    let (mut jobs, mut control) = (Vec::with_capacity(request.jobs), Vec::with_capacity(request.jobs));
+    for flooded in kinds {
+        // What the last flood or spin has left is brought back before the iteration that counts as left alone.
+        task.iterate(condition.walk, || {});
+        if flooded {
+            jobs.push(task.job(condition.walk, || flooder.run()));
+        } else {
+            control.push(task.job(condition.walk, || flooder.spin()));
+        }
+    }
+    Block { condition, lines: u64::from(task.lines), jobs, control }
+}

@@ -1,0 +1,289 @@
+//! What a pre-emption costs through the cache, against the size of what was being used: the experiment of [Sebek2002, §3.5].
+//!
+//! A task loops over a working set. In one iteration it is pre-empted by a task that leaves nothing of the cache; the time by which that
+//! iteration is longer than the one before it is the cache-related preemption delay (CRPD). Under LRU it grows linearly with the working
+//! set until that fills the cache, and is gone at `1 + 1/ways` of it, where nothing useful is left to evict. [Sebek2002, Figure 7]
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{HighWaterMark, Line, median, quiet_blocks};
+use crate::units::Cycles;
+
+/// How the task goes through its working set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Walk {
+    /// Every line in order of addresses, loads that do not wait for each other: misses overlap and are foreseen.
+    InOrder,
+    /// Along a chain through all lines in random order: each miss is waited for.
+    Random,
+}
+
+/// What is measured together: times of different conditions are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Condition {
+    /// The way through the working set.
+    pub walk: Walk,
+    /// Whether the pre-empting task keeps out of the colors of the pre-empted one.
+    pub partitioned: bool,
+    /// Size of the working set, in percent of the colors it lies in.
+    pub percent: u32,
+}
+
+/// One job: an iteration that is left alone, and one that is pre-empted in its middle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Time of the iteration left alone: `b - a`. [Sebek2002, Figure 9]
+    pub alone: Cycles,
+    /// Time of the pre-empted iteration without the time of the pre-empting task: `(c - b) + (e - d)`.
+    pub preempted: Cycles,
+}
+
+impl Job {
+    /// `CRPD = ((e - d) + (c - b)) - (b - a)`, in ticks; negative where noise met the iteration left alone.
+    pub fn delay(self) -> f64 {
+        self.preempted.0 as f64 - self.alone.0 as f64
+    }
+}
+
+/// Jobs on the same pages, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// What was measured.
+    pub condition: Condition,
+    /// Lines of the working set.
+    pub lines: u64,
+    /// Jobs pre-empted by a flood.
+    pub jobs: Vec<Job>,
+    /// The paired control: jobs pre-empted for as long by mere spinning.
+    pub control: Vec<Job>,
+}
+
+/// The delay at one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// What was measured.
+    #[serde(flatten)]
+    pub condition: Condition,
+    /// Lines of the working set.
+    pub lines: u64,
+    /// Median delay after a flood less that of the control, in ns.
+    pub delay_ns: f64,
+    /// Median delay of the control, in ns: what other disturbances cost.
+    pub control_ns: f64,
+    /// The longest delay after a flood. An observation, not a bound.
+    pub delay_ns_max: HighWaterMark,
+    /// Median time of an iteration left alone, per pass over the working set, in ns.
+    pub pass_ns: f64,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Blocks that count.
+    pub blocks_quiet: u64,
+}
+
+/// The experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crpd {
+    /// Cache level.
+    pub level: u8,
+    /// Its ways.
+    pub ways: u32,
+    /// Lines of one color.
+    pub lines_per_color: u64,
+    /// Colors of the pre-empted task, and of the cache.
+    pub colors: [u32; 2],
+    /// Passes over the working set in an iteration.
+    pub passes: u32,
+    /// Every condition, by walk, partitioning and size.
+    pub points: Vec<Point>,
+    /// Time to refill a color after clean and dirty lines as `isochrome probe` measures it, in ns; absent where it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refill_ns: Option<[f64; 2]>,
+}
+
+/// What follows from the points of one walk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// The line through the unpartitioned points from 10 to 90 %: ns over lines.
+    pub growth: Option<Line>,
+    /// Whether the delay at the largest size, which is beyond the partition, is less than the longest of all.
+    pub falls: Option<bool>,
+    /// Partitioned over unpartitioned delay at 50 %.
+    pub left_at_half: Option<f64>,
+    /// Time to refill one color by the slope: what its lines cost, and a pass over them when they are there, in ns.
+    pub refill_ns: Option<f64>,
+}
+
+/// Blocks whose control is so much slower than the quietest of the same condition do not count.
+const TOLERANCE: f64 = 0.1;
+
+/// Sizes between which the delay should be a line, in percent.
+const LINEAR: std::ops::RangeInclusive<u32> = 10..=90;
+
+/// The points of `blocks`, whose times are ticks of `counter_hz` per second. `passes` over the working set make an iteration.
+///
+/// Of each condition the same number of its quietest blocks counts.
+pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
+    let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
+    for block in blocks.iter().filter(|block| !block.jobs.is_empty() && !block.control.is_empty()) {
+        by_condition.entry(block.condition).or_default().push(block);
+    }
+    let typical = |jobs: &[Job], of: fn(Job) -> f64| {
+        median(&jobs.iter().map(|job| of(*job)).collect::<Vec<_>>()).unwrap_or_default()
+    };
+    let controls: Vec<Vec<u64>> = by_condition
+        .values()
+        .map(|blocks| blocks.iter().map(|block| typical(&block.control, |job| job.preempted.0 as f64) as u64).collect())
+        .collect();
+    let quiet = quiet_blocks(&controls, TOLERANCE);
+    let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
+    let point = |((condition, blocks), kept): ((&Condition, &Vec<&Block>), &Vec<usize>)| {
+        let kept = || kept.iter().map(|block| blocks[*block]);
+        let (jobs, control): (Vec<Job>, Vec<Job>) = (
+            kept().flat_map(|b| b.jobs.iter().copied()).collect(),
+            kept().flat_map(|b| b.control.iter().copied()).collect(),
+        );
+        // Each block against its own control.
+        let effects: Vec<f64> =
+            kept().map(|block| typical(&block.jobs, Job::delay) - typical(&block.control, Job::delay)).collect();
+        let longest: Vec<u64> = jobs.iter().map(|job| ns(job.delay()).max(0.0).round() as u64).collect();
+        Some(Point {
+            condition: *condition,
+            lines: blocks[0].lines,
+            delay_ns: ns(median(&effects)?),
+            control_ns: ns(typical(&control, Job::delay)),
+            delay_ns_max: HighWaterMark::of(&longest)?,
+            pass_ns: ns(typical(&jobs, |job| job.alone.0 as f64)) / f64::from(passes.max(1)),
+            blocks: blocks.len() as u64,
+            blocks_quiet: kept().count() as u64,
+        })
+    };
+    by_condition.iter().zip(&quiet.kept).filter_map(point).collect()
+}
+
+impl Crpd {
+    /// Points of one walk and condition, by size.
+    pub fn points_of(&self, walk: Walk, partitioned: bool) -> impl Iterator<Item = &Point> {
+        self.points
+            .iter()
+            .filter(move |point| point.condition.walk == walk && point.condition.partitioned == partitioned)
+    }
+
+    /// The line of Figure 7 at `percent`, as a share of the delay of a working set that just fits: it grows linearly and is gone at `1 +
+    /// 1/ways`. [Sebek2002, Figure 7]
+    pub fn theory(&self, percent: f64) -> f64 {
+        let size = percent / 100.0;
+        let beyond = (size - 1.0).max(0.0) * f64::from(self.ways);
+        (if size <= 1.0 { size } else { 1.0 - beyond }).max(0.0)
+    }
+
+    /// What the points of `walk` say.
+    pub fn reading(&self, walk: Walk) -> Reading {
+        let open: Vec<&Point> = self.points_of(walk, false).collect();
+        let linear = || open.iter().filter(|point| LINEAR.contains(&point.condition.percent));
+        let growth = Line::through(&linear().map(|point| (point.lines as f64, point.delay_ns)).collect::<Vec<_>>());
+        let longest = open.iter().map(|point| point.delay_ns).fold(f64::NEG_INFINITY, f64::max);
+        let last = open.iter().max_by_key(|point| point.condition.percent);
+        let at_half = |partitioned| {
+            self.points_of(walk, partitioned).find(|point| point.condition.percent == 50).map(|point| point.delay_ns)
+        };
+        let pass_per_line = median(&linear().map(|point| point.pass_ns / point.lines as f64).collect::<Vec<_>>());
+        Reading {
+            growth,
+            falls: last.filter(|point| point.condition.percent > 100).map(|point| point.delay_ns < longest),
+            left_at_half: at_half(true).zip(at_half(false)).map(|(own, open)| own / open),
+            refill_ns: growth.zip(pass_per_line).map(|(line, pass)| (line.slope + pass) * self.lines_per_color as f64),
+        }
+    }
+
+    /// Whether enough blocks were quiet, and the delay grows beyond doubt with the working set.
+    pub fn is_conclusive(&self) -> bool {
+        !self.points.is_empty()
+            && self.points.iter().all(|point| point.blocks_quiet > 0)
+            && [Walk::InOrder, Walk::Random].iter().all(|walk| {
+                self.points_of(*walk, false).next().is_none()
+                    || self.reading(*walk).growth.is_some_and(|line| line.rises())
+            })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A cache of 8 ways on which theory holds: 10 ticks of 1 ns per line that is missed, 2 per line that is there.
+    pub(crate) fn modeled() -> Crpd {
+        let mut crpd = Crpd {
+            level: 2,
+            ways: 8,
+            lines_per_color: 512,
+            colors: [4, 16],
+            passes: 2,
+            points: Vec::new(),
+            refill_ns: Some([6_000.0, 12_000.0]),
+        };
+        let mut blocks = Vec::new();
+        for (walk, partitioned) in
+            [(Walk::InOrder, false), (Walk::InOrder, true), (Walk::Random, false), (Walk::Random, true)]
+        {
+            for percent in (10..=130).step_by(10) {
+                let lines = 2048 * u64::from(percent) / 100;
+                let alone = 4 * lines;
+                let delay = if partitioned { 0 } else { (10.0 * 2048.0 * crpd.theory(f64::from(percent))) as u64 };
+                let job = |delay: u64| Job { alone: Cycles(alone), preempted: Cycles(alone + delay + 7) };
+                // The third block is disturbed: its control too is slow, and it must not count.
+                for noise in [0, 1, 10 * alone] {
+                    blocks.push(Block {
+                        condition: Condition { walk, partitioned, percent },
+                        lines,
+                        jobs: vec![job(delay + noise); 3],
+                        control: vec![job(noise); 3],
+                    });
+                }
+            }
+        }
+        crpd.points = conclude(&blocks, crpd.passes, 1_000_000_000);
+        crpd
+    }
+
+    #[test]
+    fn the_delay_is_that_after_a_flood_less_that_of_the_control() {
+        let crpd = modeled();
+        assert_eq!(crpd.points.len(), 4 * 13);
+        let half = crpd.points_of(Walk::Random, false).find(|point| point.condition.percent == 50).unwrap();
+        assert_eq!((half.lines, half.delay_ns), (1024, 10_240.0));
+        assert_eq!((half.blocks, half.blocks_quiet, half.delay_ns_max.n), (3, 2, 6));
+        assert_eq!(half.pass_ns, 2048.0);
+        assert!((half.control_ns - 7.0).abs() <= 1.0);
+    }
+
+    #[test]
+    fn a_cache_that_behaves_as_theory_says_is_read_so() {
+        let crpd = modeled();
+        let reading = crpd.reading(Walk::Random);
+        let line = reading.growth.unwrap();
+        assert!((line.slope - 10.0).abs() < 0.1 && line.r_squared > 0.999, "{line:?}");
+        assert_eq!((reading.falls, reading.left_at_half), (Some(true), Some(0.0)));
+        // 512 lines that cost 10 ns more than the 2 ns of a line that is there.
+        assert!((reading.refill_ns.unwrap() - 512.0 * 12.0).abs() < 60.0);
+        assert!(crpd.is_conclusive());
+    }
+
+    #[test]
+    fn theory_is_a_tent_that_ends_at_one_way_more() {
+        let crpd = modeled();
+        let at = [0.0, 50.0, 100.0, 106.25, 112.5, 130.0].map(|percent| crpd.theory(percent));
+        assert_eq!(at, [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn nothing_measured_is_inconclusive() {
+        let mut crpd = modeled();
+        crpd.points.clear();
+        assert!(!crpd.is_conclusive());
+        assert_eq!(crpd.reading(Walk::Random).growth, None);
+        assert!(conclude(&[], 2, 1).is_empty());
+    }
+}
