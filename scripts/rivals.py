@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Holds the counts of `isochrome simulate` equal to those of independent simulators: equal, not close.
 
-    python3 -m venv /tmp/rivals && /tmp/rivals/bin/pip install pycachesim
+    python3 -m venv venv && . venv/bin/activate && pip install pycachesim
     cargo build --release -p isochrome-cli
-    /tmp/rivals/bin/python scripts/rivals.py target/release/isochrome
-    /tmp/rivals/bin/python scripts/rivals.py speed
+    python scripts/rivals.py target/release/isochrome
+    python scripts/rivals.py speed
+    python scripts/rivals.py recorders target/release/isochrome
 
 pycachesim (PyPI): LRU, write-back, write-allocate, one to three levels, random traces of a million reads and writes each.
 Cachegrind (Debian: valgrind): data references and first-level data misses of a program, a tag-only LRU cache, against the trace
@@ -13,6 +14,9 @@ that lackey takes of the same program. A modify is one reference there and a rea
 `speed`: the two-level trace of the benchmark `simulator` through pycachesim's C backend as pip built it. A loop in C calls the
 backend's own `Cache__load` and `Cache__store` on the cache that Python set up, so that no Python runs per access. Benchmark and
 backend take turns, each counts CPU time of its thread, and the best turn of each counts. The counts must be equal.
+
+`recorders`: how many times slower a program runs under `isochrome trace`, by valgrind's lackey and by the QEMU plugin (Debian:
+valgrind, qemu-user), than alone. A short and a long run of it are compared, so that starting the tools does not count.
 """
 
 import ast
@@ -21,6 +25,7 @@ import json
 import os
 import random
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -99,13 +104,16 @@ def against_pycachesim(command, folder):
 # Cachegrind counts an access to two lines as one, and lackey's trace must be of the very same run: a program without a library,
 # whose every access lies within a line and which sees neither arguments nor environment.
 PROGRAM = """
+#ifndef STEPS
+#define STEPS 400000
+#endif
 static double a[64][64], b[64][64], c[64][64];
 static unsigned next[4096];
 static int run(void) {
     unsigned i, j, k, here = 0, seed = 1;
     for (i = 0; i < 64; i++) for (j = 0; j < 64; j++) for (k = 0; k < 64; k++) c[i][j] += a[i][k] * b[k][j];
     for (i = 0; i < 4096; i++) { seed = seed * 1103515245u + 12345u; next[i] = (seed >> 8) & 4095; }
-    for (i = 0; i < 400000; i++) { here = next[here] ^ (i & 4095); next[here] += 1; here &= 4095; next[here] &= 4095; }
+    for (i = 0; i < STEPS; i++) { here = next[here] ^ (i & 4095); next[here] += 1; here &= 4095; next[here] &= 4095; }
     return here & 1;
 }
 void _start(void) {
@@ -115,10 +123,15 @@ void _start(void) {
 """
 
 
+def compile_program(source, program, *options):
+    options = ["-O1", "-fno-tree-vectorize", "-static", "-nostdlib", *options]
+    subprocess.run(["cc", *options, "-o", program, source], check=True)
+
+
 def against_cachegrind(command, folder):
     source, program, trace = (Path(folder, name) for name in ("program.c", "program", "trace.lackey"))
     source.write_text(PROGRAM)
-    subprocess.run(["cc", "-O1", "-fno-tree-vectorize", "-static", "-nostdlib", "-o", program, source], check=True)
+    compile_program(source, program)
     with open(trace, "w") as stream:
         subprocess.run(["valgrind", "--tool=lackey", "--trace-mem=yes", "--basic-counts=no", program], check=True, stderr=stream)
     with open(trace) as stream:
@@ -183,7 +196,38 @@ def speed(folder, rounds=3):
     print(f"pycachesim's C backend {theirs:.1f}, isochrome {ours:.1f} million accesses/s: {ours / theirs:.2f} times as fast")
 
 
+def seconds_of(command):
+    """By the clock, and CPU time of the command and all it starts."""
+    begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, stderr=subprocess.PIPE)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.monotonic() - begin, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def recorders(command, folder, rounds=2):
+    source, trace = Path(folder, "program.c"), Path(folder, "trace.iso")
+    source.write_text(PROGRAM)
+    programs = [Path(folder, f"program-{steps}") for steps in (400_000, 2_400_000)]
+    compile_program(source, programs[0], "-DSTEPS=400000")
+    compile_program(source, programs[1], "-DSTEPS=2400000")
+
+    def growth(*prefix):
+        """Least seconds of the long run over those of the short one: by the clock, and of CPU."""
+        short, long = ([seconds_of([*prefix, program]) for _ in range(rounds)] for program in programs)
+        return [min(b) - min(a) for a, b in zip(zip(*short), zip(*long))]
+
+    alone = growth()
+    print(f"the program alone: {1000 * alone[0]:.1f} ms by the clock for 2 million steps, load {os.getloadavg()}")
+    for by in ("lackey", "qemu"):
+        recorded = growth(command, "trace", "--by", by, "-o", trace, "--")
+        print(f"recorded by {by}: {recorded[0] / alone[0]:.0f} times slower by the clock, {recorded[1] / alone[1]:.0f} times the CPU time")
+
+
 def main():
+    if sys.argv[1:2] == ["recorders"]:
+        with tempfile.TemporaryDirectory() as folder:
+            recorders(sys.argv[2] if len(sys.argv) > 2 else "target/release/isochrome", folder)
+        return
     if sys.argv[1:] == ["speed"]:
         with tempfile.TemporaryDirectory() as folder:
             speed(folder)

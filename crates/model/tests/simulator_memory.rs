@@ -1,4 +1,4 @@
-//! Traces are streamed: however long one is, simulator, curve and reader together hold at most 16 MiB.
+//! Traces are streamed: however long one is, simulator, curve and reader together hold at most 16 MiB, all threads counted.
 
 use std::io::Read;
 
@@ -6,6 +6,10 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::sim::{Level, Semantics, Simulator, StackDistances};
 use isochrome_model::trace::{Access, Format, Reader, Writer};
 use isochrome_model::units::Bytes;
+use peak_alloc::PeakAlloc;
+
+#[global_allocator]
+static MEMORY: PeakAlloc = PeakAlloc;
 
 /// A stretch of bytes over and over, which takes no memory of its own.
 struct Repeated<'a> {
@@ -30,19 +34,18 @@ impl Read for Repeated<'_> {
 }
 
 /// Bytes held at most while a trace is read and counted, and its accesses.
-fn most_bytes(format: Format, input: impl Read) -> (u64, u64) {
-    let mut accesses = 0;
-    let measured = allocation_counter::measure(|| {
-        let level = |kib: u64| Level::lru("", Geometry::of_size(Bytes(kib << 10), 8, Bytes(64)).unwrap());
-        let mut simulator = Simulator::chain(vec![level(32), level(512)], Semantics::default()).unwrap();
-        let mut distances = StackDistances::new(Geometry { set_count: 1024, ways: 16, line_bytes: Bytes(64) }).unwrap();
-        let both = |batch: &[Access]| {
-            simulator.run(batch);
-            distances.run(batch);
-        };
-        accesses = Reader::new(format, "memory", input).for_each(both).unwrap();
-    });
-    (measured.bytes_max, accesses)
+fn most_bytes(format: Format, input: impl Read + Send) -> (usize, u64) {
+    let before = MEMORY.current_usage();
+    MEMORY.reset_peak_usage();
+    let level = |kib: u64| Level::lru("", Geometry::of_size(Bytes(kib << 10), 8, Bytes(64)).unwrap());
+    let mut simulator = Simulator::chain(vec![level(32), level(512)], Semantics::default()).unwrap();
+    let mut distances = StackDistances::new(Geometry { set_count: 1024, ways: 16, line_bytes: Bytes(64) }).unwrap();
+    let both = |batch: &[Access]| {
+        simulator.run(batch);
+        distances.run(batch);
+    };
+    let accesses = Reader::new(format, "memory", input).for_each(both).unwrap();
+    (MEMORY.peak_usage() - before, accesses)
 }
 
 /// 10 000 accesses all over 64 MiB.
@@ -52,24 +55,22 @@ fn stretch() -> Vec<Access> {
 
 fn holds_no_more_for_a_longer_trace(format: Format, stretch: &[u8]) {
     let held = |times_left| most_bytes(format, Repeated { stretch, at: 0, times_left });
-    let ((short, few), (long, many)) = (held(10), held(300));
-    assert_eq!((few, many), (100_000, 3_000_000));
-    assert_eq!(short, long, "{format:?}: bytes held");
+    let ((short, few), (long, many)) = (held(30), held(900));
+    assert_eq!((few, many), (300_000, 9_000_000));
+    // The longer trace alone would take more than 128 MiB. Which thread parses what, and so how much room it keeps, is left to chance.
+    assert!(long <= short + (1 << 20), "{format:?}: {short} and {long} bytes held");
     assert!(long <= 16 << 20, "{format:?}: {long} bytes");
 }
 
+/// One test, because others at the same time would be counted too.
 #[test]
-fn text_and_raw_traces_are_streamed() {
+fn traces_are_streamed() {
     let din: String = stretch().iter().map(|access| format!("0 {:x}\n", access.address)).collect();
     holds_no_more_for_a_longer_trace(Format::Din, din.as_bytes());
     let lackey: String = stretch().iter().map(|access| format!(" L {:08x},1\n", access.address)).collect();
     holds_no_more_for_a_longer_trace(Format::Lackey, lackey.as_bytes());
     let raw: Vec<u8> = stretch().iter().flat_map(|access| access.address.to_le_bytes()).collect();
     holds_no_more_for_a_longer_trace(Format::U64, &raw);
-}
-
-#[test]
-fn compact_traces_are_streamed() {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..300).for_each(|_| writer.write(&stretch()).unwrap());
     let trace = writer.finish().unwrap();

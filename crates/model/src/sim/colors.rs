@@ -60,7 +60,7 @@ impl ColorCurve {
             ));
         }
         let tried = counts.into_iter().map(|colors| {
-            let distances = StackDistances::new(shape(colors))?;
+            let distances = StackDistances::undivided(shape(colors))?;
             Ok(Tried { colors, span: colors.next_power_of_two(), distances, batch: Vec::new() })
         });
         Ok(ColorCurve {
@@ -102,8 +102,9 @@ impl ColorCurve {
     /// Each number of colors tried, with the misses.
     pub fn misses(&mut self) -> Vec<(u32, u64)> {
         self.count();
-        let misses = |tried: &Tried| (tried.colors as u32, tried.distances.curve().misses_by_ways[self.ways]);
-        self.tried.iter().map(misses).collect()
+        let ways = self.ways;
+        let misses = |tried: &mut Tried| (tried.colors as u32, tried.distances.curve().misses_by_ways[ways]);
+        self.tried.iter_mut().map(misses).collect()
     }
 }
 

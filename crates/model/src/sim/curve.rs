@@ -4,9 +4,10 @@
 //! number of ways at once whether an access hits: at which position its line is found (its stack distance).
 
 use fearless_simd::{Simd, dispatch};
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::recency::{DIRTY, KEPT_BITS, Request, Requests, Sets, vectors};
+use super::recency::{BATCH, DIRTY, KEPT_BITS, Request, Requests, Sets, vectors};
 use super::{Access, ConfigError, Level};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
@@ -31,36 +32,119 @@ pub struct StackDistances {
 
 #[derive(Debug)]
 enum State {
-    Vectors(Requests, Box<dyn AnyStacks>),
+    Vectors(Vectors),
     /// For more ways than vectors have lanes, and for programs that roam too far.
     Lists(Vec<Lists>),
 }
 
-/// Stacks for several numbers of sets, whatever the number of ways.
-trait AnyStacks: Send + std::fmt::Debug {
-    fn run(&mut self, requests: &[Request]);
-    /// For each number of sets: how often a line was found at each position and, last, not found; and the entries, each set's
-    /// least recently used first.
-    fn state(&self) -> Vec<(Vec<u64>, Vec<Request>)>;
+/// Accesses turned into requests at a time: few enough for the caches, enough to be worth a turn of every worker.
+const CHUNK: usize = 1 << 15;
+
+/// More threads than this would wait for requests, which one thread prepares.
+const THREADS_MAX: usize = 9;
+
+/// Sets in vectors. While one thread turns accesses into requests, the others count those of the chunk before, each for its part
+/// of the sets.
+#[derive(Debug)]
+struct Vectors {
+    requests: Requests,
+    parts: Box<dyn AnyParts>,
+    /// Requests so far.
+    taken: u64,
+    /// Still to be counted.
+    ready: Vec<Request>,
+    next: Vec<Request>,
 }
 
-/// A number of sets and how often a line was found at each position; behind the last way: not found.
+impl Vectors {
+    /// Returns how many accesses were taken: all, unless the program roams too far. The last of them are still to be counted.
+    fn run(&mut self, accesses: &[Access]) -> usize {
+        let Vectors { requests, parts, taken, ready, next } = self;
+        let mut done = 0;
+        for chunk in accesses.chunks(CHUNK) {
+            next.clear();
+            let prepare = || requests.each_batch(chunk, |batch| next.extend_from_slice(batch));
+            let (prepared, ()) = rayon::join(prepare, || parts.run(ready));
+            std::mem::swap(ready, next);
+            *taken += ready.len() as u64;
+            done += prepared;
+            if prepared < chunk.len() {
+                break;
+            }
+        }
+        done
+    }
+
+    /// Counts what was taken.
+    fn finish(&mut self) {
+        self.parts.run(&self.ready);
+        self.ready.clear();
+    }
+
+    /// For each number of sets: how often a line was found at each position and, last, not found; and the entries, each set's
+    /// least recently used first.
+    fn state(&self, set_counts: &[u64], ways: usize) -> Vec<(Vec<u64>, Vec<Request>)> {
+        let stacks = self.parts.stacks();
+        let state = |set_count: &u64| {
+            let (mut found, mut entries) = (vec![0; ways + 1], Vec::new());
+            for (_, of_part, held) in stacks.iter().filter(|(of, ..)| of == set_count) {
+                found.iter_mut().zip(*of_part).for_each(|(sum, found)| *sum += found);
+                entries.extend(held);
+            }
+            found[0] = self.taken - found[1..].iter().sum::<u64>();
+            (found, entries)
+        };
+        set_counts.iter().map(state).collect()
+    }
+}
+
+/// The parts of all workers, whatever the number of ways.
+trait AnyParts: Send + Sync + std::fmt::Debug {
+    fn run(&mut self, requests: &[Request]);
+    /// Of each number of sets, or part of its sets: the number; how often a line was found at each position and, behind the last
+    /// way, not found, but for the first position; and the entries, each set's least recently used first.
+    fn stacks(&self) -> Vec<(u64, &[u64; 33], Vec<Request>)>;
+}
+
+/// A number of sets, or some of these sets, and how often a line was found at each position; behind the last way: not found.
 #[derive(Debug)]
 struct Stack<const V: usize> {
+    set_count: u64,
     sets: Sets<V>,
     found: [u64; 33],
 }
 
-/// The fewest sets first, each number a multiple of the one before.
+/// What one worker counts: one number of sets or several, in ascending order, and of the requests those of its own sets.
 #[derive(Debug)]
-struct Stacks<const V: usize> {
+struct Part<const V: usize> {
     stacks: Vec<Stack<V>>,
     ways: usize,
+    /// A request is this worker's if these bits of it are so.
+    own_mask: Request,
+    own: Request,
 }
 
-impl<const V: usize> Stacks<V> {
+impl<const V: usize> Part<V> {
     #[inline(always)]
     fn run_with<S: Simd>(&mut self, simd: S, requests: &[Request]) {
+        for requests in requests.chunks(BATCH) {
+            if self.own_mask == 0 {
+                self.count(simd, requests);
+                continue;
+            }
+            let mut own = [0; BATCH];
+            let mut length = 0;
+            for request in requests {
+                // Stored in any case and kept if wanted: there is no branch to be guessed wrong.
+                own[length % BATCH] = *request;
+                length += usize::from(request & self.own_mask == self.own);
+            }
+            self.count(simd, &own[..length]);
+        }
+    }
+
+    #[inline(always)]
+    fn count<S: Simd>(&mut self, simd: S, requests: &[Request]) {
         let missing = self.ways;
         // All entries are dirty, so that requests of loads and stores look the same.
         let requests = requests.iter().map(|request| request | DIRTY);
@@ -86,20 +170,16 @@ impl<const V: usize> Stacks<V> {
     }
 }
 
-impl<const V: usize> AnyStacks for Stacks<V> {
+impl<const V: usize> AnyParts for Vec<Part<V>> {
     fn run(&mut self, requests: &[Request]) {
-        dispatch!(fearless_simd::Level::new(), simd => self.run_with(simd, requests));
+        self.par_iter_mut().for_each(|part| {
+            dispatch!(fearless_simd::Level::new(), simd => part.run_with(simd, requests));
+        });
     }
 
-    fn state(&self) -> Vec<(Vec<u64>, Vec<Request>)> {
-        let mut first_with_fewer_sets = 0;
-        let state = |stack: &Stack<V>| {
-            let mut found = stack.found[..=self.ways].to_vec();
-            found[0] += first_with_fewer_sets;
-            first_with_fewer_sets = found[0];
-            (found, stack.sets.entries().collect())
-        };
-        self.stacks.iter().map(state).collect()
+    fn stacks(&self) -> Vec<(u64, &[u64; 33], Vec<Request>)> {
+        let stacks = self.iter().flat_map(|part| &part.stacks);
+        stacks.map(|stack| (stack.set_count, &stack.found, stack.sets.entries().collect())).collect()
     }
 }
 
@@ -132,13 +212,25 @@ impl Lists {
 }
 
 impl StackDistances {
-    /// Empty sets; distances up to the ways of the geometry are told apart.
+    /// Empty sets; distances up to the ways of the geometry are told apart. The work is divided among rayon's threads, whose number
+    /// changes nothing but the time.
     pub fn new(geometry: Geometry) -> Result<StackDistances, ConfigError> {
-        StackDistances::of_set_counts(&[geometry.set_count], geometry.ways, geometry.line_bytes)
+        let Geometry { set_count, ways, line_bytes } = geometry;
+        StackDistances::of_set_counts(&[set_count], ways, line_bytes, rayon::current_num_threads())
+    }
+
+    /// The same by one thread, for many of them side by side.
+    pub(super) fn undivided(geometry: Geometry) -> Result<StackDistances, ConfigError> {
+        StackDistances::of_set_counts(&[geometry.set_count], geometry.ways, geometry.line_bytes, 1)
     }
 
     /// For each of these numbers of sets, which ascend.
-    fn of_set_counts(set_counts: &[u64], ways: u32, line_bytes: Bytes) -> Result<StackDistances, ConfigError> {
+    fn of_set_counts(
+        set_counts: &[u64],
+        ways: u32,
+        line_bytes: Bytes,
+        threads: usize,
+    ) -> Result<StackDistances, ConfigError> {
         for set_count in set_counts {
             let geometry = Geometry { set_count: *set_count, ways, line_bytes };
             Level { index: super::Index::Bits, ..Level::lru("curve", geometry) }.check()?;
@@ -146,7 +238,9 @@ impl StackDistances {
         let line_shift = line_bytes.0.trailing_zeros();
         let fits = ways <= 32 && set_counts.iter().all(|sets| *sets <= 1 << KEPT_BITS);
         let state = if fits {
-            State::Vectors(Requests::new(line_shift), any_stacks(set_counts, ways, line_bytes))
+            let parts = any_parts(set_counts, ways, line_bytes, threads.clamp(1, THREADS_MAX));
+            let requests = Requests::new(line_shift);
+            State::Vectors(Vectors { requests, parts, taken: 0, ready: Vec::new(), next: Vec::new() })
         } else {
             State::Lists(set_counts.iter().map(|sets| Lists::new(*sets, ways as usize)).collect())
         };
@@ -156,10 +250,11 @@ impl StackDistances {
     /// Counts some accesses.
     pub fn run(&mut self, accesses: &[Access]) {
         let mut left = accesses;
-        if let State::Vectors(requests, stacks) = &mut self.state {
-            left = &accesses[requests.each_batch(accesses, |batch| stacks.run(batch))..];
+        if let State::Vectors(vectors) = &mut self.state {
+            left = &accesses[vectors.run(accesses)..];
             if !left.is_empty() {
-                self.state = State::Lists(to_lists(requests, stacks.as_ref(), self.ways, &self.set_counts));
+                vectors.finish();
+                self.state = State::Lists(to_lists(vectors, self.ways, &self.set_counts));
             }
         }
         if let State::Lists(lists) = &mut self.state {
@@ -172,14 +267,17 @@ impl StackDistances {
     }
 
     /// The curve so far, of the first number of sets.
-    pub fn curve(&self) -> MissCurve {
+    pub fn curve(&mut self) -> MissCurve {
         self.curves().swap_remove(0)
     }
 
     /// The curve so far of each number of sets.
-    fn curves(&self) -> Vec<MissCurve> {
-        match &self.state {
-            State::Vectors(_, stacks) => stacks.state().iter().map(|(found, _)| curve(found)).collect(),
+    fn curves(&mut self) -> Vec<MissCurve> {
+        match &mut self.state {
+            State::Vectors(vectors) => {
+                vectors.finish();
+                vectors.state(&self.set_counts, self.ways).iter().map(|(found, _)| curve(found)).collect()
+            }
             State::Lists(lists) => lists.iter().map(|lists| curve(&lists.found)).collect(),
         }
     }
@@ -197,27 +295,47 @@ fn curve(found: &[u64]) -> MissCurve {
     MissCurve { accesses, misses_by_ways }
 }
 
-fn any_stacks(set_counts: &[u64], ways: u32, line_bytes: Bytes) -> Box<dyn AnyStacks> {
-    fn stacks<const V: usize>(set_counts: &[u64], ways: u32, line_bytes: Bytes) -> Box<dyn AnyStacks> {
-        let sets = |set_count: &u64| Sets::new(Geometry { set_count: *set_count, ways, line_bytes });
-        let stack = |set_count| Stack { sets: sets(set_count), found: [0; 33] };
-        Box::new(Stacks::<V> { stacks: set_counts.iter().map(stack).collect(), ways: ways as usize })
+/// Several numbers of sets are dealt to the threads. Of one number each thread but the one that prepares gets some of the sets,
+/// told by their upper bits.
+fn any_parts(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
+    fn parts<const V: usize>(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
+        let stack = |set_count: u64, cut: u64| {
+            let sets = Sets::new(Geometry { set_count: set_count / cut, ways, line_bytes });
+            Stack { set_count, sets, found: [0; 33] }
+        };
+        let ways = ways as usize;
+        let parts: Vec<Part<V>> = if let [set_count] = *set_counts {
+            let cut = (1u64 << threads.saturating_sub(1).max(1).ilog2()).min(set_count);
+            let own = |part: u64| (part * (set_count / cut)) as Request * 2;
+            let part = |i| Part { stacks: vec![stack(set_count, cut)], ways, own_mask: own(cut - 1), own: own(i) };
+            (0..cut).map(part).collect()
+        } else {
+            let dealt = |i| set_counts.iter().skip(i).step_by(threads);
+            let part = |i| Part {
+                stacks: dealt(i).map(|set_count| stack(*set_count, 1)).collect(),
+                ways,
+                own_mask: 0,
+                own: 0,
+            };
+            (0..threads.min(set_counts.len())).map(part).collect()
+        };
+        Box::new(parts)
     }
     match vectors(ways) {
-        1 => stacks::<1>(set_counts, ways, line_bytes),
-        2 => stacks::<2>(set_counts, ways, line_bytes),
-        _ => stacks::<4>(set_counts, ways, line_bytes),
+        1 => parts::<1>(set_counts, ways, line_bytes, threads),
+        2 => parts::<2>(set_counts, ways, line_bytes, threads),
+        _ => parts::<4>(set_counts, ways, line_bytes, threads),
     }
 }
 
 /// The same lines and counts.
-fn to_lists(requests: &Requests, stacks: &dyn AnyStacks, ways: usize, set_counts: &[u64]) -> Vec<Lists> {
+fn to_lists(vectors: &Vectors, ways: usize, set_counts: &[u64]) -> Vec<Lists> {
     let lists = |((found, entries), set_count): ((Vec<u64>, Vec<Request>), &u64)| {
         let mut lists = Lists::new(*set_count, ways);
-        requests.lines(entries.into_iter()).into_iter().for_each(|(line, _)| lists.access(line));
+        vectors.requests.lines(entries.into_iter()).into_iter().for_each(|(line, _)| lists.access(line));
         Lists { found, ..lists }
     };
-    stacks.state().into_iter().zip(set_counts).map(lists).collect()
+    vectors.state(set_counts, ways).into_iter().zip(set_counts).map(lists).collect()
 }
 
 /// Misses of every pair of set count (1, 2, 4... up to `1 << set_bits_max`) and ways (1 to `ways`), in one pass over the trace:
@@ -229,7 +347,7 @@ pub fn misses_by_sets_and_ways(
     ways: u32,
 ) -> Result<Vec<Vec<u64>>, ConfigError> {
     let set_counts: Vec<u64> = (0..=set_bits_max).map(|bits| 1 << bits.min(63)).collect();
-    let mut distances = StackDistances::of_set_counts(&set_counts, ways, line_bytes)?;
+    let mut distances = StackDistances::of_set_counts(&set_counts, ways, line_bytes, rayon::current_num_threads())?;
     distances.run(accesses);
     Ok(distances.curves().into_iter().map(|curve| curve.misses_by_ways[1..].to_vec()).collect())
 }
@@ -249,6 +367,39 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn any_number_of_threads_counts_the_same(
+            set_bits in 0u32..8,
+            ways in 1u32..33,
+            several: bool,
+            accesses in proptest::collection::vec((0u64..100_000, 0u64..2500, 1u32..100), 1..1500),
+            chunk in 1usize..600,
+        ) {
+            let set_counts: Vec<u64> = (if several { 0 } else { set_bits }..=set_bits).map(|bits| 1 << bits).collect();
+            // Few regions, or more than vectors tell apart.
+            let regions = if chunk % 2 == 0 { 3 } else { 2500 };
+            let accesses: Vec<Access> = accesses
+                .iter()
+                .map(|(address, region, bytes)| (address + (region % regions << 26), *bytes))
+                .map(|(address, bytes)| Access { bytes, ..Access::read(address) })
+                .collect();
+            let curves = |threads| {
+                let mut distances = StackDistances::of_set_counts(&set_counts, ways, Bytes(64), threads).unwrap();
+                let parts = match &distances.state {
+                    State::Vectors(vectors) => vectors.parts.stacks().len(),
+                    State::Lists(_) => 0,
+                };
+                accesses.chunks(chunk).for_each(|chunk| distances.run(chunk));
+                (distances.curves(), parts)
+            };
+            let (alone, _) = curves(1);
+            for threads in 2..10 {
+                let (together, parts) = curves(threads);
+                prop_assert_eq!(&together, &alone, "{} threads", threads);
+                prop_assert!(several || set_bits == 0 || threads < 3 || parts > 1, "{} parts", parts);
+            }
+        }
 
         #[test]
         fn one_pass_tells_the_misses_of_every_number_of_ways(
@@ -284,7 +435,7 @@ mod tests {
         ) {
             let accesses: Vec<Access> =
                 accesses.into_iter().map(|(region, line)| Access::read(((region % (1 + line * line * line)) << 26) | (line << 6))).collect();
-            let mut distances = StackDistances::of_set_counts(&[1, 2, 4], 5, Bytes(64)).unwrap();
+            let mut distances = StackDistances::of_set_counts(&[1, 2, 4], 5, Bytes(64), 2).unwrap();
             accesses.chunks(100).for_each(|chunk| distances.run(chunk));
             prop_assert!(matches!(distances.state, State::Lists(_)));
             for (bits, curve) in distances.curves().into_iter().enumerate() {

@@ -15,7 +15,7 @@ pub use compact::Writer;
 pub use write::AnyWriter;
 
 /// Accesses handed over at a time.
-const BATCH: usize = 4096;
+const BATCH: usize = 1 << 14;
 
 /// How a trace is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +102,10 @@ pub enum TraceError {
 pub struct Reader<R> {
     form: Form,
     source: Source<R>,
-    batch: Vec<Access>,
+    /// What was read, in order: one batch, or several where threads share the work.
+    batches: Vec<Vec<Access>>,
+    /// How many of these were handed over.
+    handed: usize,
 }
 
 enum Form {
@@ -112,43 +115,88 @@ enum Form {
 }
 
 impl<R: Read> Reader<R> {
-    /// `name` stands in error messages.
+    /// `name` stands in error messages. Text is parsed by rayon's threads, whose number changes nothing but the time.
     pub fn new(format: Format, name: &str, input: R) -> Reader<R> {
+        Reader::with_workers(format, name, input, rayon::current_num_threads())
+    }
+
+    fn with_workers(format: Format, name: &str, input: R, workers: usize) -> Reader<R> {
         let form = match format {
-            Format::Din => Form::Text(text::Text::new(text::Dialect::Din)),
-            Format::Lackey => Form::Text(text::Text::new(text::Dialect::Lackey)),
+            Format::Din => Form::Text(text::Text::new(text::Dialect::Din, workers)),
+            Format::Lackey => Form::Text(text::Text::new(text::Dialect::Lackey, workers)),
             Format::U64 => Form::U64,
             Format::Iso => Form::Iso(compact::Blocks::default()),
         };
-        Reader {
-            form,
-            source: Source { name: name.to_owned(), input, offset: 0 },
-            batch: Vec::with_capacity(BATCH + 2),
-        }
+        let source = Source { name: name.to_owned(), input, offset: 0 };
+        Reader { form, source, batches: Vec::new(), handed: 0 }
     }
 
     /// The next accesses; empty at the end of the trace.
     pub fn next_batch(&mut self) -> Result<&[Access], TraceError> {
-        self.batch.clear();
-        match &mut self.form {
-            Form::Text(text) => text.read(&mut self.source, &mut self.batch)?,
-            Form::U64 => read_u64(&mut self.source, &mut self.batch)?,
-            Form::Iso(blocks) => blocks.read(&mut self.source, &mut self.batch)?,
+        while self.batches.get(self.handed).is_none_or(Vec::is_empty) {
+            self.handed += 1;
+            if self.handed >= self.batches.len() {
+                self.handed = 0;
+                read(&mut self.form, &mut self.source, &mut self.batches)?;
+                if self.batches.iter().all(Vec::is_empty) {
+                    return Ok(&[]);
+                }
+            }
         }
-        Ok(&self.batch)
+        self.handed += 1;
+        Ok(&self.batches[self.handed - 1])
     }
 
     /// Calls `each` for all accesses that are left; returns their number.
-    pub fn for_each(&mut self, mut each: impl FnMut(&[Access])) -> Result<u64, TraceError> {
+    pub fn for_each(&mut self, mut each: impl FnMut(&[Access])) -> Result<u64, TraceError>
+    where
+        R: Send,
+    {
+        self.try_for_each(|batch| {
+            each(batch);
+            Ok(())
+        })
+    }
+
+    /// Calls `each` for all accesses that are left, or until it fails; returns their number. While `each` runs, another thread
+    /// reads on.
+    pub fn try_for_each<E: From<TraceError>>(
+        &mut self,
+        mut each: impl FnMut(&[Access]) -> Result<(), E>,
+    ) -> Result<u64, E>
+    where
+        R: Send,
+    {
+        let Reader { form, source, batches, handed } = self;
+        let mut ready: Vec<_> = batches.drain(..).skip(std::mem::take(handed)).collect();
+        let mut next = Vec::new();
         let mut count = 0;
         loop {
-            let batch = self.next_batch()?;
-            if batch.is_empty() {
+            let mut outcome = Ok(());
+            rayon::in_place_scope(|scope| {
+                scope.spawn(|_| outcome = read(form, source, &mut next));
+                ready.iter().filter(|batch| !batch.is_empty()).try_for_each(|batch| {
+                    count += batch.len() as u64;
+                    each(batch)
+                })
+            })?;
+            outcome?;
+            std::mem::swap(&mut ready, &mut next);
+            if ready.iter().all(Vec::is_empty) {
                 return Ok(count);
             }
-            count += batch.len() as u64;
-            each(batch);
         }
+    }
+}
+
+/// Replaces the batches by the next ones; all are empty at the end of the trace.
+fn read<R: Read>(form: &mut Form, source: &mut Source<R>, batches: &mut Vec<Vec<Access>>) -> Result<(), TraceError> {
+    batches.resize_with(batches.len().max(1), Vec::new);
+    batches.iter_mut().for_each(Vec::clear);
+    match form {
+        Form::Text(text) => text.read(source, batches),
+        Form::U64 => read_u64(source, &mut batches[0]),
+        Form::Iso(blocks) => blocks.read(source, &mut batches[0]),
     }
 }
 
@@ -289,6 +337,45 @@ mod tests {
             }
             let framed: Vec<u8> = b"isotrace\x01".iter().chain(&bytes).copied().collect();
             let _ = read(Format::Iso, &framed);
+        }
+
+        /// Lines of up to 400 characters, so that pieces end anywhere in them.
+        #[test]
+        fn any_number_of_threads_reads_the_same(
+            lines in proptest::collection::vec((0u8..3, any::<u64>(), 0usize..400), 1..200),
+            repeat in 1usize..40,
+            bad in proptest::option::of(any::<proptest::sample::Index>()),
+            batches: bool,
+        ) {
+            let mut lines: Vec<String> =
+                lines.iter().map(|(label, address, rest)| format!("{label} {address:x} {}", "x".repeat(*rest))).collect();
+            let count = lines.len();
+            lines = lines.into_iter().cycle().take(count * repeat).collect();
+            if let Some(bad) = bad {
+                let bad = bad.index(lines.len());
+                lines.splice(bad.., lines[bad..].iter().map(|line| line.replace(' ', "?")).collect::<Vec<_>>());
+            }
+            let text = lines.join("\n");
+            let read = |workers| {
+                let mut reader = Reader::with_workers(Format::Din, "trace", text.as_bytes(), workers);
+                let mut all = Vec::new();
+                // Either way of reading, and a change between them.
+                if batches {
+                    all.extend_from_slice(reader.next_batch().map_err(|error| error.to_string())?);
+                }
+                reader.for_each(|batch| all.extend_from_slice(batch)).map_err(|error| error.to_string())?;
+                Ok::<_, String>(all)
+            };
+            let alone = read(1);
+            if let Some(bad) = bad {
+                let named = format!("trace:{}: ", bad.index(lines.len()) + 1);
+                prop_assert!(alone.as_ref().is_err_and(|error| error.starts_with(&named)), "{:?}", alone);
+            } else {
+                prop_assert_eq!(alone.as_ref().map(Vec::len), Ok(lines.len()));
+            }
+            for workers in [2, 3, 8] {
+                prop_assert_eq!(&read(workers), &alone, "{} workers", workers);
+            }
         }
 
         #[test]

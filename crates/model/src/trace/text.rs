@@ -2,10 +2,15 @@
 
 use std::io::Read;
 
-use super::{Access, BATCH, Kind, Source, TraceError};
+use rayon::prelude::*;
 
-/// Bytes read at a time; a line is shorter.
-const BUFFER_BYTES: usize = 64 << 10;
+use super::{Access, Kind, Source, TraceError};
+
+/// Bytes that a worker parses at a time; a line is shorter.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Workers at most: together they parse faster than anything counts, and each takes memory.
+const WORKERS_MAX: usize = 8;
 
 /// The largest access of a program that is believed: a page.
 const BYTES_MAX: u32 = 4096;
@@ -18,6 +23,7 @@ pub(super) enum Dialect {
 
 pub(super) struct Text {
     dialect: Dialect,
+    /// A piece per worker.
     buffer: Vec<u8>,
     /// What of the buffer is read and not yet parsed.
     begin: usize,
@@ -27,47 +33,65 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub fn new(dialect: Dialect) -> Text {
-        Text { dialect, buffer: vec![0; BUFFER_BYTES], begin: 0, end: 0, line: 0, at_end: false }
+    pub fn new(dialect: Dialect, workers: usize) -> Text {
+        let buffer = vec![0; workers.clamp(1, WORKERS_MAX) * PIECE_BYTES];
+        Text { dialect, buffer, begin: 0, end: 0, line: 0, at_end: false }
     }
 
-    /// Fills the batch, unless the trace ends.
-    pub fn read<R: Read>(&mut self, source: &mut Source<R>, batch: &mut Vec<Access>) -> Result<(), TraceError> {
-        while batch.len() < BATCH {
-            let parsed = match self.dialect {
-                Dialect::Din => lines(&self.buffer[self.begin..self.end], batch, din),
-                Dialect::Lackey => lines(&self.buffer[self.begin..self.end], batch, lackey),
-            };
-            self.line += parsed.lines;
-            let consumed = self.begin..self.begin + parsed.bytes;
-            self.begin = consumed.end;
-            if let Some(what) = parsed.wrong {
-                let text = self.buffer[self.begin..self.end].split(|byte| *byte == b'\n').next().unwrap_or_default();
+    /// Appends to each batch, of which there may have to be more, the accesses of a piece of the text; to none when the trace
+    /// ends.
+    pub fn read<R: Read>(&mut self, source: &mut Source<R>, batches: &mut Vec<Vec<Access>>) -> Result<(), TraceError> {
+        let workers = self.buffer.len() / PIECE_BYTES;
+        batches.resize_with(batches.len().max(workers), Vec::new);
+        while batches.iter().all(Vec::is_empty) && !(self.at_end && self.begin == self.end) {
+            self.fill(source)?;
+            let mut pieces = Vec::with_capacity(workers);
+            let wrong = |line, what, text: &[u8]| {
                 let text = String::from_utf8_lossy(&text[..text.len().min(60)]).into_owned();
-                return Err(TraceError::Line { name: source.name.clone(), line: self.line + 1, what, text });
+                Err(TraceError::Line { name: source.name.clone(), line, what, text })
+            };
+            let mut endless = None;
+            while pieces.len() < workers && self.begin < self.end {
+                let rest = &self.buffer[self.begin..self.end];
+                let window = &rest[..rest.len().min(PIECE_BYTES)];
+                let Some(line_end) = window.iter().rposition(|byte| *byte == b'\n') else {
+                    endless = (window.len() == PIECE_BYTES).then_some(window);
+                    break;
+                };
+                pieces.push(&window[..=line_end]);
+                self.begin += line_end + 1;
             }
-            if batch.len() >= BATCH {
-                break;
+            let dialect = self.dialect;
+            let parse = |(piece, batch): (&&[u8], &mut Vec<Access>)| match dialect {
+                Dialect::Din => lines(piece, batch, din),
+                Dialect::Lackey => lines(piece, batch, lackey),
+            };
+            let parsed: Vec<Parsed> = pieces.par_iter().zip(batches.par_iter_mut()).map(parse).collect();
+            for (piece, parsed) in pieces.iter().zip(parsed) {
+                self.line += parsed.lines;
+                if let Some(what) = parsed.wrong {
+                    let text = piece[parsed.bytes..].split(|byte| *byte == b'\n').next().unwrap_or_default();
+                    return wrong(self.line + 1, what, text);
+                }
             }
-            if self.at_end {
-                return Ok(());
+            if let Some(text) = endless {
+                return wrong(self.line + 1, "a line without end", text);
             }
-            self.buffer.copy_within(self.begin..self.end, 0);
-            self.end -= self.begin;
-            self.begin = 0;
-            if self.end == self.buffer.len() {
-                let text = String::from_utf8_lossy(&self.buffer[..60]).into_owned();
-                let (name, line) = (source.name.clone(), self.line + 1);
-                return Err(TraceError::Line { name, line, what: "a line without end", text });
-            }
-            let filled = source.fill(&mut self.buffer[self.end..])?;
-            self.end += filled;
-            if self.end < self.buffer.len() {
-                // The last line may lack its end.
-                self.buffer[self.end] = b'\n';
-                self.end += 1;
-                self.at_end = true;
-            }
+        }
+        Ok(())
+    }
+
+    /// Reads until the buffer is full or the trace ends.
+    fn fill<R: Read>(&mut self, source: &mut Source<R>) -> Result<(), TraceError> {
+        self.buffer.copy_within(self.begin..self.end, 0);
+        self.end -= self.begin;
+        self.begin = 0;
+        self.end += source.fill(&mut self.buffer[self.end..])?;
+        if self.end < self.buffer.len() && !self.at_end {
+            // The last line may lack its end.
+            self.buffer[self.end] = b'\n';
+            self.end += 1;
+            self.at_end = true;
         }
         Ok(())
     }
@@ -79,18 +103,16 @@ struct Parsed {
     wrong: Option<&'static str>,
 }
 
-/// Parses whole lines until they end or the batch is full. `line` gets the text from the beginning of a line, and returns
-/// where in it the line's text was left.
+/// Parses lines up to a wrong one. `line` gets the text from the beginning of a line, and returns where in it the line's text was
+/// left.
 fn lines(
     text: &[u8],
     batch: &mut Vec<Access>,
     line: impl Fn(&[u8], &mut Vec<Access>) -> Result<usize, &'static str>,
 ) -> Parsed {
     let mut parsed = Parsed { bytes: 0, lines: 0, wrong: None };
-    // Only up to the last line end, so that no line is parsed that is still to be completed.
-    let Some(end) = text.iter().rposition(|byte| *byte == b'\n') else { return parsed };
-    while parsed.bytes <= end && batch.len() < BATCH {
-        let rest = &text[parsed.bytes..=end];
+    while parsed.bytes < text.len() {
+        let rest = &text[parsed.bytes..];
         let left = match line(rest, batch) {
             Ok(left) => left,
             Err(what) => return Parsed { wrong: Some(what), ..parsed },
