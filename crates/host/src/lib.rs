@@ -10,6 +10,7 @@ pub mod experiment;
 pub mod interrupt;
 pub mod kernels;
 pub mod ledger;
+pub mod marks;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;
