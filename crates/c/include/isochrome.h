@@ -48,6 +48,21 @@ int isochrome_free(struct isochrome *isochrome, void *memory);
  * whose frame was measured. -1 if it is not known. */
 int isochrome_color_of(const struct isochrome *isochrome, const void *address);
 
+/* Moves all movable memory of this process onto colors while it stands still: what `isochrome recolor` does, which is run for it, and must
+ * be in PATH or named by the environment variable ISOCHROME. Meant for the end of initialization; memory touched later has any color.
+ *
+ * colors: as after --colors, such as "0-3", or "auto:4" for any four that are free.
+ * palette: a file that `isochrome palette -o` wrote; NULL for what `isochrome palette --save` saved. Colors are numbered as there, not as
+ * by isochrome_open. Memory from isochrome_alloc, which has colors already, is moved as well: use the one or the other.
+ *
+ * 0, or -1 if it could not be moved; it is then as it was. */
+int isochrome_recolor_me(const char *colors, const char *palette);
+
+/* Tell that a job of the calling thread begins or ends now to whoever started the program in order to observe it; nothing happens if
+ * nobody did. They need no struct isochrome and cost one system call. */
+void isochrome_job_begin(void);
+void isochrome_job_end(void);
+
 /* Why the last call of this thread that failed did, with a hint; an empty text if none did. Valid until the next call that fails. */
 const char *isochrome_error(void);
 

@@ -5,13 +5,16 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::process::{Command, Stdio};
 use std::ptr;
 use std::slice;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use isochrome_host::error::HostError;
+use isochrome_host::marks::{Edge, MarkWriter};
 use isochrome_host::pagemap;
 use isochrome_host::palette::{Collection, Survey, Target};
 use isochrome_host::pool::{ColoredRegion, FramePool};
@@ -213,6 +216,61 @@ pub unsafe extern "C" fn isochrome_color_of(isochrome: *const Isochrome, address
             -1
         }
     }
+}
+
+/// Has `isochrome recolor` move this process.
+fn recolor_me(colors: &str, palette: Option<&OsStr>) -> Result<(), String> {
+    let program = std::env::var_os("ISOCHROME").unwrap_or_else(|| "isochrome".into());
+    let mut command = Command::new(&program);
+    command.args(["recolor", &std::process::id().to_string(), "--json", "--colors", colors]);
+    if let Some(palette) = palette {
+        command.arg("--palette").arg(palette);
+    }
+    let output = command.stdin(Stdio::null()).output().map_err(|error| {
+        format!(
+            "{}: {error}\n  hint: put the isochrome command into PATH, or its path into the environment variable ISOCHROME",
+            program.display()
+        )
+    })?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim_end().to_owned()) }
+}
+
+/// See the header.
+///
+/// # Safety
+///
+/// `colors` is a text that ends with a zero byte; `palette` is null or another.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn isochrome_recolor_me(colors: *const c_char, palette: *const c_char) -> c_int {
+    // SAFETY: by the contract both point to texts that end, or `palette` to nothing.
+    let (colors, palette) = unsafe { (CStr::from_ptr(colors), (!palette.is_null()).then(|| CStr::from_ptr(palette))) };
+    let palette = palette.map(|palette| OsStr::from_bytes(palette.to_bytes()));
+    match recolor_me(&colors.to_string_lossy(), palette) {
+        Ok(()) => 0,
+        Err(error) => {
+            fail(error);
+            -1
+        }
+    }
+}
+
+fn mark(edge: Edge) {
+    static WRITER: OnceLock<Option<MarkWriter>> = OnceLock::new();
+    if let Some(writer) = WRITER.get_or_init(MarkWriter::inherited) {
+        writer.mark(edge);
+    }
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn isochrome_job_begin() {
+    mark(Edge::Begin);
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn isochrome_job_end() {
+    mark(Edge::End);
 }
 
 /// See the header.

@@ -1,0 +1,482 @@
+//! Programs under `isochrome exec`: how they say that they are ready, what memory pressure does to their colors, real programs, and the
+//! pair of examples/pair.
+//!
+//! Colors here are bits of the frame number: they need no measurement, and are the same on every machine. A test that the machine cannot
+//! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` sets how long the pressure
+//! on memory lasts (3), `PRESSURE_SHARE` how much of the free memory it takes, in percent (5).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use isochrome_host::resident;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Makes this program one of those that are tested.
+const ROLE: &str = "ISOCHROME_TEST_ROLE";
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(ROLE) {
+        play(&role);
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = Arguments::from_args();
+    // One at a time: they hold each other up.
+    arguments.test_threads.get_or_insert(1);
+    let trials = vec![
+        trial("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
+        trial("exec_moves_when_the_memory_of_the_program_has_settled", settled),
+        trial("what_is_no_way_to_be_ready_is_refused", bad_ready),
+        trial("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
+        trial("x264_encodes_the_same_clip_on_its_colors", x264),
+        trial("a_static_go_program_gives_the_same_output_on_its_colors", go),
+        trial("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
+        trial("two_programs_that_hand_over_count_every_job_and_keep_their_data", pair),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+type Outcome = Result<(), NotRun>;
+
+/// Why a machine cannot run a test.
+struct NotRun(String);
+
+fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    Trial::ignorable_test(name, move || match Stage::new().and_then(|stage| test(&stage)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
+        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+/// What this program does when it is tested.
+fn play(role: &str) {
+    let sleep = |milliseconds| std::thread::sleep(Duration::from_millis(milliseconds));
+    match role {
+        "notify" => {
+            let name = std::env::var("NOTIFY_SOCKET").expect("exec names a socket");
+            let address = SocketAddr::from_abstract_name(name.strip_prefix('@').expect("an abstract name")).unwrap();
+            let tell = |text: &str| UnixDatagram::unbound().unwrap().send_to_addr(text.as_bytes(), &address).unwrap();
+            tell("STATUS=READY=1 comes later\n");
+            sleep(400);
+            tell("STATUS=begun\nREADY=1\n");
+            sleep(1500);
+        }
+        "grow" => {
+            let mut kept = Vec::new();
+            for _ in 0..40 {
+                kept.push(vec![1u8; 1 << 20]);
+                sleep(20);
+            }
+            sleep(1500);
+            assert!(kept.iter().flatten().all(|byte| *byte == 1));
+        }
+        "steady" => {
+            let mut words: Vec<u64> = (0..8 << 20).collect();
+            println!("ready {}", std::process::id());
+            let (mut wrong, mut rounds) = (0, 0u64);
+            let input = std::thread::spawn(|| std::io::stdin().read_to_end(&mut Vec::new()));
+            while !input.is_finished() {
+                for (i, word) in words.iter_mut().enumerate() {
+                    wrong += u64::from(*word != i as u64 + rounds);
+                    *word = i as u64 + rounds + 1;
+                }
+                rounds += 1;
+                sleep(1);
+            }
+            println!("{rounds} rounds, {wrong} wrong");
+        }
+        role => panic!("there is no role {role}"),
+    }
+}
+
+/// A folder with a palette.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Result<Stage, NotRun> {
+        if let Err(error) = resident::mappings(std::process::id()) {
+            return Err(NotRun(error.to_string()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let palette = r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#;
+        fs::write(folder.path().join("bits.json"), palette).unwrap();
+        Ok(Stage { folder })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `verb` with colors, and grants of its own.
+    fn isochrome(&self, verb: &str, colors: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.env("ISOCHROME_RUNTIME_DIR", self.folder.path());
+        command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
+        command
+    }
+
+    /// `exec` of this program in a role, whose report goes to [`outcome`](Self::outcome).
+    fn exec_role(&self, role: &str, ready: &str) -> Command {
+        let mut command = self.isochrome("exec", "0-3");
+        command.env(ROLE, role).args(["--ready", ready, "--interval", "200ms", "-o"]).arg(self.path("outcome.json"));
+        command.arg("--").arg(std::env::current_exe().unwrap());
+        command
+    }
+
+    fn outcome(&self) -> Value {
+        serde_json::from_str(&fs::read_to_string(self.path("outcome.json")).unwrap()).unwrap()
+    }
+
+    /// Where the pages of `pid` are, by a look that stops nothing; `None` while they are being moved, and after its end.
+    fn look(&self, pid: u32) -> Option<Value> {
+        let mut look = self.isochrome("recolor", "0-3");
+        let output = look.args([&pid.to_string(), "--dry-run", "--json"]).output().unwrap();
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+}
+
+fn succeeding(mut command: Command) -> Output {
+    let output = command.output().expect("the command starts");
+    assert!(output.status.success(), "{:?} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn sum(report: &Value, key: &str) -> u64 {
+    report["regions"].as_array().unwrap().iter().map(|region| region[key].as_u64().unwrap()).sum()
+}
+
+fn is_there(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    found.and_then(|mut child| child.wait()).is_ok()
+}
+
+fn told_by_socket(stage: &Stage) -> Outcome {
+    succeeding(stage.exec_role("notify", "sd_notify"));
+    let outcome = stage.outcome();
+    assert!(outcome["ready_ns"].as_u64().is_some_and(|at| at >= 400_000_000), "{outcome}");
+    assert!(outcome["new"].as_u64().unwrap() > 100, "{outcome}");
+    Ok(())
+}
+
+fn settled(stage: &Stage) -> Outcome {
+    succeeding(stage.exec_role("grow", "settle:300ms"));
+    let outcome = stage.outcome();
+    // It grows for at least 0.8 s, and then no more.
+    assert!(outcome["ready_ns"].as_u64().is_some_and(|at| at >= 1_100_000_000), "{outcome}");
+    assert!(outcome["new"].as_u64().unwrap() > 7500, "{outcome}");
+    Ok(())
+}
+
+fn bad_ready(stage: &Stage) -> Outcome {
+    for ready in ["soon", "settle", "settle:soon", "line:", ""] {
+        let output = stage.exec_role("notify", ready).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains("--ready"), "`{ready}`: {said}");
+    }
+    Ok(())
+}
+
+/// A process that is ended when the test is: a program that would wait for ever if only its `exec` were.
+struct Ended(u32);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-KILL", &self.0.to_string()]).stderr(Stdio::null()).status();
+    }
+}
+
+fn variable(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
+}
+
+fn pressure(stage: &Stage) -> Outcome {
+    let time = Duration::from_secs(variable("PRESSURE_SECONDS", 3));
+    let share = variable("PRESSURE_SHARE", 5);
+    let mut exec = stage.exec_role("steady", "line:ready");
+    let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(exec.stdout.take().unwrap()).lines();
+    let pid: u32 = said.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
+    let ended = Ended(pid);
+    let on_colors = |limit: Duration| {
+        let begin = Instant::now();
+        loop {
+            if let Some(report) = stage.look(pid) {
+                let (right, wrong, left) = (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"));
+                if right as f64 >= 0.995 * (right + wrong) as f64 && right > 16_000 {
+                    return (right, wrong, left);
+                }
+                println!("{right} right, {wrong} wrong, {left} cannot be moved");
+            }
+            assert!(begin.elapsed() < limit, "it does not get onto its colors");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    on_colors(Duration::from_secs(60));
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let free = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    let free: usize = free.split_whitespace().next().unwrap().parse().unwrap();
+    let bytes = free * 1024 / 100 * share as usize;
+    let (begin, mut rounds) = (Instant::now(), 0);
+    while begin.elapsed() < time {
+        // One byte of each page is enough to have its frame.
+        let mut memory = vec![0u8; bytes];
+        memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+        // What a kernel does on its own when large pieces of memory are asked for and it has none.
+        let _ = fs::write("/proc/sys/vm/compact_memory", "1");
+        rounds += 1;
+        assert_eq!(
+            std::hint::black_box(&memory).iter().step_by(4096).map(|byte| u64::from(*byte)).sum::<u64>(),
+            bytes.div_ceil(4096) as u64
+        );
+    }
+    let (right, wrong, left) = on_colors(Duration::from_secs(20));
+    drop(exec.stdin.take());
+    let counts = said.next().unwrap().unwrap();
+    assert!(exec.wait().unwrap().success());
+    // By itself, and its number may be another's now.
+    std::mem::forget(ended);
+    let outcome = stage.outcome();
+    println!(
+        "{rounds} times {} MiB in {} s: {} pages drifted and were moved back in {} sweeps; then {right} right, {wrong} wrong, {left} cannot be \
+         moved; {counts}",
+        bytes >> 20,
+        time.as_secs(),
+        outcome["drifted"],
+        outcome["sweeps"]
+    );
+    assert!(counts.ends_with(" 0 wrong") && outcome["errors"] == Value::Array(Vec::new()), "{counts} {outcome}");
+    Ok(())
+}
+
+/// Runs `program` without and under `exec`, which must print the same; what does not move is listed from a look in the middle.
+fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
+    let command = |exec: bool| {
+        let mut command = if exec {
+            let mut command = stage.isochrome("exec", "0-3");
+            command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(stage.path("outcome.json"));
+            command.arg("--").arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let plain = succeeding(command(false));
+    let colored = command(true).spawn().unwrap();
+    // `exec` starts nothing else.
+    let children = format!("/proc/{0}/task/{0}/children", colored.id());
+    let mut report = Value::Null;
+    let colored = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| colored.wait_with_output().unwrap());
+        while !waiting.is_finished() {
+            let pid = fs::read_to_string(&children).ok().and_then(|list| list.split_whitespace().next()?.parse().ok());
+            if let Some(seen) = pid.and_then(|pid| stage.look(pid)) {
+                report = seen;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        waiting.join().unwrap()
+    });
+    assert!(colored.status.success(), "{}", String::from_utf8_lossy(&colored.stderr));
+    assert_eq!(colored.stdout, plain.stdout);
+    let outcome = stage.outcome();
+    let number = |key: &str| outcome[key].as_u64().unwrap();
+    println!(
+        "{}: {} of {} pages on colors 0-3, {} cannot be moved",
+        program.display(),
+        number("right"),
+        number("resident"),
+        number("left")
+    );
+    for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["left"] != 0) {
+        println!("  {} pages of `{}`: {}", region["left"], region["name"], region["why"]);
+    }
+    assert!(number("new") > 50 && outcome["errors"] == Value::Array(Vec::new()), "{outcome}");
+    assert!(number("right") + number("left") >= number("resident") * 995 / 1000, "{outcome}");
+}
+
+fn x264(stage: &Stage) -> Outcome {
+    if !is_there("x264") {
+        return Err(NotRun("x264 is not installed; apt-get install x264".to_owned()));
+    }
+    let (width, height, frames) = (352usize, 288usize, 90usize);
+    let mut clip = format!("YUV4MPEG2 W{width} H{height} F25:1 C420\n").into_bytes();
+    for frame in 0..frames {
+        clip.extend_from_slice(b"FRAME\n");
+        // A pattern that moves, and some noise.
+        let luma = |i: usize| (i % width * 2 + i / width * 3 + frame * 5 + i * i % 7) as u8;
+        clip.extend((0..width * height).map(luma));
+        clip.extend((0..width * height / 2).map(|i| (i / 40 + frame) as u8));
+    }
+    let input = stage.path("clip.y4m");
+    fs::write(&input, clip).unwrap();
+    // To standard output, which is compared.
+    same(
+        stage,
+        Path::new("x264"),
+        &[
+            "--quiet",
+            "--no-progress",
+            "--preset",
+            "slow",
+            "--threads",
+            "2",
+            "--muxer",
+            "raw",
+            "-o",
+            "/dev/stdout",
+            input.to_str().unwrap(),
+        ],
+    );
+    Ok(())
+}
+
+const GO: &str = r#"package main
+
+import (
+	"fmt"
+	"sync"
+)
+
+func main() {
+	var group sync.WaitGroup
+	sums := make([]uint64, 8)
+	for part := range sums {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			kept := map[uint64][]uint64{}
+			for i := uint64(0); i < 200000; i++ {
+				kept[i%997] = append(kept[i%997], i*uint64(part+1))
+			}
+			for round := uint64(0); round < 300; round++ {
+				for _, list := range kept {
+					for _, value := range list {
+						sums[part] += (value + round) % 1013
+					}
+				}
+			}
+		}()
+	}
+	group.Wait()
+	fmt.Println(sums)
+}
+"#;
+
+fn go(stage: &Stage) -> Outcome {
+    if Command::new("go").arg("version").output().is_err() {
+        return Err(NotRun("go is not installed; apt-get install golang-go".to_owned()));
+    }
+    let (source, program) = (stage.path("sums.go"), stage.path("sums"));
+    fs::write(&source, GO).unwrap();
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+    succeeding(build);
+    same(stage, &program, &[]);
+    Ok(())
+}
+
+const MUSL: &str = r#"#include <stdio.h>
+#include <stdlib.h>
+#include <pthread.h>
+
+static void *work(void *argument)
+{
+    unsigned long sum = 0, part = (unsigned long)argument;
+    unsigned *kept = malloc(400000 * sizeof *kept);
+    for (int round = 0; round < 400; round++) {
+        for (unsigned i = 0; i < 400000; i++)
+            kept[i] = i * part + round;
+        for (unsigned i = 0; i < 400000; i += 7)
+            sum += kept[i];
+    }
+    free(kept);
+    return (void *)sum;
+}
+
+int main(void)
+{
+    pthread_t threads[4];
+    for (unsigned long i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, work, (void *)(i + 1));
+    for (int i = 0; i < 4; i++) {
+        void *sum;
+        pthread_join(threads[i], &sum);
+        printf("%lu\n", (unsigned long)sum);
+    }
+    return 0;
+}
+"#;
+
+fn musl(stage: &Stage) -> Outcome {
+    if Command::new("musl-gcc").arg("--version").output().is_err() {
+        return Err(NotRun("musl-gcc is not installed; apt-get install musl-tools".to_owned()));
+    }
+    let (source, program) = (stage.path("sums.c"), stage.path("sums"));
+    fs::write(&source, MUSL).unwrap();
+    let mut build = Command::new("musl-gcc");
+    build.args(["-O1", "-static", "-pthread", "-o"]).arg(&program).arg(&source);
+    succeeding(build);
+    same(stage, &program, &[]);
+    Ok(())
+}
+
+fn pair(stage: &Stage) -> Outcome {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(NotRun("the programs of examples/pair read the counter of x86-64".to_owned()));
+    }
+    if ["make", "cc", "chrt", "taskset", "mkfifo"].iter().any(|program| !is_there(program)) {
+        return Err(NotRun("make, cc, chrt, taskset or mkfifo is missing".to_owned()));
+    }
+    let runner = std::env::current_exe().unwrap().with_file_name("../examples/pair");
+    if !runner.exists() {
+        return Err(NotRun("the example is not built; cargo build -p isochrome-cli --example pair".to_owned()));
+    }
+    let mut make = Command::new("make");
+    make.arg("-C").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pair")).args(["programs", "-B"]);
+    make.arg(format!("OUT={}", stage.folder.path().display()));
+    succeeding(make);
+    let (runs, blocks, jobs) = (2, 6, 20);
+    let mut pair = Command::new(runner);
+    pair.env("ISOCHROME_RUNTIME_DIR", stage.folder.path()).args([
+        "--isochrome",
+        env!("CARGO_BIN_EXE_isochrome"),
+        "--json",
+    ]);
+    pair.arg("--programs").arg(stage.folder.path()).arg("--palette").arg(stage.path("bits.json"));
+    pair.arg("--csv").arg(stage.path("pair.csv"));
+    for (option, count) in [("--runs", runs), ("--blocks", blocks), ("--jobs", jobs), ("--cpu", 0), ("--seed", 7)] {
+        pair.args([option, &count.to_string()]);
+    }
+    let output = pair.stdout(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Colors by frame bits need not be those of the cache, so what the effect is does not matter here.
+    assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{:?} {said}", output.status);
+    let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for effect in outcome["effects"].as_array().unwrap() {
+        assert_eq!(effect["blocks"], runs * blocks, "{outcome}");
+    }
+    let table = fs::read_to_string(stage.path("pair.csv")).unwrap();
+    assert_eq!(table.lines().count(), 1 + 2 * runs * blocks * jobs);
+    let lost = |line: &str| line.split(',').nth(6).and_then(|lost| lost.parse::<u64>().ok());
+    assert!(table.lines().skip(1).all(|line| lost(line).is_some_and(|lost| lost <= 1024)), "{table}");
+    let placements = outcome["placements"].as_array().unwrap();
+    assert_eq!(placements.len(), 2 * runs);
+    for placement in placements {
+        let number = |key: &str| placement[key].as_u64().unwrap();
+        assert!(number("right") + number("left") >= number("resident") * 995 / 1000, "{placement}");
+        assert!(number("right") > 100, "{placement}");
+    }
+    std::io::stdout().write_all(&output.stdout).unwrap();
+    Ok(())
+}
