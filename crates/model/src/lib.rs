@@ -15,6 +15,7 @@ pub mod palette;
 pub mod placement;
 pub mod plan;
 pub mod report;
+pub mod running;
 pub mod sim;
 pub mod stats;
 pub mod taskset;
