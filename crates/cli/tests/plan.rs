@@ -83,7 +83,7 @@ fn a_set_that_cannot_be_scheduled_ends_with_2_and_a_bad_file_with_1() {
     let bad = plan(&set(0));
     assert_eq!(bad.status.code(), Some(1));
     let message = String::from_utf8(bad.stderr).unwrap();
-    assert!(message.contains("line 1: tasks[0].wcet_ns"), "{message}");
+    assert!(message.contains("line 1, column ") && message.contains(": tasks[0].wcet_ns"), "{message}");
 }
 
 #[test]

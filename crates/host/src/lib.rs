@@ -7,6 +7,7 @@ pub mod error;
 pub mod events;
 pub mod experiment;
 pub mod interrupt;
+pub mod jobs;
 pub mod kernels;
 pub mod ledger;
 pub mod pagemap;

@@ -74,16 +74,30 @@ impl Signals {
     }
 
     /// Starts `command` as `launch` says, with the signals blocked that were before [`keep`](Self::keep).
-    ///
-    /// Its pages are kept from being joined to huge ones, which have no color.
     pub fn start(&self, command: &mut Command, launch: &Launch) -> io::Result<Child> {
+        let before = self.before;
+        launch.prepare(command);
+        // SAFETY: between fork and exec the closure makes one system call: it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            });
+        }
+        command.spawn()
+    }
+}
+
+impl Launch {
+    /// Has `command` start so. Its pages are kept from being joined to huge ones, which have no color.
+    pub fn prepare(&self, command: &mut Command) {
         let mut cpus = None;
-        if let Some(list) = &launch.cpus {
+        if let Some(list) = &self.cpus {
             let mut set = CpuSet::new();
-            list.iter().for_each(|cpu| set.set(*cpu as usize));
+            list.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
             cpus = Some(set);
         }
-        let (scheduling, before) = (launch.scheduling, self.before);
+        let scheduling = self.scheduling;
         // SAFETY: between fork and exec the closure makes system calls only: it allocates nothing and takes no lock.
         unsafe {
             command.pre_exec(move || {
@@ -94,13 +108,9 @@ impl Signals {
                 if let Some(scheduling) = &scheduling {
                     scheduling.apply()?;
                 }
-                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
-                    0 => Ok(()),
-                    error => Err(io::Error::from_raw_os_error(error)),
-                }
+                Ok(())
             });
         }
-        command.spawn()
     }
 }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
+use crate::taskset::programs::Programs;
 use crate::taskset::{PartitionSet, Scope, TaskSet};
 use allocate::{Groups, Rules, TOLERANCE};
 use heuristics::Growth;
@@ -159,6 +160,14 @@ pub struct Plan {
     /// Tasks without a place.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unplaced: Vec<String>,
+    /// What to run, where the task set says so. `cpu` of a core is then the CPU it runs on, and partition `p` is page color `p - 1`
+    /// of the cache level.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programs: Option<Programs>,
+    /// The machine on which execution times were measured ([`fingerprint`](crate::machine::Machine::fingerprint)): the bounds hold on no
+    /// other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<String>,
 }
 
 /// A further objective of a plan.
@@ -196,6 +205,9 @@ pub struct TaskPlan {
     pub partitions: Vec<u32>,
     /// The bound; absent when it passes the deadline.
     pub response_ns: Option<u64>,
+    /// What the bound would be if no task disturbed another's cache (the paper's NoCInt), which is optimistic. [Kim2013, Table 2]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_interference_ns: Option<u64>,
     /// Its deadline.
     pub deadline_ns: u64,
 }
@@ -425,6 +437,8 @@ fn written_out(set: &TaskSet, objective: Objective, request: &Request, solution:
         bundles_apart: Vec::new(),
         cores,
         unplaced: solution.unplaced.iter().map(|&task| set.tasks()[task].name.clone()).collect(),
+        programs: None,
+        fingerprint: None,
     };
     let value = plan.value();
     plan.bound = solution.bound.map(|bound| match objective {
@@ -453,10 +467,13 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let core: Vec<CoreTask> = core_tasks(set, members);
         let numbers = |partitions: &PartitionSet| partitions.iter().map(|partition| partition + 1).collect::<Vec<_>>();
         let all = ordered.iter().fold(PartitionSet::default(), |all, (_, partitions)| all.union(partitions));
-        let tasks = ordered.iter().zip(analyze(&core, charges, analysis)).map(|((task, partitions), bound)| TaskPlan {
+        let undisturbed = analyze(&core, charges, Analysis::NoInterference);
+        let bounds = analyze(&core, charges, analysis).into_iter().zip(undisturbed);
+        let tasks = ordered.iter().zip(bounds).map(|((task, partitions), (bound, undisturbed))| TaskPlan {
             name: set.tasks()[*task].name.clone(),
             partitions: numbers(partitions),
             response_ns: bound.verdict.response_ns(),
+            no_interference_ns: undisturbed.verdict.response_ns(),
             deadline_ns: set.tasks()[*task].deadline_ns,
         });
         plans.push(CorePlan {

@@ -4,6 +4,7 @@
 //! the memory of that color, `M_total / N_P`, so partitions are counted twice: as cache, and as memory.
 
 pub mod partitions;
+pub mod programs;
 pub mod read;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,10 @@
-//! Task sets and allocations from JSON or TOML. Whatever is wrong is named with its line and field.
+//! Task sets and allocations from JSON or TOML. Whatever is wrong is named with its line, column and field.
+
+use std::str::FromStr;
 
 use super::{Invalid, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
 use crate::taskset::PartitionSet;
-use crate::units::Bytes;
+use crate::units::{Bytes, Ns, ParseError};
 
 /// Numbers of the file that the command line replaces, or that it must supply because the file lacks them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,34 +27,53 @@ pub struct Overrides {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// Neither JSON nor TOML.
-    #[error("line {line}: {problem}\n  hint: this was read as {format}; a JSON file begins with {{")]
+    #[error("{at}: {problem}\n  hint: this was read as {format}; a JSON file begins with {{")]
     Syntax {
         /// Where.
-        line: usize,
+        at: Spot,
         /// What the parser says.
         problem: String,
         /// `JSON` or `TOML`.
         format: &'static str,
     },
     /// A field is missing, or its value is not usable.
-    #[error("line {line}: {what}")]
+    #[error("{at}: {what}")]
     Field {
         /// Where, or the beginning of what lacks it.
-        line: usize,
+        at: Spot,
         /// Which field and why.
         what: Invalid,
     },
 }
 
-/// A value and the line it begins on.
+/// A place in a file, both counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Line.
+    pub line: usize,
+    /// Column, in bytes.
+    pub column: usize,
+}
+
+impl Spot {
+    const BEGIN: Spot = Spot { line: 1, column: 1 };
+}
+
+impl std::fmt::Display for Spot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// A value and where it begins.
 #[derive(Debug)]
-struct Placed {
-    line: usize,
-    value: Value,
+pub(super) struct Placed {
+    pub(super) at: Spot,
+    pub(super) value: Value,
 }
 
 #[derive(Debug)]
-enum Value {
+pub(super) enum Value {
     Table(Vec<(String, Placed)>),
     List(Vec<Placed>),
     Number(String),
@@ -62,7 +83,7 @@ enum Value {
 }
 
 impl Value {
-    fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Table(_) => "a table",
             Self::List(_) => "a list",
@@ -82,37 +103,43 @@ impl Lines {
         Self(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
     }
 
-    fn line(&self, at: usize) -> usize {
-        self.0.partition_point(|&newline| newline < at) + 1
+    fn spot(&self, at: usize) -> Spot {
+        let before = self.0.partition_point(|&newline| newline < at);
+        let begin = before.checked_sub(1).map_or(0, |last| self.0[last] + 1);
+        Spot { line: before + 1, column: at - begin + 1 }
     }
 }
 
-fn parse(text: &str) -> Result<Placed, ReadError> {
+pub(super) fn parse(text: &str) -> Result<Placed, ReadError> {
     let lines = Lines::of(text);
     if text.trim_start().starts_with(['{', '[']) {
         // serde_json decides what JSON is, and limits its depth; the other parser knows where things are.
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
-            return Err(ReadError::Syntax { line: error.line().max(1), problem: error.to_string(), format: "JSON" });
+            return Err(ReadError::Syntax {
+                at: Spot { line: error.line().max(1), column: error.column().max(1) },
+                problem: error.to_string(),
+                format: "JSON",
+            });
         }
-        let syntax = |line, problem| ReadError::Syntax { line, problem, format: "JSON" };
+        let syntax = |at, problem| ReadError::Syntax { at, problem, format: "JSON" };
         let tree = jsonc_parser::parse_to_ast(text, &Default::default(), &Default::default())
-            .map_err(|error| syntax(lines.line(error.range().start), error.to_string()))?;
-        let root = tree.value.ok_or_else(|| syntax(1, "nothing here".to_owned()))?;
+            .map_err(|error| syntax(lines.spot(error.range().start), error.to_string()))?;
+        let root = tree.value.ok_or_else(|| syntax(Spot::BEGIN, "nothing here".to_owned()))?;
         Ok(from_json(&root, &lines))
     } else {
         let root = toml::de::DeTable::parse(text).map_err(|error| ReadError::Syntax {
-            line: error.span().map_or(1, |span| lines.line(span.start)),
+            at: error.span().map_or(Spot::BEGIN, |span| lines.spot(span.start)),
             problem: error.message().to_owned(),
             format: "TOML",
         })?;
-        Ok(Placed { line: 1, value: Value::Table(from_table(root.get_ref(), &lines)) })
+        Ok(Placed { at: Spot::BEGIN, value: Value::Table(from_table(root.get_ref(), &lines)) })
     }
 }
 
 fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Placed {
     use jsonc_parser::ast::Value as Json;
     use jsonc_parser::common::Ranged;
-    let line = lines.line(value.range().start);
+    let at = lines.spot(value.range().start);
     let value = match value {
         Json::Object(object) => Value::Table(
             object.properties.iter().map(|p| (p.name.as_str().to_owned(), from_json(&p.value, lines))).collect(),
@@ -123,7 +150,7 @@ fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Placed {
         Json::BooleanLit(flag) => Value::Flag(flag.value),
         Json::NullKeyword(_) => Value::Other,
     };
-    Placed { line, value }
+    Placed { at, value }
 }
 
 fn from_table(table: &toml::de::DeTable, lines: &Lines) -> Vec<(String, Placed)> {
@@ -132,7 +159,7 @@ fn from_table(table: &toml::de::DeTable, lines: &Lines) -> Vec<(String, Placed)>
 
 fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Placed {
     use toml::de::DeValue as Toml;
-    let line = lines.line(value.span().start);
+    let at = lines.spot(value.span().start);
     let value = match value.get_ref() {
         Toml::Table(table) => Value::Table(from_table(table, lines)),
         Toml::Array(array) => Value::List(array.iter().map(|element| from_toml(element, lines)).collect()),
@@ -147,119 +174,148 @@ fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Placed 
         Toml::Boolean(flag) => Value::Flag(*flag),
         Toml::Datetime(_) => Value::Other,
     };
-    Placed { line, value }
+    Placed { at, value }
 }
 
 /// A table being read: knows where it is, and which of its fields nobody asked for.
-struct Fields<'a> {
+pub(super) struct Fields<'a> {
     place: String,
-    line: usize,
+    at: Spot,
     fields: &'a [(String, Placed)],
 }
 
 impl<'a> Fields<'a> {
-    fn of(place: String, placed: &'a Placed) -> Result<Self, ReadError> {
+    pub(super) fn of(place: String, placed: &'a Placed) -> Result<Self, ReadError> {
         match &placed.value {
-            Value::Table(fields) => Ok(Self { place, line: placed.line, fields }),
-            other => {
-                Err(wrong(placed.line, place, format!("must be a table of named fields, this is {}", other.kind())))
-            }
+            Value::Table(fields) => Ok(Self { place, at: placed.at, fields }),
+            other => Err(wrong(placed.at, place, format!("must be a table of named fields, this is {}", other.kind()))),
         }
     }
 
-    fn named(&self, name: &str) -> String {
+    pub(super) fn named(&self, name: &str) -> String {
         if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
     }
 
-    fn get(&self, name: &str) -> Option<&'a Placed> {
+    pub(super) fn get(&self, name: &str) -> Option<&'a Placed> {
         self.fields.iter().find(|(field, _)| field == name).map(|(_, placed)| placed)
     }
 
-    fn require(&self, name: &str, hint: &str) -> Result<&'a Placed, ReadError> {
-        self.get(name).ok_or_else(|| wrong(self.line, self.named(name), format!("is missing\n  hint: {hint}")))
+    pub(super) fn missing(&self, name: &str, hint: &str) -> ReadError {
+        wrong(self.at, self.named(name), format!("is missing\n  hint: {hint}"))
     }
 
-    fn number(&self, name: &str) -> Result<Option<u64>, ReadError> {
+    pub(super) fn require(&self, name: &str, hint: &str) -> Result<&'a Placed, ReadError> {
+        self.get(name).ok_or_else(|| self.missing(name, hint))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ReadError> {
         self.get(name).map(|placed| number(placed, &self.named(name))).transpose()
     }
 
-    fn small(&self, name: &str) -> Result<Option<u32>, ReadError> {
+    pub(super) fn small(&self, name: &str) -> Result<Option<u32>, ReadError> {
         let Some(placed) = self.get(name) else { return Ok(None) };
         let value = number(placed, &self.named(name))?;
         let small = u32::try_from(value);
-        Ok(Some(small.map_err(|_| wrong(placed.line, self.named(name), format!("{value} is too large")))?))
+        Ok(Some(small.map_err(|_| wrong(placed.at, self.named(name), format!("{value} is too large")))?))
     }
 
-    fn flag(&self, name: &str) -> Result<bool, ReadError> {
+    pub(super) fn flag(&self, name: &str) -> Result<bool, ReadError> {
         match self.get(name) {
             None => Ok(false),
             Some(Placed { value: Value::Flag(flag), .. }) => Ok(*flag),
-            Some(other) => Err(wrong(
-                other.line,
-                self.named(name),
-                format!("must be true or false, this is {}", other.value.kind()),
-            )),
+            Some(other) => {
+                Err(wrong(other.at, self.named(name), format!("must be true or false, this is {}", other.value.kind())))
+            }
         }
     }
 
     /// One of several words; the first if the field is missing.
-    fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, ReadError> {
+    pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, ReadError> {
         let Some(given) = self.text(name)? else { return Ok(choices[0].1) };
         let known = choices.iter().find(|(word, _)| *word == given).map(|(_, choice)| *choice);
         known.ok_or_else(|| {
-            let line = self.get(name).map_or(self.line, |placed| placed.line);
+            let at = self.get(name).map_or(self.at, |placed| placed.at);
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("`{word}`")).collect();
-            wrong(line, self.named(name), format!("`{given}` is not one of {}", words.join(", ")))
+            wrong(at, self.named(name), format!("`{given}` is not one of {}", words.join(", ")))
         })
     }
 
-    fn text(&self, name: &str) -> Result<Option<String>, ReadError> {
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, ReadError> {
         match self.get(name) {
             None => Ok(None),
             Some(Placed { value: Value::Text(text), .. }) => Ok(Some(text.clone())),
             Some(other) => {
-                Err(wrong(other.line, self.named(name), format!("must be a text, this is {}", other.value.kind())))
+                Err(wrong(other.at, self.named(name), format!("must be a text, this is {}", other.value.kind())))
             }
         }
     }
 
-    fn list(&self, name: &str, hint: &str) -> Result<&'a [Placed], ReadError> {
+    pub(super) fn list(&self, name: &str, hint: &str) -> Result<&'a [Placed], ReadError> {
         let placed = self.require(name, hint)?;
         match &placed.value {
             Value::List(items) => Ok(items),
-            other => Err(wrong(placed.line, self.named(name), format!("must be a list, this is {}", other.kind()))),
+            other => Err(wrong(placed.at, self.named(name), format!("must be a list, this is {}", other.kind()))),
         }
     }
 
-    fn memory(&self, name: &str) -> Result<Option<Bytes>, ReadError> {
-        let Some(placed) = self.get(name) else { return Ok(None) };
-        let mib = number(placed, &self.named(name))?;
-        let bytes = mib.checked_mul(1 << 20).map(Bytes);
-        Ok(Some(
-            bytes.ok_or_else(|| {
-                wrong(placed.line, self.named(name), format!("{mib} MiB are more than any machine has"))
-            })?,
-        ))
+    /// A text in the syntax of the command line.
+    pub(super) fn parsed<T: FromStr<Err = ParseError>>(&self, name: &str) -> Result<Option<T>, ReadError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let parsed = text.parse().map_err(|error: ParseError| self.wrong(name, error.to_string()));
+        parsed.map(Some)
     }
 
-    fn warn_about_others(&self, known: &[&str], warnings: &mut Vec<String>) {
+    /// What is wrong with the value of a field.
+    pub(super) fn wrong(&self, name: &str, problem: impl Into<String>) -> ReadError {
+        wrong(self.get(name).map_or(self.at, |placed| placed.at), self.named(name), problem)
+    }
+
+    /// The one of several spellings of a fact that is used.
+    fn spelled<T>(&self, spellings: &[(&str, Option<T>)]) -> Result<Option<T>, ReadError>
+    where
+        T: Copy,
+    {
+        let mut given = spellings.iter().filter_map(|&(name, value)| Some((name, value?)));
+        let Some((first, value)) = given.next() else { return Ok(None) };
+        match given.next() {
+            Some((second, _)) => Err(self.wrong(second, format!("is there already, as `{first}`"))),
+            None => Ok(Some(value)),
+        }
+    }
+
+    /// A time: `period = "200us"` or `period_ns = 200_000`.
+    pub(super) fn time(&self, name: &str) -> Result<Option<Ns>, ReadError> {
+        let whole = format!("{name}_ns");
+        self.spelled(&[(name, self.parsed(name)?), (&whole, self.number(&whole)?.map(Ns))])
+    }
+
+    /// Memory: `memory = "64K"`, `memory_mib = 2` or `memory_bytes = 65_536`.
+    pub(super) fn memory(&self) -> Result<Option<Bytes>, ReadError> {
+        let mib = self.number("memory_mib")?.map(|mib| {
+            let bytes = mib.checked_mul(1 << 20).map(Bytes);
+            bytes.ok_or_else(|| self.wrong("memory_mib", format!("{mib} MiB are more than any machine has")))
+        });
+        self.spelled(&[
+            ("memory", self.parsed("memory")?),
+            ("memory_mib", mib.transpose()?),
+            ("memory_bytes", self.number("memory_bytes")?.map(Bytes)),
+        ])
+    }
+
+    pub(super) fn warn_about_others(&self, known: &[&str], warnings: &mut Vec<String>) {
         for (name, placed) in self.fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
-            warnings.push(format!(
-                "line {}: {} is not a field known here; it is ignored",
-                placed.line,
-                self.named(name)
-            ));
+            warnings.push(format!("{}: {} is not a field known here; it is ignored", placed.at, self.named(name)));
         }
     }
 }
 
-fn wrong(line: usize, place: impl Into<String>, problem: impl Into<String>) -> ReadError {
-    ReadError::Field { line, what: Invalid { place: place.into(), problem: problem.into() } }
+pub(super) fn wrong(at: Spot, place: impl Into<String>, problem: impl Into<String>) -> ReadError {
+    ReadError::Field { at, what: Invalid { place: place.into(), problem: problem.into() } }
 }
 
 /// A whole number from 0; everything else is named for what it is.
-fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
-    let fail = |problem: String| Err(wrong(placed.line, place, problem));
+pub(super) fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
+    let fail = |problem: String| Err(wrong(placed.at, place, problem));
     match &placed.value {
         Value::Number(text) => match text.parse() {
             Ok(number) => Ok(number),
@@ -271,32 +327,64 @@ fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
     }
 }
 
-/// Reads a task set. Also returns warnings, about fields nobody knows and curves that had to be changed.
+/// What a set can say of itself, to be planned or to be run.
+pub(super) const SET_FIELDS: &[&str] = &[
+    "comment",
+    "refill_ns_per_partition",
+    "refill_dirty_ns_per_partition",
+    "lines_per_partition",
+    "miss_ns",
+    "partitions",
+    "memory",
+    "memory_mib",
+    "memory_bytes",
+    "cores",
+    "switch_ns",
+    "cache",
+    "page_bytes",
+    "memory_rule",
+    "cold_start",
+    "cpus",
+    "level",
+    "method",
+    "tasks",
+];
+
+/// What a set can say of a task, to be planned or to be run.
+pub(super) const TASK_FIELDS: &[&str] = &[
+    "comment",
+    "name",
+    "period",
+    "period_ns",
+    "deadline",
+    "deadline_ns",
+    "memory",
+    "memory_mib",
+    "memory_bytes",
+    "wcet_ns",
+    "jitter_ns",
+    "blocking_ns",
+    "nonpreemptive_ns",
+    "priority",
+    "bundle",
+    "exclusive",
+    "command",
+    "workload",
+    "cpu",
+    "budget",
+    "budget_ns",
+    "jobs",
+    "best_effort",
+];
+
+/// Reads a task set. Programs that run as best they can are not part of what is planned. Also returns warnings, about fields nobody knows and curves that had to be changed.
 pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String>), ReadError> {
     let root = parse(text)?;
     let file = Fields::of(String::new(), &root)?;
     let mut warnings = Vec::new();
-    file.warn_about_others(
-        &[
-            "comment",
-            "refill_ns_per_partition",
-            "refill_dirty_ns_per_partition",
-            "lines_per_partition",
-            "miss_ns",
-            "partitions",
-            "memory_mib",
-            "cores",
-            "switch_ns",
-            "cache",
-            "page_bytes",
-            "memory_rule",
-            "cold_start",
-            "tasks",
-        ],
-        &mut warnings,
-    );
+    file.warn_about_others(SET_FIELDS, &mut warnings);
     let absent = |name: &str, option: &str| {
-        wrong(1, name, format!("is missing\n  hint: write it into the file, or give {option}"))
+        wrong(Spot::BEGIN, name, format!("is missing\n  hint: write it into the file, or give {option}"))
     };
     let refills = Refills {
         clean_ns: file.number("refill_ns_per_partition")?,
@@ -338,7 +426,7 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             .ok_or_else(|| absent("partitions", "--partitions N"))?,
         memory: overrides
             .memory
-            .or(file.memory("memory_mib")?)
+            .or(file.memory()?)
             .or(overrides.memory_default)
             .ok_or_else(|| absent("memory_mib", "--memory SIZE"))?,
         refill_ns,
@@ -351,37 +439,23 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
     };
     let mut tasks = Vec::new();
     for (index, placed) in file.list("tasks", "a list of tasks with name, period_ns and wcet_ns")?.iter().enumerate() {
-        tasks.push(task(&Fields::of(format!("tasks[{index}]"), placed)?, &mut warnings)?);
+        let fields = Fields::of(format!("tasks[{index}]"), placed)?;
+        if !fields.flag("best_effort")? {
+            tasks.push(task(&fields, &mut warnings)?);
+        }
     }
     let (set, more) =
-        TaskSet::new(platform, tasks).map_err(|what| ReadError::Field { line: line_of(&root, &what.place), what })?;
+        TaskSet::new(platform, tasks).map_err(|what| ReadError::Field { at: spot_of(&root, &what.place), what })?;
     warnings.extend(more);
     Ok((set, warnings))
 }
 
 fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> {
-    fields.warn_about_others(
-        &[
-            "comment",
-            "name",
-            "period_ns",
-            "deadline_ns",
-            "memory_mib",
-            "wcet_ns",
-            "jitter_ns",
-            "blocking_ns",
-            "nonpreemptive_ns",
-            "priority",
-            "bundle",
-            "exclusive",
-        ],
-        warnings,
-    );
-    let required = |name: &str| {
-        let placed = fields.require(name, "every task has a period")?;
-        number(placed, &fields.named(name))
+    fields.warn_about_others(TASK_FIELDS, warnings);
+    let period_ns = match fields.time("period")? {
+        Some(period) => period.0,
+        None => return Err(fields.missing("period_ns", "every task has a period")),
     };
-    let period_ns = required("period_ns")?;
     let curve = fields.require("wcet_ns", "C^p for p = 1..N_P, or one number if it does not depend on p")?;
     let place = fields.named("wcet_ns");
     let wcet_ns = match &curve.value {
@@ -396,8 +470,8 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
     Ok(Task {
         name: fields.text("name")?.unwrap_or_default(),
         period_ns,
-        deadline_ns: fields.number("deadline_ns")?.unwrap_or(period_ns),
-        memory: fields.memory("memory_mib")?.unwrap_or(Bytes(0)),
+        deadline_ns: fields.time("deadline")?.map_or(period_ns, |deadline| deadline.0),
+        memory: fields.memory()?.unwrap_or(Bytes(0)),
         wcet_ns,
         jitter_ns: fields.number("jitter_ns")?.unwrap_or(0),
         blocking_ns: fields.number("blocking_ns")?.unwrap_or(0),
@@ -408,13 +482,18 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
     })
 }
 
-/// The line of `tasks[2].wcet_ns[0]`, or of the innermost part of it that is there.
-fn line_of(root: &Placed, place: &str) -> usize {
+/// The place of `tasks[2].wcet_ns[0]`, or of the innermost part of it that is there.
+fn spot_of(root: &Placed, place: &str) -> Spot {
     let mut at = root;
     for step in place.split(['.', '[']) {
         let next = match (&at.value, step.strip_suffix(']')) {
             (Value::List(items), Some(index)) => index.parse().ok().and_then(|index: usize| items.get(index)),
-            (Value::Table(fields), None) => fields.iter().find(|(name, _)| name == step).map(|(_, placed)| placed),
+            (Value::Table(fields), None) => {
+                // `period_ns` may have been given as `period`.
+                let spelled =
+                    |name: &str| name == step || step.strip_suffix("_ns").or(step.strip_suffix("_mib")) == Some(name);
+                fields.iter().find(|(name, _)| spelled(name)).map(|(_, placed)| placed)
+            }
             _ => None,
         };
         match next {
@@ -422,7 +501,7 @@ fn line_of(root: &Placed, place: &str) -> usize {
             None => break,
         }
     }
-    at.line
+    at.at
 }
 
 /// A task of an allocation: its index in the set, its partitions, and those useful to it after a preemption.
@@ -452,7 +531,7 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
         let core = Fields::of(format!("cores[{index}]"), placed)?;
         let cpu = core.small("cpu")?.unwrap_or(u32::try_from(index).unwrap_or(u32::MAX));
         if allocation.iter().any(|(other, _)| *other == cpu) {
-            return Err(wrong(core.line, core.named("cpu"), format!("CPU {cpu} is there already")));
+            return Err(wrong(core.at, core.named("cpu"), format!("CPU {cpu} is there already")));
         }
         let mut members = Vec::new();
         for (index, placed) in core.list("tasks", "a list of tasks with name and partitions")?.iter().enumerate() {
@@ -460,10 +539,10 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
             member.require("name", "the name of a task of the set")?;
             let name = member.text("name")?.unwrap_or_default();
             let Some(&task) = by_name.get(name.as_str()) else {
-                return Err(wrong(member.line, member.named("name"), format!("`{name}` is not a task of the set")));
+                return Err(wrong(member.at, member.named("name"), format!("`{name}` is not a task of the set")));
             };
             if let Some(other) = places[task].replace(cpu) {
-                return Err(wrong(member.line, member.named("name"), format!("`{name}` is on CPU {other} already")));
+                return Err(wrong(member.at, member.named("name"), format!("`{name}` is on CPU {other} already")));
             }
             let partitions = partitions(&member, "partitions", set)?;
             for partition in partitions.iter() {
@@ -473,13 +552,13 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
                         "partition {} belongs to CPU {owner} already; cores do not share partitions",
                         partition + 1
                     );
-                    return Err(wrong(member.line, member.named("partitions"), problem));
+                    return Err(wrong(member.at, member.named("partitions"), problem));
                 }
             }
             let useful =
                 if member.get("useful").is_some() { self::partitions(&member, "useful", set)? } else { partitions };
             if useful.union(&partitions) != partitions {
-                return Err(wrong(member.line, member.named("useful"), "names partitions that are not the task's"));
+                return Err(wrong(member.at, member.named("useful"), "names partitions that are not the task's"));
             }
             members.push(Allotted { task, partitions, useful });
         }
@@ -498,7 +577,7 @@ fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet
         let partition = number(placed, &place)?;
         if partition == 0 || partition > u64::from(most) {
             return Err(wrong(
-                placed.line,
+                placed.at,
                 place,
                 format!("{partition} is not a partition: they are numbered 1 to {most}"),
             ));
@@ -506,7 +585,7 @@ fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet
         partitions.insert(partition as u32 - 1);
     }
     if partitions.is_empty() && name == "partitions" {
-        return Err(wrong(member.line, member.named(name), "is empty; a task needs at least one partition"));
+        return Err(wrong(member.at, member.named(name), "is empty; a task needs at least one partition"));
     }
     Ok(partitions)
 }
@@ -559,37 +638,42 @@ wcet_ns = 5
     }
 
     #[test]
-    fn an_error_names_the_line_and_the_field() {
+    fn an_error_names_the_line_the_column_and_the_field() {
         let wrong = |from: &str, to: &str| read(&FILE.replace(from, to)).unwrap_err();
-        assert_eq!(wrong("1000000", "-5"), "line 7: tasks[0].period_ns: -5 is negative");
+        assert_eq!(wrong("1000000", "-5"), "line 7, column 32: tasks[0].period_ns: -5 is negative");
         assert_eq!(
             wrong("[9, 8, 7, 6]", "[9, 8, 0, 0]"),
-            "line 8: tasks[0].wcet_ns[2]: a time must be positive, this is 0"
+            "line 8, column 24: tasks[0].wcet_ns[2]: a time must be positive, this is 0"
         );
         assert!(
             wrong("1500000", "2500000")
-                .starts_with("line 9: tasks[1].deadline_ns: deadline 2500000 ns exceeds the period")
+                .starts_with("line 9, column 56: tasks[1].deadline_ns: deadline 2500000 ns exceeds the period")
         );
-        assert_eq!(wrong("\"b\"", "\"a\""), "line 9: tasks[1].name: `a` is taken already");
+        assert_eq!(wrong("\"b\"", "\"a\""), "line 9, column 14: tasks[1].name: `a` is taken already");
         assert_eq!(
             wrong("\"memory_mib\": 3", "\"memory_mib\": 65"),
-            "line 7: tasks[0].memory_mib: 65 MiB exceeds the 64 MiB of the whole machine"
+            "line 7, column 55: tasks[0].memory_mib: 65 MiB exceeds the 64 MiB of the whole machine"
         );
         assert!(
             wrong("1000000", "9223372036854775808")
-                .starts_with("line 7: tasks[0].period_ns: 9223372036854775808 ns exceeds")
+                .starts_with("line 7, column 32: tasks[0].period_ns: 9223372036854775808 ns exceeds")
         );
         assert_eq!(
             wrong("1000000", "99999999999999999999"),
-            "line 7: tasks[0].period_ns: 99999999999999999999 is too large"
+            "line 7, column 32: tasks[0].period_ns: 99999999999999999999 is too large"
         );
-        assert!(wrong("1000000", "1.5").starts_with("line 7: tasks[0].period_ns: 1.5 is not a whole number"));
-        assert_eq!(wrong("\"cores\": 2", "\"cores\": 0"), "line 5: cores: 0 is not a number of cores from 1 to 4096");
-        assert!(wrong("\"cores\": 2,", "").starts_with("line 1: cores: is missing"));
-        assert!(wrong("\"tasks\": [", "\"tasks\": [[").starts_with("line 11: "));
+        assert!(
+            wrong("1000000", "1.5").starts_with("line 7, column 32: tasks[0].period_ns: 1.5 is not a whole number")
+        );
+        assert_eq!(
+            wrong("\"cores\": 2", "\"cores\": 0"),
+            "line 5, column 12: cores: 0 is not a number of cores from 1 to 4096"
+        );
+        assert!(wrong("\"cores\": 2,", "").starts_with("line 1, column 1: cores: is missing"));
+        assert!(wrong("\"tasks\": [", "\"tasks\": [[").starts_with("line 11, "));
         let toml = read(&SAME.replace("deadline_ns = 1_500_000", "deadline_ns = -1")).unwrap_err();
-        assert_eq!(toml, "line 16: tasks[1].deadline_ns: -1 is negative");
-        assert!(read(&SAME.replace("cores = 2", "cores 2")).unwrap_err().starts_with("line 5: "));
+        assert_eq!(toml, "line 16, column 15: tasks[1].deadline_ns: -1 is negative");
+        assert!(read(&SAME.replace("cores = 2", "cores 2")).unwrap_err().starts_with("line 5, "));
     }
 
     #[test]
@@ -615,9 +699,11 @@ wcet_ns = 5
         assert_eq!(charged(&file, Some("serial")), Ok(245_760));
         assert_eq!(charged(&file, Some("1us")), Ok(1_000));
         assert_eq!(charged(SAME, None), Ok(45_300));
-        assert!(charged(SAME, Some("serial")).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        assert!(
+            charged(SAME, Some("serial")).unwrap_err().starts_with("line 1, column 1: lines_per_partition: is missing")
+        );
         let half = format!("miss_ns = 60\n{SAME}");
-        assert!(charged(&half, None).unwrap_err().starts_with("line 1: lines_per_partition: is missing"));
+        assert!(charged(&half, None).unwrap_err().starts_with("line 1, column 1: lines_per_partition: is missing"));
         let huge = format!("lines_per_partition = 4294967296\nmiss_ns = 4294967296\n{SAME}");
         assert!(charged(&huge, None).unwrap_err().contains("exceeds the longest time"));
     }
@@ -626,7 +712,7 @@ wcet_ns = 5
     fn fields_that_nobody_knows_are_warned_about() {
         let (_, warnings) =
             task_set(&FILE.replace("\"cores\"", "\"corse\": 1, \"cores\""), Overrides::default()).unwrap();
-        assert_eq!(warnings, ["line 5: corse is not a field known here; it is ignored"]);
+        assert_eq!(warnings, ["line 5, column 12: corse is not a field known here; it is ignored"]);
     }
 
     #[test]
@@ -661,7 +747,7 @@ wcet_ns = 5
         let set = read(&text).unwrap();
         assert_eq!(set.tasks().len(), 10_000);
         let error = read(&text.replace("{\"name\":\"t9999\"", "{\"name\":\"t9998\"")).unwrap_err();
-        assert_eq!(error, "line 10005: tasks[9999].name: `t9998` is taken already");
+        assert_eq!(error, "line 10005, column 9: tasks[9999].name: `t9998` is taken already");
     }
 
     #[test]

@@ -1,0 +1,286 @@
+//! The programs of a task set: what is started for every task, and how its jobs are seen.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::TIME_MAX_NS;
+use super::read::{Fields, Placed, ReadError, SET_FIELDS, TASK_FIELDS, Value, number, parse, wrong};
+use crate::units::{Bytes, CpuId, Ns, parse_list};
+
+/// The first word of a built-in workload's command: whoever starts it puts isochrome's own executable in its place.
+pub const OWN: &str = "isochrome";
+
+/// The second word of a built-in workload's command: the verb of isochrome that does its jobs.
+pub const JOB_VERB: &str = "job";
+
+/// CPUs are numbered below this.
+const CPUS_MAX: u32 = 8192;
+
+/// Programs to run together, and what they run on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Programs {
+    /// CPUs for the tasks, ascending, at least one.
+    pub cpus: Vec<CpuId>,
+    /// Cache level that is partitioned.
+    pub level: u8,
+    /// By what means.
+    pub method: Partitioning,
+    /// The programs; names are unique.
+    pub tasks: Vec<Program>,
+}
+
+/// By what means a cache is partitioned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Partitioning {
+    /// Page colors.
+    #[default]
+    Colors,
+    /// Ways, through resctrl.
+    Ways,
+    /// Page colors within ways.
+    Both,
+    /// Not at all.
+    None,
+}
+
+/// How jobs of a program are seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Jobs {
+    /// From outside: a job begins when a timer wakes the program, and is complete when it sleeps again.
+    #[default]
+    Wakeup,
+    /// A line on standard input releases a job, a line on standard output completes it.
+    Line,
+    /// The program marks them (isochrome.h).
+    Marks,
+}
+
+/// One program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// Its name, unique in the set.
+    pub name: String,
+    /// The program and its arguments, at least one text. That of a built-in workload begins with [`OWN`] and [`JOB_VERB`].
+    pub command: Vec<String>,
+    /// Time between releases; 0 where it is best effort.
+    #[serde(rename = "period_ns", default)]
+    pub period: Ns,
+    /// Relative deadline, at most the period.
+    #[serde(rename = "deadline_ns", default)]
+    pub deadline: Ns,
+    /// Memory it uses.
+    #[serde(rename = "memory_bytes", default)]
+    pub memory: Bytes,
+    /// Priority, the larger number first; deadline-monotonic where none has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    /// The CPU it must run on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuId>,
+    /// Execution time that no job may exceed.
+    #[serde(rename = "budget_ns", default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Ns>,
+    /// How its jobs are seen.
+    #[serde(default)]
+    pub jobs: Jobs,
+    /// Programs of one bundle share memory and stay on one CPU. [Kim2013, §4.5]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bundle: Option<String>,
+    /// It has no period and no bound, and runs at ordinary priority beside the others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub best_effort: bool,
+}
+
+impl Programs {
+    /// Those with periods and bounds.
+    pub fn periodic(&self) -> impl Iterator<Item = &Program> {
+        self.tasks.iter().filter(|program| !program.best_effort)
+    }
+}
+
+/// Reads the programs of a `taskset.toml`, or of a profile. Also returns warnings about fields nobody knows.
+pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
+    let root = parse(text)?;
+    let file = Fields::of(String::new(), &root)?;
+    let mut warnings = Vec::new();
+    file.warn_about_others(SET_FIELDS, &mut warnings);
+    let cpus = cpus(&file)?;
+    let level = match file.small("level")? {
+        None => 2,
+        Some(level @ 1..=4) => level as u8,
+        Some(level) => return Err(file.wrong("level", format!("{level} is not a cache level from 1 to 4"))),
+    };
+    let method = file.choice(
+        "method",
+        &[
+            ("colors", Partitioning::Colors),
+            ("ways", Partitioning::Ways),
+            ("both", Partitioning::Both),
+            ("none", Partitioning::None),
+        ],
+    )?;
+    let mut tasks = Vec::new();
+    let mut names = BTreeSet::new();
+    for (index, placed) in file.list("tasks", "one [[tasks]] for every program")?.iter().enumerate() {
+        let fields = Fields::of(format!("tasks[{index}]"), placed)?;
+        fields.warn_about_others(TASK_FIELDS, &mut warnings);
+        let program = program(&fields, &cpus)?;
+        if !names.insert(program.name.clone()) {
+            return Err(fields.wrong("name", format!("`{}` is taken already", program.name)));
+        }
+        tasks.push(program);
+    }
+    let programs = Programs { cpus, level, method, tasks };
+    let periodic = programs.periodic().count();
+    if periodic == 0 {
+        return Err(file.wrong("tasks", "none of them has a period"));
+    }
+    if !matches!(programs.periodic().filter(|program| program.priority.is_some()).count(), 0) {
+        let without = programs.tasks.iter().position(|program| !program.best_effort && program.priority.is_none());
+        if let Some(index) = without {
+            let hint = "missing, while other tasks have one\n  hint: give every task a priority, or none for deadline-monotonic";
+            let fields = Fields::of(format!("tasks[{index}]"), &file.list("tasks", "")?[index])?;
+            return Err(fields.wrong("priority", hint));
+        }
+    }
+    Ok((programs, warnings))
+}
+
+/// `cpus = "0-1"`, or a list of numbers.
+fn cpus(file: &Fields) -> Result<Vec<CpuId>, ReadError> {
+    let placed = file.require("cpus", "the CPUs for the tasks, such as cpus = \"1\" or cpus = \"0-3,8\"")?;
+    let members = match &placed.value {
+        Value::Text(text) => parse_list(text, CPUS_MAX).map_err(|error| file.wrong("cpus", error.to_string()))?,
+        Value::List(items) => {
+            let mut members = BTreeSet::new();
+            for (index, item) in items.iter().enumerate() {
+                let place = format!("{}[{index}]", file.named("cpus"));
+                let cpu = number(item, &place)?;
+                match u32::try_from(cpu) {
+                    Ok(cpu) if cpu < CPUS_MAX => members.insert(cpu),
+                    _ => return Err(wrong(item.at, place, format!("{cpu} is not the number of a CPU"))),
+                };
+            }
+            members.into_iter().collect()
+        }
+        other => {
+            let problem = format!("must be a text such as \"0-1\" or a list of numbers, this is {}", other.kind());
+            return Err(file.wrong("cpus", problem));
+        }
+    };
+    if members.is_empty() {
+        return Err(file.wrong("cpus", "names no CPU"));
+    }
+    Ok(members.into_iter().map(CpuId).collect())
+}
+
+fn program(fields: &Fields, cpus: &[CpuId]) -> Result<Program, ReadError> {
+    fields.require("name", "every task has a name")?;
+    let name = fields.text("name")?.unwrap_or_default();
+    if name.is_empty() {
+        return Err(fields.wrong("name", "is empty"));
+    }
+    let (command, built_in) = command(fields)?;
+    let best_effort = fields.flag("best_effort")?;
+    if best_effort {
+        let of_periodic = ["period", "period_ns", "deadline", "deadline_ns", "priority", "budget", "budget_ns", "jobs"];
+        if let Some(name) = of_periodic.into_iter().find(|name| fields.get(name).is_some()) {
+            return Err(fields.wrong(name, "is of no use to a program that runs as best it can (best_effort)"));
+        }
+    }
+    let times = [
+        ("period", fields.time("period")?),
+        ("deadline", fields.time("deadline")?),
+        ("budget", fields.time("budget")?),
+    ];
+    for (name, time) in times {
+        let spelled = if fields.get(name).is_some() { name.to_owned() } else { format!("{name}_ns") };
+        match time {
+            Some(Ns(0)) => return Err(fields.wrong(&spelled, "a time must be positive, this is 0")),
+            Some(Ns(time)) if time > TIME_MAX_NS => {
+                return Err(fields.wrong(&spelled, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
+            }
+            _ => {}
+        }
+    }
+    let [(_, period), (_, deadline), (_, budget)] = times;
+    let Some(period) = period.or(best_effort.then_some(Ns(0))) else {
+        return Err(fields.missing(
+            "period",
+            "every task has a period, such as \"5ms\"; a program without one is best_effort = true",
+        ));
+    };
+    let deadline = deadline.unwrap_or(period);
+    if deadline > period {
+        let spelled = if fields.get("deadline").is_some() { "deadline" } else { "deadline_ns" };
+        let problem = format!(
+            "{} ns exceeds the period, {} ns\n  hint: deadlines up to the period are analyzed",
+            deadline.0, period.0
+        );
+        return Err(fields.wrong(spelled, problem));
+    }
+    let cpu = fields.small("cpu")?.map(CpuId);
+    if let Some(cpu) = cpu.filter(|cpu| !cpus.contains(cpu)) {
+        return Err(fields.wrong("cpu", format!("CPU {} is not among `cpus`", cpu.0)));
+    }
+    let seen = [("wakeup", Jobs::Wakeup), ("line", Jobs::Line), ("marks", Jobs::Marks)];
+    let jobs = match fields.choice("jobs", &seen)? {
+        _ if built_in && fields.get("jobs").is_none() => Jobs::Line,
+        jobs => jobs,
+    };
+    Ok(Program {
+        name,
+        command,
+        period,
+        deadline,
+        memory: fields.memory()?.unwrap_or_default(),
+        priority: fields.small("priority")?,
+        cpu,
+        budget,
+        jobs,
+        bundle: fields.text("bundle")?,
+        best_effort,
+    })
+}
+
+/// The command, and whether it is a built-in workload.
+fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let (name, command) = match (fields.get("command"), fields.text("workload")?) {
+        (Some(_), Some(_)) => return Err(fields.wrong("workload", "is of no use beside `command`")),
+        (None, None) => {
+            return Err(
+                fields.missing("command", "the program and its arguments, or `workload` for one that is built in")
+            );
+        }
+        (None, Some(workload)) if words(&workload).is_empty() => ("workload", Vec::new()),
+        (None, Some(workload)) => ("workload", [words(&format!("{OWN} {JOB_VERB}")), words(&workload)].concat()),
+        (Some(Placed { value: Value::Text(text), .. }), None) if text.contains(['"', '\'', '\\']) => {
+            let problem = format!(
+                "`{text}` holds quotes, which are not read here\n  hint: write a list: command = [\"program\", \"argument\"]"
+            );
+            return Err(fields.wrong("command", problem));
+        }
+        (Some(Placed { value: Value::Text(text), .. }), None) => ("command", words(text)),
+        (Some(_), None) => {
+            let texts = fields.list("command", "")?.iter().enumerate().map(|(index, item)| match &item.value {
+                Value::Text(text) => Ok(text.clone()),
+                other => {
+                    let place = format!("{}[{index}]", fields.named("command"));
+                    Err(wrong(item.at, place, format!("must be a text, this is {}", other.kind())))
+                }
+            });
+            ("command", texts.collect::<Result<Vec<_>, _>>()?)
+        }
+    };
+    if command.first().is_none_or(String::is_empty) {
+        return Err(fields.wrong(name, "names no program"));
+    }
+    if command.iter().any(|word| word.contains('\0')) {
+        return Err(fields.wrong(name, "holds a byte of 0, which no argument can"));
+    }
+    Ok((command, name == "workload"))
+}
