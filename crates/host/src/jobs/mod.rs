@@ -1,6 +1,11 @@
 //! Jobs of programs that run: released, seen, and timed.
 
+pub mod clearing;
+pub mod engine;
 pub mod line;
+mod releases;
+pub mod timeline;
+mod watch;
 
 use std::io;
 use std::time::Duration;
