@@ -14,6 +14,7 @@ pub mod machine;
 pub mod palette;
 pub mod placement;
 pub mod plan;
+pub mod profile;
 pub mod report;
 pub mod running;
 pub mod sim;
