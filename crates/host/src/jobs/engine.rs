@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use isochrome_model::running::{
-    Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Tally, TaskOutcome, Violation,
-};
+use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Violation};
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -130,8 +128,8 @@ pub struct Hooks<'a> {
 /// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Of the tasks, in the order of the programs, best effort left out.
-    pub tasks: Vec<TaskOutcome>,
+    /// Where the memory of each program lay at the end, in the order of the programs.
+    pub placements: Vec<Option<Placement>>,
     /// The first jobs beyond a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
@@ -146,6 +144,8 @@ pub struct Outcome {
     pub settings: Vec<Setting>,
     /// Most memory of its own that each program had.
     pub memory: Vec<(String, Bytes)>,
+    /// What became of best-effort programs.
+    pub notes: Vec<String>,
     /// Whether a signal ended it.
     pub interrupted: bool,
     /// Why jobs could not be kept any more, and ended it.
@@ -194,9 +194,9 @@ struct Session<'a, 'h> {
     hooks: &'a mut Hooks<'h>,
     names: Vec<String>,
     started: Vec<Started>,
-    tallies: Vec<Option<Tally>>,
     violations: Vec<Violation>,
     faults: Vec<Fault>,
+    notes: Vec<String>,
     /// Jobs already told of while they were not complete.
     told: BTreeMap<usize, u64>,
     begin: Ns,
@@ -224,9 +224,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         hooks,
         names: request.programs.iter().map(|planned| planned.program.name.clone()).collect(),
         started: Vec::new(),
-        tallies: request.programs.iter().map(|planned| planned.promise.clone().map(Tally::new)).collect(),
         violations: Vec::new(),
         faults: Vec::new(),
+        notes: Vec::new(),
         told: BTreeMap::new(),
         begin: Ns(u64::MAX),
         stop: false,
@@ -239,7 +239,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let threads = session.schedule(&mut timeline)?;
 
     let mut outcome = Outcome {
-        tasks: Vec::new(),
+        placements: vec![None; request.programs.len()],
         violations: Vec::new(),
         faults: Vec::new(),
         overhead: Overhead::default(),
@@ -247,19 +247,17 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         duration: Ns(0),
         settings: Vec::new(),
         memory: Vec::new(),
+        notes: Vec::new(),
         interrupted: false,
         unrecorded: None,
     };
     let before = ticks();
-    let mut placements: BTreeMap<usize, Placement> = BTreeMap::new();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
         outcome.duration = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
         for task in 0..session.started.len() {
-            if !session.started[task].gone
-                && let Some(placement) = (session.hooks.look)(task, &[session.started[task].pid])
-            {
-                placements.insert(task, placement);
+            if !session.started[task].gone {
+                outcome.placements[task] = (session.hooks.look)(task, &[session.started[task].pid]);
             }
         }
     } else {
@@ -271,15 +269,8 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     outcome.stolen = Ns(stolen.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
-    let Session { tallies, violations, faults, unrecorded, release_late_max, .. } = session;
-    outcome.tasks = tallies
-        .iter()
-        .enumerate()
-        .filter_map(|(task, tally)| {
-            Some(TaskOutcome { placement: placements.remove(&task), ..tally.as_ref()?.outcome() })
-        })
-        .collect();
-    (outcome.violations, outcome.faults, outcome.unrecorded) = (violations, faults, unrecorded);
+    let Session { violations, faults, notes, unrecorded, release_late_max, .. } = session;
+    (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
     outcome.overhead.release_late_max = release_late_max;
     drop(timeline);
     let (moved, staying) = (clearing.moved(), clearing.staying);
@@ -342,6 +333,10 @@ impl Session<'_, '_> {
 
     /// A program failed; it is ended, or has ended.
     fn fault(&mut self, task: usize, what: String) {
+        if self.request.programs[task].promise.is_none() {
+            // It has no promise to break, and breaks none.
+            return self.notes.push(format!("{}: {what}", self.names[task]));
+        }
         self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
         self.stop |= !self.request.keep_going;
     }
@@ -571,8 +566,8 @@ impl Session<'_, '_> {
         if job.release >= self.request.length {
             return;
         }
-        let Some(tally) = &mut self.tallies[job.task] else { return };
-        let limits = tally.push(job);
+        let Some(promise) = &self.request.programs[job.task].promise else { return };
+        let limits = promise.broken_by(job.response(), job.execution);
         if let Err(error) = (self.hooks.record)(job) {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
@@ -611,7 +606,7 @@ impl Session<'_, '_> {
             if self.started[task].gone {
                 continue;
             }
-            let Some(promise) = self.tallies[task].as_ref().map(|tally| tally.promise().clone()) else { continue };
+            let Some(promise) = &self.request.programs[task].promise else { continue };
             if let Some((release, instance)) = watch.pending(task) {
                 let response = Ns(now.0.saturating_sub(release.0));
                 let limits = promise.broken_by(response, Ns(0));
