@@ -25,6 +25,7 @@ use super::timeline::{Event, Timeline, What};
 use super::watch::{Fact, Happening, Watch};
 use crate::error::HostError;
 use crate::interrupt;
+use crate::marks::{Edge, Mark, MarkReader};
 use crate::recolor::process::Pid;
 use crate::steal::CpuTicks;
 use crate::sys::clock::monotonic;
@@ -52,6 +53,9 @@ const CALIBRATION: Ns = Ns(100_000_000);
 
 /// A task that has been awake for four periods and this long never sleeps.
 const AWAKE: Ns = Ns(200_000_000);
+
+/// Marks that a program can set between two batches.
+const MARKS: usize = 1 << 14;
 
 /// Violations told in full.
 const TOLD: usize = 20;
@@ -159,6 +163,8 @@ struct Started {
     child: Option<Child>,
     gone: bool,
     memory: Bytes,
+    /// Where it marks its jobs.
+    marks: Option<MarkReader>,
 }
 
 /// How process `pid`, a child of this one, has ended; it stays to be waited for.
@@ -308,6 +314,7 @@ impl Session<'_, '_> {
                 attached: true,
             };
             let failed = |source| JobError::Start { program: program.name.clone(), source };
+            let mut marks = None;
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
                 let program = LineProgram::start(&program.command, &launch)?;
                 let pid = program.pid();
@@ -318,10 +325,15 @@ impl Session<'_, '_> {
                 launch.prepare(&mut command);
                 // Standard output is for results.
                 command.stdin(Stdio::null()).stdout(Stdio::from(io::stderr()));
+                if program.jobs == Jobs::Marks {
+                    let reader = MarkReader::new(MARKS).map_err(failed)?;
+                    reader.tell(&mut command);
+                    marks = Some(reader);
+                }
                 let child = command.spawn().map_err(failed)?;
                 (Pid(child.id() as i32), Some(child))
             };
-            self.started.push(Started { pid, child, gone: false, memory: Bytes(0) });
+            self.started.push(Started { pid, child, gone: false, memory: Bytes(0), marks });
         }
         Ok(spoken)
     }
@@ -479,7 +491,8 @@ impl Session<'_, '_> {
         });
         overhead.tool_cpu = Ns(cpu_time() - cpu_before);
         overhead.elapsed = self.since_begin();
-        overhead.lost = timeline.lost();
+        let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
+        overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
         Ok(self.since_begin().min(Ns(self.request.length.0)))
     }
@@ -515,13 +528,15 @@ impl Session<'_, '_> {
             for said in said.try_iter() {
                 self.hear(said, &mut happenings);
             }
+            self.read_marks(watch, &mut happenings);
             // What happened before the batch before this one was read has arrived by now.
             happenings.sort_by_key(|happening| happening.at);
             let ripe = if last { happenings.len() } else { happenings.partition_point(|one| one.at < horizon) };
             for happening in happenings.drain(..ripe) {
                 watch.note(happening);
             }
-            horizon = now;
+            // All that happened before this is noted.
+            let known = std::mem::replace(&mut horizon, now);
             watch.take(&mut jobs);
             for job in jobs.drain(..) {
                 self.complete(&job, watch);
@@ -530,7 +545,7 @@ impl Session<'_, '_> {
                 self.look_for_ends();
                 return Ok(());
             }
-            self.overdue(now, watch);
+            self.overdue(known, watch);
             self.look_for_ends();
             if now.0 >= looked.0 + LOOK.0 {
                 looked = now;
@@ -558,6 +573,22 @@ impl Session<'_, '_> {
             Said::Failed { task, error } => {
                 self.look_for_ends();
                 self.give_up(task, first_line(&error));
+            }
+        }
+    }
+
+    fn read_marks(&mut self, watch: &mut Watch, happenings: &mut Vec<Happening>) {
+        let mut marks: Vec<Mark> = Vec::new();
+        for (task, started) in self.started.iter_mut().enumerate() {
+            let Some(reader) = &mut started.marks else { continue };
+            reader.read(&mut marks);
+            for Mark { at, thread, edge } in marks.drain(..) {
+                // Which thread does the jobs, its marks tell.
+                if watch.thread(task) != Some(thread as i32) {
+                    watch.follow(task, thread as i32, Jobs::Marks, self.request.programs[task].cpu);
+                }
+                let what = if edge == Edge::Begin { Fact::Begins(task) } else { Fact::Ends(task) };
+                happenings.push(Happening { at, what });
             }
         }
     }
