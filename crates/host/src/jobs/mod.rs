@@ -1,6 +1,7 @@
 //! Jobs of programs that run: released, seen, and timed.
 
 pub mod line;
+pub mod visit;
 
 use std::io;
 use std::time::Duration;
