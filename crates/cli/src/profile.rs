@@ -2,40 +2,29 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
-use isochrome_host::jobs::line::LineProgram;
-use isochrome_host::jobs::visit::{visit, warm_up};
+use isochrome_host::jobs::clearing;
+use isochrome_host::jobs::visit::visit;
 use isochrome_host::ledger::Owner;
 use isochrome_host::probe;
+use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::recolor;
-use isochrome_host::setting::{RealtimeRequest, RealtimeSettings, allowed_cpus};
-use isochrome_host::sys::launch::Launch;
-use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_host::runtime;
+use isochrome_host::setting::allowed_cpus;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{Machine, Refill, SCHEMA as MACHINE_SCHEMA};
-use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA, TaskProfile, Visit};
+use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA, TaskProfile};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
-use isochrome_model::taskset::programs::{Jobs, Partitioning, Program, Programs, programs};
-use isochrome_model::units::{Color, CpuId, Ns};
+use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
+use isochrome_model::units::{Color, CpuId};
 
 use crate::args::{By, ChosenColors, Place, ProfileOptions};
 use crate::coloring::Coloring;
 use crate::station::{Station, progress};
 use crate::{Verdict, files};
-
-/// Priority of the program that is measured, and of the measuring where it has a CPU of its own.
-const FIFO_PRIORITY: u8 = 40;
-
-/// How long a program may take to get ready.
-const READY_LIMIT: Duration = Duration::from_secs(60);
-
-/// Jobs before a program gets its colors, so that all its memory is there; and after, so that it is warm.
-const JOBS_BEFORE: u64 = 3;
-const JOBS_WARM: u64 = 20;
 
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     ensure!(
@@ -97,13 +86,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         matches!(programs.method, Partitioning::Colors | Partitioning::None),
         "only page colors can be profiled yet\n  hint: method = \"colors\""
     );
-    for program in programs.periodic() {
-        ensure!(
-            program.jobs == Jobs::Line,
-            "{}: only jobs by lines can be profiled yet\n  hint: jobs = \"line\": one line in releases a job, one line out completes it",
-            program.name
-        );
-    }
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
     let allowed = allowed_cpus()?;
@@ -146,7 +128,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
                 schema: SCHEMA.to_owned(),
                 fingerprint: Some(machine.fingerprint()),
                 by: format!(
-                    "execution time by the program's clock of the scheduler, on CPU {}, {} jobs of each point, nothing else of the set running",
+                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less what was stolen",
                     cpu.0,
                     jobs_for(options.exceed)
                 ),
@@ -166,7 +148,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             }
         }
     };
-    let _settings = settle(&profile.cpus, &allowed);
     let request = Request {
         jobs: jobs_for(options.exceed),
         visit: options.visit.min(jobs_for(options.exceed)),
@@ -174,7 +155,8 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         seed,
     };
     let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
-    let launch = Launch { cpus: Some(vec![cpu.0]), scheduling: Some(Scheduling::fifo(FIFO_PRIORITY)) };
+    let folder = runtime::folder();
+    clearing::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
     let uncolored = profile.method == Partitioning::None;
     let all = coloring.color_count() as u16;
@@ -188,17 +170,14 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             let mut colors: Vec<Color> = (0..all).map(Color).collect();
             random.shuffle(&mut colors);
             colors.truncate(partitions as usize);
-            let visited = visit_of(&tasks[task], &launch, jobs, |program| {
-                if !uncolored {
-                    coloring.with_colors(&colors, |wanted| recolor(program.pid(), wanted, &coloring.limits))?;
-                }
-                Ok(())
-            });
-            match visited {
-                // The terminal's Ctrl-C reaches the program as well.
-                Err(_) if interrupt::interrupted() => Ok(None),
-                visited => Ok(Some(visited.with_context(|| tasks[task].name.clone())?)),
-            }
+            let mut place = |_: usize, pids: &[Pid]| {
+                let pids = if uncolored { &[] } else { pids };
+                let moved = pids.iter().try_for_each(|pid| {
+                    coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
+                });
+                moved.map_err(|error| error.to_string())
+            };
+            Ok(visit(&tasks[task], cpu, jobs, &folder, &mut place)?)
         },
         |profile| {
             let (done, wanted) = jobs_of(profile, request.jobs);
@@ -209,21 +188,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     )?;
     bar.finish_and_clear();
     Ok(profile)
-}
-
-/// Starts a program, gives it its share of the cache by `place`, and visits it.
-fn visit_of(
-    program: &Program,
-    launch: &Launch,
-    jobs: u64,
-    place: impl FnOnce(&LineProgram) -> Result<()>,
-) -> Result<Visit> {
-    let mut running = LineProgram::start(&program.command, launch)?;
-    running.ready(READY_LIMIT)?;
-    warm_up(&mut running, JOBS_BEFORE)?;
-    place(&running)?;
-    warm_up(&mut running, JOBS_WARM)?;
-    Ok(visit(&mut running, jobs)?)
 }
 
 /// Jobs done and wanted.
@@ -284,15 +248,6 @@ fn refill_time(
         eprintln!("note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);
     }
     Ok(of_level(&station.machine))
-}
-
-/// Puts the measuring on a CPU that has no task, where there is one: there at real-time priority.
-fn settle(cpus: &[CpuId], allowed: &[CpuId]) -> RealtimeSettings {
-    let request = RealtimeRequest::new().timer_slack(Ns(1));
-    match allowed.iter().find(|cpu| !cpus.contains(cpu)) {
-        Some(own) => request.pin(*own).fifo(FIFO_PRIORITY).apply(),
-        None => request.apply(),
-    }
 }
 
 /// The profile as tables.

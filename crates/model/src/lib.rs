@@ -16,6 +16,7 @@ pub mod placement;
 pub mod plan;
 pub mod profile;
 pub mod report;
+pub mod running;
 pub mod sim;
 pub mod stats;
 pub mod taskset;

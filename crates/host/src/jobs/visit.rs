@@ -1,81 +1,89 @@
-//! A visit: some jobs of one program, one after the other, with nothing else on its CPU.
+//! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
 
-use std::time::Duration;
+use std::path::Path;
 
 use isochrome_model::profile::Visit;
+use isochrome_model::running::{JobRecord, Promise};
 use isochrome_model::stats::{HighWaterMark, Sorted};
-use isochrome_model::units::{Cycles, Ns};
+use isochrome_model::taskset::programs::Program;
+use isochrome_model::units::{CpuId, Ns};
 
 use super::JobError;
-use super::line::LineProgram;
-use crate::sys::clock;
+use super::engine::{self, Hooks, OnViolation, Planned, Request};
+use crate::error::HostError;
+use crate::interrupt;
+use crate::recolor::process::Pid;
 
-/// How long a job may take while it is measured.
-const JOB_LIMIT: Duration = Duration::from_secs(20);
+/// Jobs at the beginning that do not count: they find the cache as somebody else left it.
+const COLD: u64 = 20;
 
-/// A program whose time on a CPU does not grow over this time is asleep.
-const GLANCE_NS: u64 = 2_000;
-
-/// Runs `jobs` jobs that do not count.
-pub fn warm_up(program: &mut LineProgram, jobs: u64) -> Result<(), JobError> {
-    (0..jobs).try_for_each(|_| program.job(JOB_LIMIT).map(|_| ()))
-}
-
-/// Runs `jobs` jobs (at least one), each released when the one before has gone to sleep.
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, on the memory that `place` gives it. `None` if it was interrupted.
 ///
-/// The execution time of a job is the time that its program was on a CPU, from the line that releases it until it waits for the next one: it
-/// contains reading and writing the lines. What is left of the time from release to completion is waiting.
-pub fn visit(program: &mut LineProgram, jobs: u64) -> Result<Visit, JobError> {
-    assert!(jobs > 0, "a visit has at least one job");
-    let mut times = Vec::with_capacity(jobs as usize);
-    let mut waiting = 0;
-    let mut before = asleep(program)?;
-    for _ in 0..jobs {
-        let seen = program.job(JOB_LIMIT)?;
-        let after = asleep(program)?;
-        let time = after.0 - before.0;
-        times.push(time);
-        waiting = waiting.max((seen.completed.0 - seen.released.0).saturating_sub(time));
-        before = after;
-    }
-    let longest = HighWaterMark::of(&times).expect("there is a job");
-    let sum_ns = times.iter().sum();
-    let median_ns = Sorted::of(times).expect("there is a job").median();
-    Ok(Visit { jobs, sum_ns, median_ns, longest, waiting_ns: waiting, misses: None, cycles_per_instruction: None })
-}
-
-/// Waits until the program sleeps; its time on a CPU until then.
-fn asleep(program: &LineProgram) -> Result<Ns, JobError> {
-    let glance = Cycles(GLANCE_NS * clock::rate_hz() / 1_000_000_000);
-    let mut last = program.cpu()?;
-    loop {
-        clock::spin_until(Cycles(clock::now().0 + glance.0));
-        let now = program.cpu()?;
-        if now == last {
-            return Ok(now);
+/// Execution is the time the program had the CPU from its release until it slept again, less what the hypervisor withheld; the rest of the
+/// response is waiting, which is not told of jobs that something was stolen from.
+pub fn visit(
+    program: &Program,
+    cpu: CpuId,
+    jobs: u64,
+    folder: &Path,
+    place: &mut dyn FnMut(usize, &[Pid]) -> Result<(), String>,
+) -> Result<Option<Visit>, HostError> {
+    assert!(program.period.0 > 0, "a program without a period has no jobs");
+    let promise = Promise {
+        name: program.name.clone(),
+        period: program.period,
+        // Nothing is held against it here.
+        deadline: Ns(u64::MAX),
+        bound: None,
+        without_interference: None,
+        budget: None,
+        wcet: None,
+        utilization: None,
+    };
+    let planned =
+        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise) };
+    let request = Request {
+        programs: &[planned],
+        // The last one is released but not seen to be complete.
+        length: Ns(program.period.0.saturating_mul(COLD + jobs + 1)),
+        on_violation: OnViolation::Trace,
+        keep_going: false,
+        alone: true,
+        folder,
+    };
+    let (mut times, mut waiting) = (Vec::with_capacity(jobs as usize), 0);
+    let mut record = |job: &JobRecord| {
+        if job.instance >= COLD {
+            times.push(job.execution.0);
+            if job.stolen == Ns(0) {
+                waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
+            }
         }
-        last = now;
+        Ok(())
+    };
+    let outcome = engine::run(&request, &mut Hooks { place, look: &mut |_, _| None, record: &mut record })?;
+    if outcome.interrupted || interrupt::interrupted() {
+        return Ok(None);
     }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::launch::Launch;
-
-    #[test]
-    fn the_execution_time_of_a_job_is_what_its_program_computes_and_not_what_it_sleeps() {
-        let script = "echo ready; while read line; do i=0; while [ $i -lt 3000 ]; do i=$((i+1)); done; sleep 0.02; echo done; done";
-        let words: Vec<String> = ["sh", "-c", script].map(str::to_owned).into();
-        let mut program = LineProgram::start(&words, &Launch::default()).unwrap();
-        program.ready(JOB_LIMIT).unwrap();
-        warm_up(&mut program, 2).unwrap();
-        let begin = program.cpu().unwrap();
-        let visit = visit(&mut program, 5).unwrap();
-        assert_eq!((visit.jobs, visit.longest.n), (5, 5));
-        assert!(visit.median_ns > 0 && visit.median_ns <= visit.longest.value && visit.longest.value <= visit.sum_ns);
-        // Every nanosecond on a CPU belongs to a job.
-        assert_eq!(visit.sum_ns, program.cpu().unwrap().0 - begin.0);
-        assert!(visit.waiting_ns >= 15_000_000, "{visit:?}");
+    if let Some(fault) = outcome.faults.first() {
+        return Err(JobError::Failed { program: program.name.clone(), what: fault.what.clone() }.into());
     }
+    let Some(longest) = HighWaterMark::of(&times) else {
+        return Err(JobError::Failed {
+            program: program.name.clone(),
+            what: "was not seen to complete any job".to_owned(),
+        }
+        .into());
+    };
+    let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
+    let median_ns = Sorted::of(times).map_or(0, |times| times.median());
+    Ok(Some(Visit {
+        jobs,
+        sum_ns,
+        median_ns,
+        longest,
+        waiting_ns: waiting,
+        misses: None,
+        cycles_per_instruction: None,
+    }))
 }

@@ -16,6 +16,10 @@ pub struct Launch {
     pub cpus: Option<Vec<u32>>,
     /// How it is scheduled; as its parent if `None`.
     pub scheduling: Option<Scheduling>,
+    /// Variables of its environment besides those of its parent.
+    pub environment: Vec<(String, String)>,
+    /// Whether it is ended when the thread that starts it ends, however that ends, and gets no signals from the terminal.
+    pub attached: bool,
 }
 
 /// Signals that end or inform a program: those that a wrapper passes on.
@@ -97,10 +101,17 @@ impl Launch {
             list.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
             cpus = Some(set);
         }
-        let scheduling = self.scheduling;
+        let (scheduling, attached) = (self.scheduling, self.attached);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if attached {
+            command.process_group(0);
+        }
         // SAFETY: between fork and exec the closure makes system calls only: it allocates nothing and takes no lock.
         unsafe {
             command.pre_exec(move || {
+                if attached {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                }
                 libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
                 if let Some(set) = &cpus {
                     sched_setaffinity(None, set)?;
