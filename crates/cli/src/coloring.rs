@@ -102,15 +102,29 @@ impl Coloring {
         &self.colors
     }
 
+    /// Colors that the level has.
+    pub fn color_count(&self) -> u32 {
+        self.palette.colors
+    }
+
     /// Does `work` with the frames wanted.
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
+        self.with_colors(&self.colors, work)
+    }
+
+    /// Does `work` with frames of some of the colors.
+    pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
         let color_of = |frame: FrameNumber| self.palette.color_of(frame);
-        work(&Wanted { color_of: &color_of, colors: &self.colors, color_count: self.palette.colors })
+        work(&Wanted { color_of: &color_of, colors, color_count: self.palette.colors })
     }
 }
 
-/// A list of colors, or `auto:N`.
+/// A list of colors, `all`, or `auto:N`.
 fn asked(text: &str, count: u32) -> Result<(ledger::Wanted, Vec<Color>)> {
+    if text == "all" {
+        let colors: Vec<Color> = (0..count).map(|color| Color(color as u16)).collect();
+        return Ok((ledger::Wanted::Colors(colors.clone()), colors));
+    }
     if let Some(number) = text.strip_prefix("auto:") {
         let number = number.parse().ok().filter(|number| *number > 0);
         let number = number.with_context(|| format!("`{text}` names no number of colors\n  hint: --colors auto:4"))?;

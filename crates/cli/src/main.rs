@@ -14,6 +14,7 @@ mod map;
 mod palette;
 mod plan;
 mod probe;
+mod profile;
 mod ps;
 mod recolor;
 mod report;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
             Verb::Demo(options) => demo::run(&options),
             Verb::Simulate(options) => simulate::run(&options),
             Verb::Trace(options) => trace::run(&options),
+            Verb::Profile(options) => profile::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
             Verb::Run(options) => run::run(&options),

@@ -5,6 +5,7 @@ pub mod engine;
 pub mod line;
 mod releases;
 pub mod timeline;
+pub mod visit;
 mod watch;
 
 use std::io;
@@ -54,6 +55,14 @@ pub enum JobError {
         program: String,
         /// How many too many.
         lines: u64,
+    },
+    /// It did not run as a program of a task set does.
+    #[error("{program} {what}\n  hint: run it by hand; docs/tasksets.md says how the jobs of a program are seen")]
+    Failed {
+        /// As it was named.
+        program: String,
+        /// What happened.
+        what: String,
     },
     /// Its pipes or clocks fail.
     #[error("{program}: {source}\n  hint: please report it with `uname -r`")]

@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
-use crate::taskset::programs::Programs;
+use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{PartitionSet, Scope, TaskSet};
+use crate::units::CpuId;
 use allocate::{Groups, Rules, TOLERANCE};
 use heuristics::Growth;
 
@@ -231,6 +232,24 @@ pub enum PlanError {
         /// The objective that follows.
         then: Objective,
     },
+    /// Tasks are tied to CPUs in a way that was not found.
+    #[error(
+        "`{first}` and `{second}` name CPUs (cpu) on which the method does not place them together\n  hint: let one of them go anywhere, or plan for the CPUs one by one"
+    )]
+    Pins {
+        /// A task.
+        first: String,
+        /// Another one.
+        second: String,
+    },
+    /// More cores are planned for than there are CPUs.
+    #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: leave --cores away")]
+    Cpus {
+        /// Cores of the plan.
+        cores: usize,
+        /// CPUs of the task set.
+        cpus: usize,
+    },
     /// Too many tasks to plan for.
     #[error(
         "{count} tasks are more than the {PLAN_TASKS_MAX} a plan can place\n  hint: plan in parts; `analyze` has no such limit"
@@ -393,6 +412,37 @@ fn solve(set: &TaskSet, objective: Objective, request: &Request) -> Solution {
 pub type Allocated = Vec<Vec<(usize, PartitionSet)>>;
 
 impl Plan {
+    /// The plan with what to run: its cores become the CPUs of the programs, each task on its own where it names one.
+    pub fn for_programs(mut self, runnable: Runnable) -> Result<Plan, PlanError> {
+        let Runnable { programs, fingerprint } = runnable;
+        let wish = |core: &CorePlan| -> Result<Option<CpuId>, PlanError> {
+            let pinned = |task: &TaskPlan| {
+                let program = programs.tasks.iter().find(|program| program.name == task.name)?;
+                Some((program.name.clone(), program.cpu?))
+            };
+            let mut pinned = core.tasks.iter().filter_map(pinned);
+            let Some((first, cpu)) = pinned.next() else { return Ok(None) };
+            match pinned.find(|(_, other)| *other != cpu) {
+                Some((second, _)) => Err(PlanError::Pins { first, second }),
+                None => Ok(Some(cpu)),
+            }
+        };
+        let wishes: Vec<Option<CpuId>> = self.cores.iter().map(wish).collect::<Result<_, _>>()?;
+        let mut free: Vec<CpuId> = programs.cpus.iter().copied().filter(|cpu| !wishes.contains(&Some(*cpu))).collect();
+        free.reverse();
+        let cores = self.cores.len();
+        for (core, wish) in self.cores.iter_mut().zip(wishes) {
+            let cpu = wish.or_else(|| free.pop());
+            core.cpu = cpu.ok_or(PlanError::Cpus { cores, cpus: programs.cpus.len() })?.0;
+        }
+        self.cores.sort_by_key(|core| core.cpu);
+        if let Some(twice) = self.cores.windows(2).find(|pair| pair[0].cpu == pair[1].cpu) {
+            let name = |core: &CorePlan| core.tasks.first().map(|task| task.name.clone()).unwrap_or_default();
+            return Err(PlanError::Pins { first: name(&twice[0]), second: name(&twice[1]) });
+        }
+        Ok(Plan { programs: Some(programs), fingerprint, ..self })
+    }
+
     /// Its value by its first objective.
     fn value(&self) -> f64 {
         match self.objective {
