@@ -113,7 +113,7 @@ pub enum Verb {
     Exec(ExecOptions),
     /// Make a report to read from evidence
     #[command(
-        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
     )]
     Report(ReportOptions),
     /// Write the manual pages
@@ -399,7 +399,7 @@ pub struct DemoOptions {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub struct ReportOptions {
-    /// Evidence file; `-` for standard input
+    /// Evidence file, or the folder it is in; `-` for standard input
     pub evidence: PathBuf,
     /// Write the report here instead of to standard output
     #[arg(short, long, value_name = "FILE")]

@@ -68,11 +68,6 @@ impl Coloring {
         Ok(Coloring { palette: Arc::new(palette), cache, cpus, sharing, asked, colors, limits })
     }
 
-    /// Number of colors of the level.
-    pub fn color_count(&self) -> u32 {
-        self.palette.colors
-    }
-
     /// The same for another program, which gets `colors` and runs on `cpus`.
     pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
         Coloring { cpus, asked: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }

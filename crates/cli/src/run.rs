@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Outcome, Planned, Request};
 use isochrome_host::ledger::Owner;
+use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, inspect};
 use isochrome_host::{interrupt, runtime};
 use isochrome_model::evidence::RawFile;
+use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::report;
 use isochrome_model::running::{
@@ -26,7 +28,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{By, ChosenColors, CompareWith, Place, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
-use crate::station::Station;
+use crate::station::{Station, spinner};
 use crate::{Verdict, evidence, files};
 
 /// Length of a window of a comparison.
@@ -60,7 +62,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
     let place =
         Place { cpu: first_cpu, level: Some(programs.level), by: By::Auto, memory: options.memory, seed: options.seed };
-    let station = Station::new(&place)?;
+    let mut station = Station::new(&place)?;
     if let Some(fingerprint) = &plan.fingerprint {
         ensure!(
             *fingerprint == station.machine.fingerprint(),
@@ -85,6 +87,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     fs::create_dir_all(folder)
         .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
 
+    let retention = options.compare.and_then(|_| retention(&mut station, programs));
     let mut book = Book::new(folder, &placed, options.compare.is_some())?;
     let mut rng = fastrand::Rng::with_seed(station.seed);
     let blocks = if options.compare.is_some() { (length.0 / BLOCK.0).clamp(2, 1000) } else { 1 };
@@ -162,7 +165,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         settings: outcome.settings,
         inputs,
         memory: outcome.memory,
-        retention: None,
+        retention,
         comparison,
     };
     let mut warnings = warnings(&station, options, &recorded, outcome.interrupted);
@@ -201,6 +204,22 @@ fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
+/// The shortest wait after which the level has lost half of its contents on one of the CPUs, whatever runs there.
+fn retention(station: &mut Station, programs: &Programs) -> Option<Ns> {
+    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: station.seed };
+    let bar = spinner("retention");
+    for note in probe(&mut station.machine, None, &request, |_| {}) {
+        bar.println(format!("note: {}: {}", note.subject, note.reason));
+    }
+    bar.finish_and_clear();
+    let of = |cpu: &CpuId| {
+        let seen = station.machine.data_level_of(programs.level, *cpu)?.retention.iter();
+        let lost = seen.filter(|seen| seen.cpu == *cpu && seen.waiting == Waiting::Busy && seen.lost_median >= 0.5);
+        lost.map(|seen| seen.wait_ns).min()
+    };
+    programs.cpus.iter().filter_map(of).min()
+}
+
 /// How long to run.
 fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     let length = match options.hyperperiods {
@@ -230,9 +249,8 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
         programs.tasks.iter().map(|program| (program.name.as_str(), program)).collect();
     let mut placed = Vec::new();
     for core in &plan.cores {
-        let cpu = *programs.cpus.get(core.cpu as usize).with_context(|| {
-            format!("core {} is not among its {} CPUs\n  hint: plan again", core.cpu, programs.cpus.len())
-        })?;
+        let cpu = CpuId(core.cpu);
+        ensure!(programs.cpus.contains(&cpu), "CPU {} is not one of its CPUs\n  hint: plan again", cpu.0);
         for (place, task) in core.tasks.iter().enumerate() {
             let program = left
                 .remove(task.name.as_str())
@@ -243,10 +261,10 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 period: program.period,
                 deadline: Ns(task.deadline_ns),
                 bound: task.response_ns.map(|bound| ResponseBound(Ns(bound))),
-                without_interference: None,
+                without_interference: task.no_interference_ns.map(Ns),
                 budget: program.budget,
-                wcet: None,
-                utilization: None,
+                wcet: task.wcet_ns.map(Ns),
+                utilization: task.utilization,
             };
             let scheduling = Some(engine::fifo(place, core.tasks.len()));
             let planned = Planned { program: program.clone(), cpu, scheduling, promise: Some(promise) };

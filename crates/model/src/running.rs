@@ -687,7 +687,7 @@ pub struct Run {
     /// Memory that a program may use, its name and how much it had at most, where that was watched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(String, Bytes)>,
-    /// The shortest time after which a level keeps less than half of its contents here, where it was measured.
+    /// The shortest wait after which the level has lost half of its contents here though its CPU touched nothing, where that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Ns>,
     /// The same set without partitions.

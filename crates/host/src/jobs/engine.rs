@@ -260,15 +260,15 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let before = ticks();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
-        outcome.duration = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
+        (outcome.duration, spoken) = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
         for task in 0..session.started.len() {
             if !session.started[task].gone {
                 outcome.placements[task] = (session.hooks.look)(task, &[session.started[task].pid]);
             }
         }
-    } else {
-        drop(spoken);
     }
+    // They end with their input.
+    drop(spoken);
     session.end();
     clearing.end_programs();
     let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
@@ -454,7 +454,7 @@ impl Session<'_, '_> {
             .collect())
     }
 
-    /// Watches over the programs until it is over; for how long.
+    /// Watches over the programs until it is over; for how long, and those that lines are written to.
     fn watch(
         &mut self,
         timeline: &mut Timeline,
@@ -462,7 +462,7 @@ impl Session<'_, '_> {
         threads: &[Option<i32>],
         spoken: Vec<Spoken>,
         overhead: &mut Overhead,
-    ) -> Result<Ns, HostError> {
+    ) -> Result<(Ns, Vec<Spoken>), HostError> {
         let mut watch = Watch::new(self.started.len(), cpus, self.begin);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
             if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
@@ -477,7 +477,7 @@ impl Session<'_, '_> {
         };
         let elsewhere = crate::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
         let cpu_before = cpu_time();
-        let result = std::thread::scope(|scope| {
+        let (result, spoken) = std::thread::scope(|scope| {
             let over = Over(&over);
             let releasing = (!spoken.is_empty()).then(|| {
                 let over = over.0;
@@ -485,16 +485,15 @@ impl Session<'_, '_> {
             });
             let result = self.batches(timeline, &mut watch, &said, overhead);
             drop(over);
-            // The programs end here, when their input does.
-            drop(releasing.map(|thread| thread.join()));
-            result
+            // A panic there has been told, and leaves no programs.
+            (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         overhead.tool_cpu = Ns(cpu_time() - cpu_before);
         overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
         overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
-        Ok(self.since_begin().min(Ns(self.request.length.0)))
+        Ok((self.since_begin().min(self.request.length), spoken))
     }
 
     fn batches(
@@ -654,7 +653,10 @@ impl Session<'_, '_> {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
                 self.give_up(task, what);
-            } else if let Some((release, _)) = watch.pending(task).filter(|(release, _)| now.0 > release.0 + patience.0)
+            } else if let Some((release, _)) = watch
+                .pending(task)
+                // One that waits for the CPU is late because of others.
+                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience.0)
             {
                 let since = (now.0 - release.0) as f64 / 1e6;
                 self.give_up(task, format!("has not completed a job for {since:.0} ms"));

@@ -172,8 +172,13 @@ impl Watch {
         let watched = self.watched[task].as_ref()?;
         let cpu = self.cpus.get(&watched.cpu)?;
         let has_it = !cpu.known || cpu.running == watched.thread;
-        let awake = has_it && !matches!(watched.state, State::Asleep(_));
+        let awake = has_it && !self.asleep(task);
         awake.then(|| Ns(now.0.saturating_sub(watched.awake_since.0.max(self.begin.0))))
+    }
+
+    /// Whether the thread of `task` sleeps.
+    pub fn asleep(&self, task: usize) -> bool {
+        self.watched[task].as_ref().is_some_and(|watched| matches!(watched.state, State::Asleep(_)))
     }
 
     /// Moves the jobs that are complete behind those in `jobs`.

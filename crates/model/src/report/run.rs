@@ -117,8 +117,23 @@ fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
     sum
 }
 
-/// The difference in words.
-fn difference(compared: &TaskComparison) -> String {
+/// The difference in words, and why there may be none.
+fn difference(run: &Run, compared: &TaskComparison) -> String {
+    let period = run.tasks.iter().find(|task| task.promise.name == compared.name).map(|task| task.promise.period);
+    match run.retention.zip(period).filter(|(retention, period)| retention < period) {
+        Some((retention, period)) => format!(
+            "{}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
+             from one job to the next is gone by then",
+            side_by_side(compared),
+            run.level,
+            format::nanoseconds(retention.0 as f64),
+            format::nanoseconds(period.0 as f64)
+        ),
+        None => side_by_side(compared),
+    }
+}
+
+fn side_by_side(compared: &TaskComparison) -> String {
     let (with, without) = (compared.partitioned, compared.unpartitioned);
     if !compared.is_conclusive() {
         return format!(
@@ -180,7 +195,7 @@ pub fn text(run: &Run) -> String {
                 text,
                 "  {}: {}\n    as planned: {}\n    without:    {}",
                 task.name,
-                difference(task),
+                difference(run, task),
                 side(&task.partitioned),
                 side(&task.unpartitioned)
             );
@@ -429,7 +444,7 @@ fn comparison(run: &Run) -> Markup {
                                     td.number { (side.misses.map_or_else(|| format::DASH.to_owned(), format::significant)) }
                                 }
                             }
-                            tr { td colspan="8" { small { (task.name) ": " (difference(task)) } } }
+                            tr { td colspan="8" { small { (task.name) ": " (difference(run, task)) } } }
                         }
                     }
                 }

@@ -102,7 +102,6 @@ fn rows(kernel: &Kernel<'_>, clock: Clock, counted: bool) -> Vec<Vec<String>> {
             match reading.standing() {
                 Standing::Holds => "",
                 Standing::Violated => "!",
-                Standing::Violated => "!",
                 Standing::NoGain => "=",
                 Standing::Inconclusive(_) => "?",
             }
