@@ -80,6 +80,12 @@ pub enum Verb {
                       Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
     )]
     Trace(TraceOptions),
+    /// Measure how long every task of a set executes, against its share of the cache
+    #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
+                      isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
+                      isochrome profile taskset.toml --from-trace zen3 --trace control=control.iso -o profile.json\n\
+                      It goes on where it was interrupted. The next step: isochrome plan profile.json -o plan.json")]
+    Profile(ProfileOptions),
     /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
     #[command(
         after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
@@ -97,6 +103,11 @@ pub enum Verb {
                       isochrome export oci plan.json --ways 20 --least-ways 2 --cache-id 0"
     )]
     Export(ExportOptions),
+    /// Run the programs of a plan, and hold every job against its bound
+    #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
+                      isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
+                      Needs root: real-time priorities, events of the scheduler, colors of frames.")]
+    Run(RunPlanOptions),
     /// Move the pages of a program that runs onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
@@ -109,7 +120,7 @@ pub enum Verb {
     Exec(ExecOptions),
     /// Make a report to read from evidence
     #[command(
-        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
     )]
     Report(ReportOptions),
     /// Write the manual pages
@@ -426,7 +437,7 @@ pub struct DemoOptions {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub struct ReportOptions {
-    /// Evidence file; `-` for standard input
+    /// Evidence file, or the folder it is in; `-` for standard input
     pub evidence: PathBuf,
     /// Write the report here instead of to standard output
     #[arg(short, long, value_name = "FILE")]
@@ -460,6 +471,56 @@ pub struct TaskSetFile {
     pub refill: Option<RefillChoice>,
 }
 
+/// Options of `profile`.
+#[derive(Debug, Args)]
+pub struct ProfileOptions {
+    /// Task set (docs/tasksets.md)
+    #[arg(value_name = "FILE")]
+    pub tasks: PathBuf,
+    /// Write the profile here, after every visit; one that is there goes on
+    #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
+    pub output: PathBuf,
+    /// Begin anew, whatever is in the output file
+    #[arg(long)]
+    pub again: bool,
+    /// Run so many jobs of each point that, with 95 % confidence, a further one exceeds the longest with at most this probability
+    #[arg(long, value_name = "P", default_value_t = 1e-3)]
+    pub exceed: f64,
+    /// Jobs of one visit to a task on some partitions
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub visit: u64,
+    /// Add this to the longest time seen, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
+    pub margin: f64,
+    /// Measure nothing between two points whose typical times differ by no more than this, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    pub flat: f64,
+    /// Partitions to measure [default: all colors of the level]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub partitions: Option<u32>,
+    /// Take the refill time from this machine file, as `isochrome probe -o` writes it [default: measure it]
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Palette that tells the color of a frame [default: that of `isochrome palette --save`]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
+    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Run nothing: take the times from traces on a modeled machine
+    #[arg(long, value_name = "MACHINE", requires = "trace")]
+    pub from_trace: Option<String>,
+    /// A task's trace of one job, in the iso form; repeatable
+    #[arg(long, value_name = "TASK=FILE", requires = "from_trace")]
+    pub trace: Vec<String>,
+    /// Seed of the order and of the colors chosen [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Options of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanOptions {
@@ -480,7 +541,7 @@ pub struct PlanOptions {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub copies: u32,
     /// Print a table of all methods instead of a plan
-    #[arg(long, conflicts_with_all = ["json", "output", "svg"])]
+    #[arg(long, conflicts_with_all = ["json", "output", "svg", "gantt"])]
     pub compare: bool,
     /// Print JSON
     #[arg(long)]
@@ -491,6 +552,9 @@ pub struct PlanOptions {
     /// Draw here which task uses which partition
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Draw here what every core runs after a common release
+    #[arg(long, value_name = "FILE")]
+    pub gantt: Option<PathBuf>,
 }
 
 /// Where priorities come from.
@@ -557,6 +621,65 @@ pub struct ExportOptions {
     pub output: Option<PathBuf>,
 }
 
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunPlanOptions {
+    /// A plan with programs, as `isochrome plan` makes it of a profile; `-` for standard input
+    #[arg(value_name = "PLAN")]
+    pub plan: PathBuf,
+    /// Folder for the evidence, the report and every job
+    #[arg(short, long, value_name = "DIR", default_value = "run")]
+    pub output: PathBuf,
+    /// For how long, from the first release; with --compare, of each kind
+    #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "hyperperiods")]
+    pub duration: Ns,
+    /// For so many times the least common multiple of all periods instead
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub hyperperiods: Option<u64>,
+    /// Also run the set without partitions, in blocks that alternate in random order, and state the difference
+    #[arg(long, value_enum, value_name = "WITH")]
+    pub compare: Option<CompareWith>,
+    /// What to do when a job is beyond its bound, its deadline or its budget
+    #[arg(long, value_enum, default_value_t = ViolationAction::Trace)]
+    pub on_violation: ViolationAction,
+    /// Go on with the others when a program fails
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Leave other programs on the CPUs of the tasks
+    #[arg(long)]
+    pub share_cpus: bool,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
+    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Seed of the order of blocks [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a run is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompareWith {
+    /// The same set without partitions
+    None,
+}
+
+/// What to do when a job is beyond a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ViolationAction {
+    /// Keep what its CPU did around it
+    Trace,
+    /// Also send SIGUSR1 to its program, which ends one that is not prepared
+    Signal,
+    /// Also end the run
+    Stop,
+}
+
 /// Options of `trace`.
 #[derive(Debug, Args)]
 pub struct TraceOptions {
@@ -580,7 +703,7 @@ pub struct TraceOptions {
 /// Colors for a program, and where they come from.
 #[derive(Debug, Args)]
 pub struct ChosenColors {
-    /// Colors, such as 0-3, or auto:4 for any four that are free
+    /// Colors, such as 0-3, all, or auto:4 for any four that are free
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
     /// Nobody else may have these colors where the CPUs share the cache; this is the default

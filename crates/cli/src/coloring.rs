@@ -1,6 +1,7 @@
 //! From `--colors` and `--palette` to frames: the one place that knows where the color of a frame comes from, and whose it is.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
@@ -17,8 +18,9 @@ use crate::files;
 use crate::station::Station;
 
 /// Colors asked for, by a palette that holds here and now.
+#[derive(Clone)]
 pub struct Coloring {
-    palette: Palette,
+    palette: Arc<Palette>,
     /// The level whose colors these are.
     cache: CacheLevel,
     /// CPUs that the program runs on.
@@ -63,7 +65,12 @@ impl Coloring {
         let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
         let limits = Limits { memory, force: chosen.force };
-        Ok(Coloring { palette, cache, cpus, sharing, asked, colors, limits })
+        Ok(Coloring { palette: Arc::new(palette), cache, cpus, sharing, asked, colors, limits })
+    }
+
+    /// The same for another program, which gets `colors` and runs on `cpus`.
+    pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
+        Coloring { cpus, asked: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
     }
 
     /// Enters the colors in the ledger as those of `owner`, in place of `before` where another process had them for it.
@@ -90,15 +97,29 @@ impl Coloring {
         &self.colors
     }
 
+    /// Colors that the level has.
+    pub fn color_count(&self) -> u32 {
+        self.palette.colors
+    }
+
     /// Does `work` with the frames wanted.
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
+        self.with_colors(&self.colors, work)
+    }
+
+    /// Does `work` with frames of some of the colors.
+    pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
         let color_of = |frame: FrameNumber| self.palette.color_of(frame);
-        work(&Wanted { color_of: &color_of, colors: &self.colors, color_count: self.palette.colors })
+        work(&Wanted { color_of: &color_of, colors, color_count: self.palette.colors })
     }
 }
 
-/// A list of colors, or `auto:N`.
+/// A list of colors, `all`, or `auto:N`.
 fn asked(text: &str, count: u32) -> Result<(ledger::Wanted, Vec<Color>)> {
+    if text == "all" {
+        let colors: Vec<Color> = (0..count).map(|color| Color(color as u16)).collect();
+        return Ok((ledger::Wanted::Colors(colors.clone()), colors));
+    }
     if let Some(number) = text.strip_prefix("auto:") {
         let number = number.parse().ok().filter(|number| *number > 0);
         let number = number.with_context(|| format!("`{text}` names no number of colors\n  hint: --colors auto:4"))?;

@@ -208,7 +208,7 @@ fn launch_of(options: &ExecOptions) -> Result<Launch> {
         }
         (None, priority) => priority.map(Scheduling::fifo),
     };
-    Ok(Launch { cpus, scheduling })
+    Ok(Launch { cpus, scheduling, ..Launch::default() })
 }
 
 /// Whether a program is ready yet.

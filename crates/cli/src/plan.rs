@@ -1,5 +1,6 @@
 //! `isochrome plan` and `isochrome analyze`: task sets in, cores, partitions and bounds out.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use isochrome_model::analysis::{
     ASSUMPTIONS, Analysis, Audsley, Bound, Charges, CoreTask, Verdict as Deadline, Workspace, analyze as bounds_of,
     audsley, core_task, liu_layland_bound, schedulable, utilization,
 };
-use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, Timeline};
+use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, TaskPlan, Timeline};
+use isochrome_model::taskset::programs::{Runnable, runnable};
 use isochrome_model::taskset::read::{Allocation, Allotted, Overrides, allocation, task_set};
 use isochrome_model::taskset::{RefillKind, TIME_MAX_NS, TaskSet};
 use isochrome_model::units::Bytes;
@@ -21,8 +23,11 @@ use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
 
 fn read(file: &TaskSetFile, overrides: Overrides) -> Result<TaskSet> {
-    let text = files::read(&file.tasks)?;
-    let (set, warnings) = task_set(&text, overrides).with_context(|| file.tasks.display().to_string())?;
+    of_text(file, &files::read(&file.tasks)?, overrides)
+}
+
+fn of_text(file: &TaskSetFile, text: &str, overrides: Overrides) -> Result<TaskSet> {
+    let (set, warnings) = task_set(text, overrides).with_context(|| file.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     Ok(set)
 }
@@ -39,7 +44,17 @@ fn overrides(file: &TaskSetFile) -> Overrides {
 
 /// `isochrome plan`.
 pub fn plan(options: &PlanOptions) -> Result<Verdict> {
-    let set = read(&options.file, overrides(&options.file))?.copied(options.copies)?;
+    let text = files::read(&options.file.tasks)?;
+    let shown = || options.file.tasks.display().to_string();
+    // Copies of a task have no programs of their own.
+    let runnable = if options.copies == 1 { runnable(&text).with_context(shown)? } else { None };
+    let mut overrides = overrides(&options.file);
+    overrides.cores_default = runnable.as_ref().map(|runnable| runnable.programs.cpus.len() as u32);
+    let mut set = of_text(&options.file, &text, overrides)?.copied(options.copies)?;
+    if let Some(Runnable { programs, .. }) = &runnable {
+        let cpu_of = |name: &str| programs.tasks.iter().find(|program| program.name == name)?.cpu;
+        set = set.with_pins(cpu_of).with_context(shown)?;
+    }
     let start = Instant::now();
     let limit = Duration::from_nanos(options.time_limit.0);
     let last_told = std::cell::Cell::new(start);
@@ -65,7 +80,14 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::print(&plan::compare(&set, &request)?.to_string())?;
         return Ok(Verdict::Holds);
     }
-    let plan = plan::plan(&set, &request)?;
+    let mut plan = plan::plan(&set, &request)?;
+    let reasons = plan::explain(&set, &plan);
+    if let Some(runnable) = runnable {
+        plan = plan.for_programs(runnable)?;
+    }
+    if let Some(path) = &options.gantt {
+        files::write(path, &schedule(&set, &plan))?;
+    }
     if let Some(path) = &options.output {
         files::write_json(path, &plan)?;
     }
@@ -75,7 +97,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     if options.json {
         files::print_json(&plan)?;
     } else {
-        files::print(&told(&set, &plan))?;
+        files::print(&told(&set, &plan, &reasons))?;
     }
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
@@ -88,9 +110,24 @@ fn numbers(partitions: &[u32]) -> String {
     isochrome_model::units::format_list(partitions)
 }
 
-fn told(set: &TaskSet, plan: &Plan) -> String {
+/// Every core of the plan after a common release, drawn.
+fn schedule(set: &TaskSet, plan: &Plan) -> String {
+    let by_name: HashMap<&str, usize> =
+        set.tasks().iter().enumerate().map(|(index, task)| (task.name.as_str(), index)).collect();
+    let on_core = |task: &TaskPlan| {
+        let partitions = task.partitions.iter().map(|partition| partition - 1).collect();
+        core_task(set, by_name[task.name.as_str()], partitions)
+    };
+    let cores: Vec<Vec<CoreTask>> = plan.cores.iter().map(|core| core.tasks.iter().map(on_core).collect()).collect();
+    let timelines = plan.cores.iter().zip(&cores).map(|(core, tasks)| {
+        let names = core.tasks.iter().map(|task| task.name.as_str()).collect();
+        Timeline { cpu: core.cpu, names, core: tasks }
+    });
+    plan::gantt(&timelines.collect::<Vec<_>>(), Charges::of(set), plan.analysis)
+}
+
+fn told(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
     let mut text = String::new();
-    let reasons = plan::explain(set, plan);
     for core in &plan.cores {
         let _ = writeln!(
             text,
@@ -104,11 +141,12 @@ fn told(set: &TaskSet, plan: &Plan) -> String {
                 reasons.iter().find(|reason| reason.task == task.name).map_or("", |reason| reason.text.as_str());
             let _ = writeln!(
                 text,
-                "  {:<20} partitions {:<16} response {:>10} of {:>10} ms\n    {reason}",
+                "  {:<20} partitions {:<16} response {:>10} of {:>10} ms, {} without cache delays\n    {reason}",
                 task.name,
                 numbers(&task.partitions),
                 milliseconds(task.response_ns),
                 milliseconds(Some(task.deadline_ns)),
+                milliseconds(task.no_interference_ns),
             );
         }
     }

@@ -228,6 +228,19 @@ pub enum HostError {
     /// A kernel cannot be had, or computed a wrong result.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// Events of the scheduler are not to be had.
+    #[error(
+        "{path}: events of the scheduler cannot be recorded: {source}\n  hint: run as root, on a kernel with CONFIG_FTRACE; in a container, pass tracefs on"
+    )]
+    Events {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A program does not do its jobs.
+    #[error(transparent)]
+    Job(#[from] crate::jobs::JobError),
     /// A process was not recolored.
     #[error(transparent)]
     Recolor(#[from] RecolorError),

@@ -8,6 +8,7 @@ pub mod error;
 pub mod events;
 pub mod experiment;
 pub mod interrupt;
+pub mod jobs;
 pub mod kernels;
 pub mod ledger;
 pub mod marks;

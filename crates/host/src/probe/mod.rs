@@ -109,6 +109,15 @@ pub fn probe(
     notes
 }
 
+/// Measures the refill time of a color of `level` on `cpu`, and writes it into `machine`; what could not be measured and why.
+pub fn refill_time(machine: &mut Machine, cpu: CpuId, pool: &FramePool, level: u8, seed: u64) -> Vec<Note> {
+    let mut notes = Vec::new();
+    if let Some(_pinned) = pin(cpu, &mut notes) {
+        refill::measure(machine, cpu, pool, level, seed, &mut notes);
+    }
+    notes
+}
+
 /// Pins the calling thread to `cpu` until the guard goes; a note says why where that cannot be had.
 fn pin(cpu: CpuId, notes: &mut Vec<Note>) -> Option<RealtimeSettings> {
     let pinned = RealtimeRequest::new().pin(cpu).apply();

@@ -1,8 +1,9 @@
-//! The machine's constant-rate counter.
+//! The machine's constant-rate counter, and the clocks of the system.
 
+use std::io;
 use std::sync::OnceLock;
 
-use isochrome_model::units::Cycles;
+use isochrome_model::units::{Cycles, Ns};
 
 /// Whether the processor has the instruction that [`now`] reads the counter with. Where it is missing, in the first x86-64
 /// processors, some early Atoms, and virtual machines that hide it, [`now`] ends the process, so a program asks once, at its start.
@@ -44,6 +45,25 @@ pub fn now() -> Cycles {
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     compile_error!("isochrome needs a counter that user space can read: x86-64 and aarch64 have one");
+}
+
+/// Time since the start of the system, by the clock that is never set.
+pub fn monotonic() -> Ns {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+}
+
+/// Time for which process `pid` was on a CPU, all its threads together: what the hypervisor took away meanwhile is not part of it,
+/// where the kernel knows of it.
+pub fn process_cpu(pid: i32) -> io::Result<Ns> {
+    /// The scheduler's own clock, among those of a process. [Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED]
+    const SCHEDULER: libc::clockid_t = 2;
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is written to a live, exclusively borrowed structure; the clock is a number, which the kernel checks.
+    match unsafe { libc::clock_gettime((!pid << 3) | SCHEDULER, &mut now) } {
+        0 => Ok(Ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Waits, touching no memory but its own stack, until the counter has passed `until`.
@@ -136,6 +156,19 @@ mod tests {
         steps.extend([1; 2]);
         assert_eq!(smallest_common(&mut steps), 1);
         assert_eq!(smallest_common(&mut [36]), 36);
+    }
+
+    #[test]
+    fn a_process_that_computes_spends_time_on_a_cpu() {
+        let pid = std::process::id() as i32;
+        let begin = process_cpu(pid).unwrap();
+        let until = monotonic().0 + 1_000_000;
+        while monotonic().0 < until {
+            std::hint::spin_loop();
+        }
+        assert!(process_cpu(pid).unwrap() > begin);
+        // Beyond the largest number of a process.
+        assert!(process_cpu(1 << 23).is_err());
     }
 
     #[test]

@@ -16,6 +16,10 @@ pub struct Launch {
     pub cpus: Option<Vec<u32>>,
     /// How it is scheduled; as its parent if `None`.
     pub scheduling: Option<Scheduling>,
+    /// Variables of its environment besides those of its parent.
+    pub environment: Vec<(String, String)>,
+    /// Whether it is ended when the thread that starts it ends, however that ends, and gets no signals from the terminal.
+    pub attached: bool,
 }
 
 /// Signals that end or inform a program: those that a wrapper passes on.
@@ -74,19 +78,40 @@ impl Signals {
     }
 
     /// Starts `command` as `launch` says, with the signals blocked that were before [`keep`](Self::keep).
-    ///
-    /// Its pages are kept from being joined to huge ones, which have no color.
     pub fn start(&self, command: &mut Command, launch: &Launch) -> io::Result<Child> {
+        let before = self.before;
+        launch.prepare(command);
+        // SAFETY: between fork and exec the closure makes one system call: it allocates nothing and takes no lock.
+        unsafe {
+            command.pre_exec(move || match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(error)),
+            });
+        }
+        command.spawn()
+    }
+}
+
+impl Launch {
+    /// Has `command` start so. Its pages are kept from being joined to huge ones, which have no color.
+    pub fn prepare(&self, command: &mut Command) {
         let mut cpus = None;
-        if let Some(list) = &launch.cpus {
+        if let Some(list) = &self.cpus {
             let mut set = CpuSet::new();
-            list.iter().for_each(|cpu| set.set(*cpu as usize));
+            list.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
             cpus = Some(set);
         }
-        let (scheduling, before) = (launch.scheduling, self.before);
+        let (scheduling, attached) = (self.scheduling, self.attached);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if attached {
+            command.process_group(0);
+        }
         // SAFETY: between fork and exec the closure makes system calls only: it allocates nothing and takes no lock.
         unsafe {
             command.pre_exec(move || {
+                if attached {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+                }
                 libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
                 if let Some(set) = &cpus {
                     sched_setaffinity(None, set)?;
@@ -94,13 +119,9 @@ impl Signals {
                 if let Some(scheduling) = &scheduling {
                     scheduling.apply()?;
                 }
-                match libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut()) {
-                    0 => Ok(()),
-                    error => Err(io::Error::from_raw_os_error(error)),
-                }
+                Ok(())
             });
         }
-        command.spawn()
     }
 }
 

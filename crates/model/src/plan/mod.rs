@@ -13,9 +13,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
-use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
-use crate::taskset::programs::Programs;
+use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, each_utilization, utilization};
+use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{PartitionSet, Scope, TaskSet};
+use crate::units::CpuId;
 use allocate::{Groups, Rules, TOLERANCE};
 use heuristics::Growth;
 
@@ -210,6 +211,12 @@ pub struct TaskPlan {
     pub no_interference_ns: Option<u64>,
     /// Its deadline.
     pub deadline_ns: u64,
+    /// Its worst-case execution time alone on its partitions, C^p.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wcet_ns: Option<u64>,
+    /// What it adds to the utilization of its core. [Kim2013, eq. 1]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<f64>,
 }
 
 impl UnknownName {
@@ -237,6 +244,24 @@ pub enum PlanError {
     Order {
         /// The objective that follows.
         then: Objective,
+    },
+    /// Tasks are tied to CPUs in a way that was not found.
+    #[error(
+        "`{first}` and `{second}` name CPUs (cpu) on which the method does not place them together\n  hint: let one of them go anywhere, or plan for the CPUs one by one"
+    )]
+    Pins {
+        /// A task.
+        first: String,
+        /// Another one.
+        second: String,
+    },
+    /// More cores are planned for than there are CPUs.
+    #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: leave --cores away")]
+    Cpus {
+        /// Cores of the plan.
+        cores: usize,
+        /// CPUs of the task set.
+        cpus: usize,
     },
     /// Too many tasks to plan for.
     #[error(
@@ -400,6 +425,37 @@ fn solve(set: &TaskSet, objective: Objective, request: &Request) -> Solution {
 pub type Allocated = Vec<Vec<(usize, PartitionSet)>>;
 
 impl Plan {
+    /// The plan with what to run: its cores become the CPUs of the programs, each task on its own where it names one.
+    pub fn for_programs(mut self, runnable: Runnable) -> Result<Plan, PlanError> {
+        let Runnable { programs, fingerprint } = runnable;
+        let wish = |core: &CorePlan| -> Result<Option<CpuId>, PlanError> {
+            let pinned = |task: &TaskPlan| {
+                let program = programs.tasks.iter().find(|program| program.name == task.name)?;
+                Some((program.name.clone(), program.cpu?))
+            };
+            let mut pinned = core.tasks.iter().filter_map(pinned);
+            let Some((first, cpu)) = pinned.next() else { return Ok(None) };
+            match pinned.find(|(_, other)| *other != cpu) {
+                Some((second, _)) => Err(PlanError::Pins { first, second }),
+                None => Ok(Some(cpu)),
+            }
+        };
+        let wishes: Vec<Option<CpuId>> = self.cores.iter().map(wish).collect::<Result<_, _>>()?;
+        let mut free: Vec<CpuId> = programs.cpus.iter().copied().filter(|cpu| !wishes.contains(&Some(*cpu))).collect();
+        free.reverse();
+        let cores = self.cores.len();
+        for (core, wish) in self.cores.iter_mut().zip(wishes) {
+            let cpu = wish.or_else(|| free.pop());
+            core.cpu = cpu.ok_or(PlanError::Cpus { cores, cpus: programs.cpus.len() })?.0;
+        }
+        self.cores.sort_by_key(|core| core.cpu);
+        if let Some(twice) = self.cores.windows(2).find(|pair| pair[0].cpu == pair[1].cpu) {
+            let name = |core: &CorePlan| core.tasks.first().map(|task| task.name.clone()).unwrap_or_default();
+            return Err(PlanError::Pins { first: name(&twice[0]), second: name(&twice[1]) });
+        }
+        Ok(Plan { programs: Some(programs), fingerprint, ..self })
+    }
+
     /// Its value by its first objective.
     fn value(&self) -> f64 {
         match self.objective {
@@ -476,13 +532,19 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let all = ordered.iter().fold(PartitionSet::default(), |all, (_, partitions)| all.union(partitions));
         let undisturbed = analyze(&core, charges, Analysis::NoInterference);
         let bounds = analyze(&core, charges, analysis).into_iter().zip(undisturbed);
-        let tasks = ordered.iter().zip(bounds).map(|((task, partitions), (bound, undisturbed))| TaskPlan {
-            name: set.tasks()[*task].name.clone(),
-            partitions: numbers(partitions),
-            response_ns: bound.verdict.response_ns(),
-            no_interference_ns: undisturbed.verdict.response_ns(),
-            deadline_ns: set.tasks()[*task].deadline_ns,
-        });
+        let mut shares = vec![0.0; core.len()];
+        each_utilization(&core, charges, |place, share| shares[place] = share);
+        let found = bounds.zip(core.iter().zip(&shares));
+        let tasks =
+            ordered.iter().zip(found).map(|((task, partitions), ((bound, undisturbed), (own, share)))| TaskPlan {
+                name: set.tasks()[*task].name.clone(),
+                partitions: numbers(partitions),
+                response_ns: bound.verdict.response_ns(),
+                no_interference_ns: undisturbed.verdict.response_ns(),
+                deadline_ns: set.tasks()[*task].deadline_ns,
+                wcet_ns: Some(own.wcet_ns),
+                utilization: Some(*share),
+            });
         plans.push(CorePlan {
             cpu,
             partitions: numbers(&all),

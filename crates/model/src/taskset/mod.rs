@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, Ns, ParseError};
+use crate::units::{Bytes, CpuId, Ns, ParseError};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
 
 /// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
@@ -292,6 +292,29 @@ impl TaskSet {
             (task.bundle, task.exclusive) = (None, true);
         }
         changed
+    }
+
+    /// The set with tasks that must run on one CPU bundled, so that a plan keeps them together; their bundles come with them.
+    ///
+    /// `cpu_of`: the CPU that a task of this name must run on.
+    pub fn with_pins(&self, cpu_of: impl Fn(&str) -> Option<CpuId>) -> Result<Self, Invalid> {
+        let mut pins: BTreeMap<&str, CpuId> = BTreeMap::new();
+        let mut tasks = self.tasks.clone();
+        for (index, task) in self.tasks.iter().enumerate() {
+            let (Some(bundle), Some(cpu)) = (&task.bundle, cpu_of(&task.name)) else { continue };
+            let other = *pins.entry(bundle).or_insert(cpu);
+            if other != cpu {
+                let problem = format!("CPU {}, while its bundle `{bundle}` is on CPU {}", cpu.0, other.0);
+                return Err(Invalid::at(format!("tasks[{index}].cpu"), problem));
+            }
+        }
+        for task in &mut tasks {
+            let of_bundle = task.bundle.as_deref().and_then(|bundle| pins.get(bundle).copied());
+            if let Some(cpu) = cpu_of(&task.name).or(of_bundle) {
+                task.bundle = Some(format!("CPU {}", cpu.0));
+            }
+        }
+        Ok(Self::new(self.platform.clone(), tasks)?.0)
     }
 
     /// The set with priorities in the given order of its tasks, highest first; those left out come last.

@@ -101,6 +101,30 @@ impl Programs {
     }
 }
 
+/// What a file says of the programs to run, and of the machine they were measured on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runnable {
+    /// The programs.
+    pub programs: Programs,
+    /// [`Machine::fingerprint`](crate::machine::Machine::fingerprint), in a profile.
+    pub fingerprint: Option<String>,
+}
+
+/// The programs of a file that may be about planning alone: `None` if no task has one. Nothing is warned about.
+pub fn runnable(text: &str) -> Result<Option<Runnable>, ReadError> {
+    let root = parse(text)?;
+    let file = Fields::of(String::new(), &root)?;
+    let has_program = |task: &Placed| match &task.value {
+        Value::Table(fields) => fields.iter().any(|(name, _)| name == "command" || name == "workload"),
+        _ => false,
+    };
+    if !file.list("tasks", "a list of tasks")?.iter().any(has_program) {
+        return Ok(None);
+    }
+    let (programs, _) = programs(text)?;
+    Ok(Some(Runnable { programs, fingerprint: file.text("fingerprint")? }))
+}
+
 /// Reads the programs of a `taskset.toml`, or of a profile. Also returns warnings about fields nobody knows.
 pub fn programs(text: &str) -> Result<(Programs, Vec<String>), ReadError> {
     let root = parse(text)?;

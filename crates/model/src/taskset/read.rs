@@ -330,6 +330,12 @@ pub(super) fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
 /// What a set can say of itself, to be planned or to be run.
 pub(super) const SET_FIELDS: &[&str] = &[
     "comment",
+    "schema",
+    "fingerprint",
+    "by",
+    "input",
+    "margin",
+    "complete",
     "refill_ns_per_partition",
     "refill_dirty_ns_per_partition",
     "lines_per_partition",
@@ -353,6 +359,8 @@ pub(super) const SET_FIELDS: &[&str] = &[
 /// What a set can say of a task, to be planned or to be run.
 pub(super) const TASK_FIELDS: &[&str] = &[
     "comment",
+    "measured",
+    "utilization_difference",
     "name",
     "period",
     "period_ns",

@@ -1,0 +1,316 @@
+//! `isochrome profile`: how long every task of a set executes alone, against its share of the cache.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use isochrome_host::interrupt;
+use isochrome_host::jobs::clearing;
+use isochrome_host::jobs::visit::visit;
+use isochrome_host::ledger::Owner;
+use isochrome_host::probe;
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::recolor;
+use isochrome_host::runtime;
+use isochrome_host::setting::allowed_cpus;
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::machine::{Machine, Refill, SCHEMA as MACHINE_SCHEMA};
+use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA, TaskProfile};
+use isochrome_model::stats::exceedance_at;
+use isochrome_model::taskset::Scope;
+use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
+use isochrome_model::units::{Color, CpuId};
+
+use crate::args::{By, ChosenColors, Place, ProfileOptions};
+use crate::coloring::Coloring;
+use crate::station::{Station, progress};
+use crate::{Verdict, files};
+
+pub fn run(options: &ProfileOptions) -> Result<Verdict> {
+    ensure!(
+        options.exceed > 0.0 && options.exceed < 1.0,
+        "--exceed {} is no probability between 0 and 1\n  hint: --exceed 1e-3",
+        options.exceed
+    );
+    for (name, percent) in [("margin", options.margin), ("flat", options.flat)] {
+        ensure!((0.0..=1000.0).contains(&percent), "--{name} {percent} is not in 0 to 1000 percent");
+    }
+    let text = files::read(&options.tasks)?;
+    let (mut programs, warnings) = programs(&text).with_context(|| options.tasks.display().to_string())?;
+    warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    resolve(&mut programs, &options.tasks)?;
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    eprintln!("seed {seed}");
+    let mut profile = match &options.from_trace {
+        Some(_) => anyhow::bail!("--from-trace"),
+        None => measured(options, programs, &text, seed)?,
+    };
+    if profile.complete {
+        files::write_json(&options.output, &profile)?;
+    } else {
+        eprintln!("interrupted; the same command goes on from {}", options.output.display());
+    }
+    profile.tasks.retain(|task| !task.program.best_effort);
+    if options.json {
+        files::print_json(&profile)?
+    } else {
+        files::print(&told(&profile))?
+    }
+    Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// Programs named with a slash lie where the task set says, relative to its folder.
+fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
+    let folder = match tasks.parent() {
+        Some(folder) if tasks != Path::new("-") => std::path::absolute(folder)?,
+        _ => std::env::current_dir()?,
+    };
+    for program in &mut programs.tasks {
+        if let Some(first) = program.command.first_mut().filter(|first| first.contains('/')) {
+            *first = folder.join(&*first).to_string_lossy().into_owned();
+        }
+    }
+    Ok(())
+}
+
+/// Jobs after which the claim can be made.
+fn jobs_for(exceedance: f64) -> u64 {
+    let enough = |n: &u64| exceedance_at(*n, CONFIDENCE) <= exceedance;
+    let about = ((1.0 - CONFIDENCE).ln() / (-exceedance).ln_1p()) as u64;
+    (about.saturating_sub(2).max(1)..).find(enough).unwrap_or(u64::MAX)
+}
+
+/// Measures on this machine what is missing in the output file.
+fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64) -> Result<Profile> {
+    ensure!(
+        matches!(programs.method, Partitioning::Colors | Partitioning::None),
+        "only page colors can be profiled yet\n  hint: method = \"colors\""
+    );
+    let sysfs = Sysfs::system();
+    let (machine, _) = sysfs.machine()?;
+    let allowed = allowed_cpus()?;
+    let cpu = programs.cpus[0];
+    for cpu in &programs.cpus {
+        ensure!(
+            allowed.contains(cpu),
+            "CPU {} is not one this process may run on\n  hint: see `cpus` of the task set",
+            cpu.0
+        );
+    }
+    let chosen = ChosenColors {
+        colors: Some("all".to_owned()),
+        exclusive: false,
+        group: None,
+        palette: options.palette.clone(),
+        level: Some(programs.level),
+        memory: options.memory,
+        force: false,
+    };
+    let mut coloring = Coloring::of(&chosen, programs.cpus.clone())?;
+    coloring.grant(Owner::of(std::process::id())?, None)?;
+    let partitions = match programs.method {
+        Partitioning::None => 1,
+        _ => options.partitions.unwrap_or(coloring.color_count()),
+    };
+    ensure!(
+        partitions <= coloring.color_count(),
+        "--partitions {partitions} are more than the {} colors of the level",
+        coloring.color_count()
+    );
+    let mut profile = match kept(options, &machine, text)? {
+        Some(profile) => profile,
+        None => {
+            let refill = refill_time(options, &machine, programs.level, cpu, seed)?;
+            let private = machine.data_level_of(programs.level, cpu).is_some_and(|level| {
+                programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1
+            });
+            Profile {
+                schema: SCHEMA.to_owned(),
+                fingerprint: Some(machine.fingerprint()),
+                by: format!(
+                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less what was stolen",
+                    cpu.0,
+                    jobs_for(options.exceed)
+                ),
+                input: files::sha256(text),
+                margin: options.margin / 100.0,
+                cores: programs.cpus.len() as u32,
+                cpus: programs.cpus,
+                level: programs.level,
+                method: programs.method,
+                cache: if private { Scope::Private } else { Scope::Shared },
+                partitions,
+                memory_bytes: coloring.limits.memory,
+                refill_ns_per_partition: refill.map(|refill| refill.clean_ns.0),
+                refill_dirty_ns_per_partition: refill.map(|refill| refill.dirty_ns.0),
+                complete: false,
+                tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+            }
+        }
+    };
+    let request = Request {
+        jobs: jobs_for(options.exceed),
+        visit: options.visit.min(jobs_for(options.exceed)),
+        flat: options.flat / 100.0,
+        seed,
+    };
+    let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
+    let folder = runtime::folder();
+    clearing::restore_left(&folder);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let uncolored = profile.method == Partitioning::None;
+    let all = coloring.color_count() as u16;
+    let bar = progress("profiling", 0);
+    profile.measure(
+        request,
+        |task, partitions, jobs| {
+            if interrupt::interrupted() {
+                return Ok(None);
+            }
+            let mut colors: Vec<Color> = (0..all).map(Color).collect();
+            random.shuffle(&mut colors);
+            colors.truncate(partitions as usize);
+            let mut place = |_: usize, pids: &[Pid]| {
+                let pids = if uncolored { &[] } else { pids };
+                let moved = pids.iter().try_for_each(|pid| {
+                    coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
+                });
+                moved.map_err(|error| error.to_string())
+            };
+            Ok(visit(&tasks[task], cpu, jobs, &folder, &mut place)?)
+        },
+        |profile| {
+            let (done, wanted) = jobs_of(profile, request.jobs);
+            bar.set_length(wanted);
+            bar.set_position(done);
+            files::write_json(&options.output, profile)
+        },
+    )?;
+    bar.finish_and_clear();
+    Ok(profile)
+}
+
+/// Jobs done and wanted.
+fn jobs_of(profile: &Profile, jobs: u64) -> (u64, u64) {
+    let points = || profile.tasks.iter().flat_map(|task| &task.measured);
+    (points().map(|point| point.jobs().min(jobs)).sum(), points().count() as u64 * jobs)
+}
+
+/// The profile in the output file, if it is of the same task set on the same machine.
+fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Option<Profile>> {
+    let path = &options.output;
+    if options.again || !path.exists() {
+        return Ok(None);
+    }
+    let profile: Profile = files::read_json(path, SCHEMA)?;
+    let same = profile.input == files::sha256(text)
+        && profile.fingerprint.as_ref() == Some(&machine.fingerprint())
+        && profile.margin == options.margin / 100.0;
+    ensure!(
+        same,
+        "{}: is the profile of another task set, another machine or another margin\n  hint: --again replaces it, -o FILE writes elsewhere",
+        path.display()
+    );
+    eprintln!("going on from {}", path.display());
+    Ok(Some(profile))
+}
+
+/// The refill time of a partition: that of the machine file, else measured here.
+fn refill_time(
+    options: &ProfileOptions,
+    machine: &Machine,
+    level: u8,
+    cpu: CpuId,
+    seed: u64,
+) -> Result<Option<Refill>> {
+    let of_level =
+        |machine: &Machine| machine.data_level_of(level, cpu).and_then(|level| level.refill).map(|fact| fact.value);
+    if let Some(path) = &options.machine {
+        let of_file: Machine = files::read_json(path, MACHINE_SCHEMA)?;
+        ensure!(of_file.fingerprint() == machine.fingerprint(), "{}: is another machine's", path.display());
+        let refill = of_level(&of_file).with_context(|| {
+            format!(
+                "{}: holds no refill time of level {level}\n  hint: isochrome probe --level {level} -o FILE",
+                path.display()
+            )
+        })?;
+        return Ok(Some(refill));
+    }
+    let place = Place { cpu: Some(cpu.0), level: Some(level), by: By::Auto, memory: None, seed: Some(seed) };
+    let mut station = Station::new(&place)?;
+    let target = station.target(&place)?;
+    let collection = {
+        let _settings = station.pin();
+        station.collect(&place, target, None)?
+    };
+    let pool = crate::probe::pool_of(collection);
+    for note in probe::refill_time(&mut station.machine, cpu, &pool, level, seed) {
+        eprintln!("note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);
+    }
+    Ok(of_level(&station.machine))
+}
+
+/// The profile as tables.
+fn told(profile: &Profile) -> String {
+    let mut text = String::new();
+    for task in profile.tasks.iter().filter(|task| !task.measured.is_empty()) {
+        let period = task.program.period.0.max(1) as f64;
+        let sensitive = match (task.is_sensitive(), task.utilization_difference) {
+            (Some(sensitive), Some(difference)) => format!(
+                "{}: utilization differs by {:.2} % between {} and {} partitions",
+                if sensitive { "cache-sensitive" } else { "not cache-sensitive" },
+                difference * 100.0,
+                task.measured.first().map_or(1, |point| point.partitions),
+                task.measured.last().map_or(1, |point| point.partitions)
+            ),
+            _ => "not complete".to_owned(),
+        };
+        let _ = writeln!(
+            text,
+            "{}  period {} us, {sensitive}\n  {:>10} {:>10} {:>10} {:>10} {:>12} {:>8} {:>12}",
+            task.program.name,
+            period / 1e3,
+            "partitions",
+            "typical",
+            "average",
+            "longest",
+            "C^p (us)",
+            "jobs",
+            "exceeded by"
+        );
+        for point in task.measured.iter().filter(|point| !point.visits.is_empty()) {
+            let bound = task.wcet_ns.get(point.partitions as usize - 1);
+            let _ = writeln!(
+                text,
+                "  {:>10} {:>10.2} {:>10.2} {:>10.2} {:>12} {:>8} {:>12}",
+                point.partitions,
+                point.typical_ns() as f64 / 1e3,
+                point.average_ns() / 1e3,
+                point.high_water_ns() as f64 / 1e3,
+                bound.map_or_else(|| "-".to_owned(), |time| format!("{:.2}", *time as f64 / 1e3)),
+                point.jobs(),
+                format!("<= {:.1e}", point.exceedance()),
+            );
+        }
+        if task.jitter_ns > 0 {
+            let _ =
+                writeln!(text, "  waits up to {:.2} us between release and completion", task.jitter_ns as f64 / 1e3);
+        }
+    }
+    let _ = writeln!(
+        text,
+        "C^p is the longest time seen with p partitions or more, and {:.0} % of it: an observation, not a proof. What exceeds the longest \
+         does so with at most the probability given, at {:.0} % confidence, if jobs are independent and nothing changes.",
+        profile.margin * 100.0,
+        CONFIDENCE * 100.0
+    );
+    if let (Some(clean), Some(dirty)) = (profile.refill_ns_per_partition, profile.refill_dirty_ns_per_partition) {
+        let _ = writeln!(
+            text,
+            "refill of a partition: {:.2} us clean, {:.2} us dirty",
+            clean as f64 / 1e3,
+            dirty as f64 / 1e3
+        );
+    }
+    text
+}

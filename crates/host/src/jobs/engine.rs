@@ -1,0 +1,719 @@
+//! Programs of a plan, run together: started, placed, given their priorities, released, watched, ended.
+//!
+//! What runs on the CPUs of the tasks is the tasks. This program works on others: it reads the scheduler's events in batches, releases
+//! jobs that are lines, and holds every response against its bound and its deadline. Whatever ends it, the machine is put back as it was,
+//! by this process or, if it is killed, by the next one ([`clearing`](super::clearing)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Violation};
+use isochrome_model::taskset::programs::{Jobs, Program};
+use isochrome_model::units::{Bytes, CpuId, Ns};
+use rustix::process::{WaitId, WaitIdOptions, waitid};
+
+use super::JobError;
+use super::clearing::{Clearing, VARIABLE};
+use super::line::{LineProgram, command};
+use super::releases::{Said, Spoken, release};
+use super::timeline::{Event, Timeline, What};
+use super::watch::{Fact, Happening, Watch};
+use crate::error::HostError;
+use crate::interrupt;
+use crate::marks::{Edge, Mark, MarkReader};
+use crate::recolor::process::Pid;
+use crate::steal::CpuTicks;
+use crate::sys::clock::monotonic;
+use crate::sys::launch::{self, Launch};
+use crate::sys::scheduling::Scheduling;
+use crate::sysfs::Sysfs;
+
+/// Between two batches of events.
+const BATCH: Duration = Duration::from_millis(10);
+
+/// How long a program may take until it is ready.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A program is ready when its memory has not grown for this long.
+const SETTLED: Duration = Duration::from_millis(200);
+
+/// Between two looks at memory.
+const LOOK: Ns = Ns(100_000_000);
+
+/// From when all programs are ready to the first release.
+const HEAD_START: Ns = Ns(20_000_000);
+
+/// Threads are told apart by their wake-ups in this time, or in three periods.
+const CALIBRATION: Ns = Ns(100_000_000);
+
+/// A task that has been awake for four periods and this long never sleeps.
+const AWAKE: Ns = Ns(200_000_000);
+
+/// Marks that a program can set between two batches.
+const MARKS: usize = 1 << 14;
+
+/// Violations told in full.
+const TOLD: usize = 20;
+
+/// Memory that a program may have beyond what it was declared with: its libraries' data, its stack, its allocator.
+const MEMORY_SLACK: Bytes = Bytes(1 << 20);
+
+/// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
+const LOWEST_PRIORITY: u8 = 2;
+
+/// Sent to a program whose job was late, where that is asked for.
+const SIGUSR1: i32 = 10;
+/// Asks a program to end.
+const SIGTERM: i32 = 15;
+/// Ends a program.
+const SIGKILL: i32 = 9;
+
+/// A program with its place in the plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is started.
+    pub program: Program,
+    /// Where.
+    pub cpu: CpuId,
+    /// How it is scheduled once it is ready; `None` for best effort.
+    pub scheduling: Option<Scheduling>,
+    /// What its jobs are held against; `None` for best effort.
+    pub promise: Option<Promise>,
+}
+
+/// SCHED_FIFO for the task at `place` (0: the highest) of `count` on a CPU.
+pub fn fifo(place: usize, count: usize) -> Scheduling {
+    Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
+}
+
+/// What to do when a job is beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnViolation {
+    /// Keep what its CPU did around it.
+    #[default]
+    Trace,
+    /// Also send SIGUSR1 to its program.
+    Signal,
+    /// Also end the run.
+    Stop,
+}
+
+/// What to run.
+pub struct Request<'a> {
+    /// The programs.
+    pub programs: &'a [Planned],
+    /// For how long, from the first release.
+    pub length: Ns,
+    /// What to do when a job is beyond a limit.
+    pub on_violation: OnViolation,
+    /// Whether the others go on when a program fails.
+    pub keep_going: bool,
+    /// Whether other programs are kept off the CPUs of the tasks.
+    pub alone: bool,
+    /// The runtime folder.
+    pub folder: &'a Path,
+}
+
+/// What is done with the programs from outside.
+pub struct Hooks<'a> {
+    /// Gives the processes of a program their colors, once it is ready; why that is not possible.
+    pub place: &'a mut dyn FnMut(usize, &[Pid]) -> Result<(), String>,
+    /// Where the memory of a program lies.
+    pub look: &'a mut dyn FnMut(usize, &[Pid]) -> Option<Placement>,
+    /// Keeps a job. An error ends the run.
+    pub record: &'a mut dyn FnMut(&JobRecord) -> io::Result<()>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Where the memory of each program lay at the end, in the order of the programs.
+    pub placements: Vec<Option<Placement>>,
+    /// The first jobs beyond a limit.
+    pub violations: Vec<Violation>,
+    /// What went wrong with programs.
+    pub faults: Vec<Fault>,
+    /// What watching took.
+    pub overhead: Overhead,
+    /// Stolen from the CPUs of the tasks.
+    pub stolen: Ns,
+    /// From the first release to the end.
+    pub duration: Ns,
+    /// What was changed, and put back.
+    pub settings: Vec<Setting>,
+    /// Most memory of its own that each program had.
+    pub memory: Vec<(String, Bytes)>,
+    /// What became of best-effort programs.
+    pub notes: Vec<String>,
+    /// Whether a signal ended it.
+    pub interrupted: bool,
+    /// Why jobs could not be kept any more, and ended it.
+    pub unrecorded: Option<io::Error>,
+}
+
+/// A program that was started.
+struct Started {
+    pid: Pid,
+    /// Those that are not seen by lines.
+    child: Option<Child>,
+    gone: bool,
+    memory: Bytes,
+    /// Where it marks its jobs.
+    marks: Option<MarkReader>,
+}
+
+/// How process `pid`, a child of this one, has ended; it stays to be waited for.
+fn ended(pid: Pid) -> Option<String> {
+    let id = rustix::process::Pid::from_raw(pid.0)?;
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(id), options).ok()??;
+    Some(match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => format!("ended with code {code}"),
+        (None, Some(signal)) => format!("was ended by signal {signal}"),
+        (None, None) => "ended".to_owned(),
+    })
+}
+
+/// Memory of its own that a process has.
+fn own_memory(pid: Pid) -> Option<Bytes> {
+    let text = pid.status("RssAnon").ok()?;
+    Some(Bytes(text.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
+}
+
+/// Says to the releasing thread that it is over, also when a panic unwinds.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Everything that changes while programs run.
+struct Session<'a, 'h> {
+    request: &'a Request<'a>,
+    hooks: &'a mut Hooks<'h>,
+    names: Vec<String>,
+    started: Vec<Started>,
+    violations: Vec<Violation>,
+    faults: Vec<Fault>,
+    notes: Vec<String>,
+    /// Jobs already told of while they were not complete.
+    told: BTreeMap<usize, u64>,
+    begin: Ns,
+    stop: bool,
+    unrecorded: Option<io::Error>,
+    release_late_max: Ns,
+}
+
+/// Runs the programs of `request`.
+///
+/// A program that fails is an outcome; an error is what keeps the run from beginning, or from being watched. What was changed on the
+/// machine is put back in any case.
+pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
+    let cpus: Vec<CpuId> =
+        request.programs.iter().map(|planned| planned.cpu).collect::<BTreeSet<_>>().into_iter().collect();
+    let sysfs = Sysfs::system();
+    let throttling = || sysfs.text("proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default().trim().to_owned();
+    let throttling_before = throttling();
+    let clearing = Clearing::new(request.folder, &cpus, request.alone)?;
+    let mut timeline = Timeline::open(&cpus)?;
+    let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
+
+    let mut session = Session {
+        request,
+        hooks,
+        names: request.programs.iter().map(|planned| planned.program.name.clone()).collect(),
+        started: Vec::new(),
+        violations: Vec::new(),
+        faults: Vec::new(),
+        notes: Vec::new(),
+        told: BTreeMap::new(),
+        begin: Ns(u64::MAX),
+        stop: false,
+        unrecorded: None,
+        release_late_max: Ns(0),
+    };
+    let mut spoken = session.start(clearing.mark())?;
+    session.get_ready(&mut spoken);
+    session.place();
+    let threads = session.schedule(&mut timeline)?;
+
+    let mut outcome = Outcome {
+        placements: vec![None; request.programs.len()],
+        violations: Vec::new(),
+        faults: Vec::new(),
+        overhead: Overhead::default(),
+        stolen: Ns(0),
+        duration: Ns(0),
+        settings: Vec::new(),
+        memory: Vec::new(),
+        notes: Vec::new(),
+        interrupted: false,
+        unrecorded: None,
+    };
+    let before = ticks();
+    if !session.stop {
+        session.begin = Ns(monotonic().0 + HEAD_START.0);
+        (outcome.duration, spoken) = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
+        for task in 0..session.started.len() {
+            if !session.started[task].gone {
+                outcome.placements[task] = (session.hooks.look)(task, &[session.started[task].pid]);
+            }
+        }
+    }
+    // They end with their input.
+    drop(spoken);
+    session.end();
+    clearing.end_programs();
+    let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
+    outcome.stolen = Ns(stolen.sum());
+    outcome.memory = session.memory();
+    outcome.interrupted = interrupt::interrupted();
+    let Session { violations, faults, notes, unrecorded, release_late_max, .. } = session;
+    (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
+    outcome.overhead.release_late_max = release_late_max;
+    drop(timeline);
+    let (moved, staying) = (clearing.moved(), clearing.staying);
+    let restored = clearing.restore();
+    outcome.settings = vec![
+        Setting {
+            name: "other programs on the CPUs of the tasks".to_owned(),
+            before: if request.alone { format!("{} threads", moved + staying) } else { "left".to_owned() },
+            during: if request.alone {
+                format!("{staying} threads that may run nowhere else; kept off by affinity, no cpuset")
+            } else {
+                "left".to_owned()
+            },
+            after: format!("{} threads have their CPUs back", restored.threads),
+        },
+        Setting {
+            name: "kernel.sched_rt_runtime_us".to_owned(),
+            before: throttling_before.clone(),
+            during: throttling_before,
+            after: throttling(),
+        },
+    ];
+    Ok(outcome)
+}
+
+impl Session<'_, '_> {
+    /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
+    fn start(&mut self, mark: &str) -> Result<Vec<Spoken>, HostError> {
+        let mut spoken = Vec::new();
+        for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
+            let launch = Launch {
+                cpus: Some(vec![cpu.0]),
+                scheduling: None,
+                environment: vec![(VARIABLE.to_owned(), mark.to_owned())],
+                attached: true,
+            };
+            let failed = |source| JobError::Start { program: program.name.clone(), source };
+            let mut marks = None;
+            let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
+                let program = LineProgram::start(&program.command, &launch)?;
+                let pid = program.pid();
+                spoken.push(Spoken { task, period: self.request.programs[task].program.period, program });
+                (pid, None)
+            } else {
+                let mut command = command(&program.command).map_err(failed)?;
+                launch.prepare(&mut command);
+                // Standard output is for results.
+                command.stdin(Stdio::null()).stdout(Stdio::from(io::stderr()));
+                if program.jobs == Jobs::Marks {
+                    let reader = MarkReader::new(MARKS).map_err(failed)?;
+                    reader.tell(&mut command);
+                    marks = Some(reader);
+                }
+                let child = command.spawn().map_err(failed)?;
+                (Pid(child.id() as i32), Some(child))
+            };
+            self.started.push(Started { pid, child, gone: false, memory: Bytes(0), marks });
+        }
+        Ok(spoken)
+    }
+
+    /// Since the first release.
+    fn since_begin(&self) -> Ns {
+        Ns(monotonic().0.saturating_sub(self.begin.0))
+    }
+
+    /// A program failed; it is ended, or has ended.
+    fn fault(&mut self, task: usize, what: String) {
+        if self.request.programs[task].promise.is_none() {
+            // It has no promise to break, and breaks none.
+            return self.notes.push(format!("{}: {what}", self.names[task]));
+        }
+        self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
+        self.stop |= !self.request.keep_going;
+    }
+
+    fn give_up(&mut self, task: usize, what: String) {
+        if !std::mem::replace(&mut self.started[task].gone, true) {
+            let _ = launch::send(self.started[task].pid.0, SIGKILL);
+            self.fault(task, what);
+        }
+    }
+
+    /// Names programs that have ended.
+    fn look_for_ends(&mut self) {
+        for task in 0..self.started.len() {
+            if !self.started[task].gone
+                && let Some(how) = ended(self.started[task].pid)
+            {
+                self.started[task].gone = true;
+                self.fault(task, how);
+            }
+        }
+    }
+
+    fn get_ready(&mut self, spoken: &mut [Spoken]) {
+        for Spoken { task, program, .. } in spoken {
+            if let Err(error) = program.ready(READY_LIMIT) {
+                // What it ended with says more.
+                std::thread::sleep(BATCH);
+                match ended(self.started[*task].pid) {
+                    Some(how) => self.give_up(*task, format!("{how} before it was ready")),
+                    None => self.give_up(*task, first_line(&error)),
+                }
+            }
+        }
+        let limit = monotonic().0 + READY_LIMIT.as_nanos() as u64;
+        let resident = |pid: Pid| pid.status("VmRSS").unwrap_or_default();
+        let (mut last, mut since) = (Vec::new(), monotonic());
+        while monotonic().0 < limit && monotonic().0 - since.0 < SETTLED.as_nanos() as u64 && !interrupt::interrupted()
+        {
+            let now: Vec<String> = self.started.iter().map(|started| resident(started.pid)).collect();
+            if now != last {
+                (last, since) = (now, monotonic());
+            }
+            std::thread::sleep(BATCH);
+        }
+        self.look_for_ends();
+    }
+
+    fn place(&mut self) {
+        for task in 0..self.started.len() {
+            if self.stop || self.started[task].gone {
+                continue;
+            }
+            if let Err(why) = (self.hooks.place)(task, &[self.started[task].pid]) {
+                self.give_up(task, format!("cannot be colored: {why}"));
+            }
+        }
+        self.look_for_ends();
+    }
+
+    /// Gives the programs their priorities, and finds the thread of each that does the jobs.
+    fn schedule(&mut self, timeline: &mut Timeline) -> Result<Vec<Option<i32>>, HostError> {
+        let mut threads: Vec<Vec<i32>> = Vec::new();
+        for task in 0..self.started.len() {
+            let found = self.started[task].pid.threads().unwrap_or_default();
+            if let Some(scheduling) = self.request.programs[task].scheduling {
+                for thread in &found {
+                    if let Err(error) = scheduling.apply_to(*thread)
+                        && error.raw_os_error() != Some(libc::ESRCH)
+                    {
+                        self.give_up(task, format!("cannot be given {scheduling}: {error}"));
+                        break;
+                    }
+                }
+                threads.push(found);
+            } else {
+                threads.push(Vec::new());
+            }
+        }
+        let all: Vec<i32> = threads.iter().flatten().copied().collect();
+        timeline.follow(&all)?;
+        let longest = self.request.programs.iter().map(|planned| 3 * planned.program.period.0).max().unwrap_or(0);
+        let several = threads.iter().any(|threads| threads.len() > 1);
+        let time = if several { longest.clamp(CALIBRATION.0, 2_000_000_000) } else { 0 };
+        let mut events = Vec::new();
+        timeline.drain(&mut events)?;
+        events.clear();
+        std::thread::sleep(Duration::from_nanos(time));
+        timeline.drain(&mut events)?;
+        let woken = |thread: i32| {
+            events
+                .iter()
+                .filter(|event| matches!(event.what, What::Waking { thread: woken } if woken == thread))
+                .count()
+        };
+        Ok(threads
+            .iter()
+            .zip(self.request.programs)
+            .map(|(threads, planned)| {
+                let expected = (time / planned.program.period.0.max(1)) as usize;
+                threads.iter().copied().min_by_key(|&thread| woken(thread).abs_diff(expected))
+            })
+            .collect())
+    }
+
+    /// Watches over the programs until it is over; for how long, and those that lines are written to.
+    fn watch(
+        &mut self,
+        timeline: &mut Timeline,
+        cpus: &[CpuId],
+        threads: &[Option<i32>],
+        spoken: Vec<Spoken>,
+        overhead: &mut Overhead,
+    ) -> Result<(Ns, Vec<Spoken>), HostError> {
+        let mut watch = Watch::new(self.started.len(), cpus, self.begin);
+        for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
+            if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
+                watch.follow(task, thread, program.jobs, *cpu);
+            }
+        }
+        let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
+        let first = self.begin;
+        let cpu_time = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        };
+        let elsewhere = crate::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
+        let cpu_before = cpu_time();
+        let (result, spoken) = std::thread::scope(|scope| {
+            let over = Over(&over);
+            let releasing = (!spoken.is_empty()).then(|| {
+                let over = over.0;
+                scope.spawn(move || release(spoken, first, elsewhere, over, &tell))
+            });
+            let result = self.batches(timeline, &mut watch, &said, overhead);
+            drop(over);
+            // A panic there has been told, and leaves no programs.
+            (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
+        });
+        overhead.tool_cpu = Ns(cpu_time() - cpu_before);
+        overhead.elapsed = self.since_begin();
+        let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
+        overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
+        result?;
+        Ok((self.since_begin().min(self.request.length), spoken))
+    }
+
+    fn batches(
+        &mut self,
+        timeline: &mut Timeline,
+        watch: &mut Watch,
+        said: &mpsc::Receiver<Said>,
+        overhead: &mut Overhead,
+    ) -> Result<(), HostError> {
+        let (mut events, mut happenings, mut jobs) = (Vec::<Event>::new(), Vec::<Happening>::new(), Vec::new());
+        let mut horizon = Ns(0);
+        let mut looked = Ns(0);
+        let mut lost = timeline.lost();
+        let end = Ns(self.begin.0 + self.request.length.0);
+        loop {
+            std::thread::sleep(BATCH);
+            let now = monotonic();
+            let last = self.stop || now >= end || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
+            timeline.drain(&mut events)?;
+            overhead.events += events.len() as u64;
+            if timeline.lost() > lost {
+                lost = timeline.lost();
+                watch.lose();
+            }
+            for event in events.drain(..) {
+                if let What::Fork { parent, child } = event.what {
+                    self.forked(parent, child);
+                }
+                happenings.push(Happening { at: event.at, what: Fact::Scheduler(event.cpu, event.what) });
+            }
+            for said in said.try_iter() {
+                self.hear(said, &mut happenings);
+            }
+            self.read_marks(watch, &mut happenings);
+            // What happened before the batch before this one was read has arrived by now.
+            happenings.sort_by_key(|happening| happening.at);
+            let ripe = if last { happenings.len() } else { happenings.partition_point(|one| one.at < horizon) };
+            for happening in happenings.drain(..ripe) {
+                watch.note(happening);
+            }
+            // All that happened before this is noted.
+            let known = std::mem::replace(&mut horizon, now);
+            watch.take(&mut jobs);
+            for job in jobs.drain(..) {
+                self.complete(&job, watch);
+            }
+            if last {
+                self.look_for_ends();
+                return Ok(());
+            }
+            self.overdue(known, watch);
+            self.look_for_ends();
+            if now.0 >= looked.0 + LOOK.0 {
+                looked = now;
+                self.look_at_memory();
+            }
+            for task in 0..self.started.len() {
+                if self.started[task].gone {
+                    watch.forget(task);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, said: Said, happenings: &mut Vec<Happening>) {
+        match said {
+            Said::Released { task, due, at, waited } => {
+                // A line that is written late by this program is not the task's fault; one that waits for the job before is.
+                let release = if waited { due } else { at };
+                if !waited {
+                    self.release_late_max = self.release_late_max.max(Ns(at.0.saturating_sub(due.0)));
+                }
+                happenings.push(Happening { at, what: Fact::Released(task, release) });
+            }
+            Said::Answered { task, at } => happenings.push(Happening { at, what: Fact::Answered(task) }),
+            Said::Failed { task, error } => {
+                self.look_for_ends();
+                self.give_up(task, first_line(&error));
+            }
+        }
+    }
+
+    fn read_marks(&mut self, watch: &mut Watch, happenings: &mut Vec<Happening>) {
+        let mut marks: Vec<Mark> = Vec::new();
+        for (task, started) in self.started.iter_mut().enumerate() {
+            let Some(reader) = &mut started.marks else { continue };
+            reader.read(&mut marks);
+            for Mark { at, thread, edge } in marks.drain(..) {
+                // Which thread does the jobs, its marks tell.
+                if watch.thread(task) != Some(thread as i32) {
+                    watch.follow(task, thread as i32, Jobs::Marks, self.request.programs[task].cpu);
+                }
+                let what = if edge == Edge::Begin { Fact::Begins(task) } else { Fact::Ends(task) };
+                happenings.push(Happening { at, what });
+            }
+        }
+    }
+
+    fn complete(&mut self, job: &JobRecord, watch: &Watch) {
+        if job.release >= self.request.length {
+            return;
+        }
+        let Some(promise) = &self.request.programs[job.task].promise else { return };
+        let limits = promise.broken_by(job.response(), job.execution);
+        if let Err(error) = (self.hooks.record)(job) {
+            self.unrecorded.get_or_insert(error);
+            self.stop = true;
+        }
+        if !limits.is_empty() && self.told.get(&job.task) != Some(&job.instance) {
+            self.violated(job, limits, watch);
+        }
+    }
+
+    fn violated(&mut self, job: &JobRecord, limits: Vec<Limit>, watch: &Watch) {
+        if self.violations.len() < TOLD {
+            let before = Ns(job.release.0.saturating_sub(job.response().0 / 2));
+            self.violations.push(Violation {
+                task: self.names[job.task].clone(),
+                instance: job.instance,
+                limits,
+                release: job.release,
+                response: job.response(),
+                execution: job.execution,
+                stolen: job.stolen,
+                timeline: watch.timeline(job.task, before, job.completion, &self.names),
+            });
+        }
+        match self.request.on_violation {
+            OnViolation::Trace => {}
+            OnViolation::Signal => {
+                let _ = launch::send(self.started[job.task].pid.0, SIGUSR1);
+            }
+            OnViolation::Stop => self.stop = true,
+        }
+    }
+
+    /// Jobs that are not complete though they should be, and tasks that never sleep.
+    fn overdue(&mut self, now: Ns, watch: &mut Watch) {
+        for task in 0..self.started.len() {
+            if self.started[task].gone {
+                continue;
+            }
+            let Some(promise) = &self.request.programs[task].promise else { continue };
+            if let Some((release, instance)) = watch.pending(task) {
+                let response = Ns(now.0.saturating_sub(release.0));
+                let limits = promise.broken_by(response, Ns(0));
+                if !limits.is_empty() && self.told.get(&task) != Some(&instance) {
+                    self.told.insert(task, instance);
+                    let release = Ns(release.0 - self.begin.0);
+                    let completion = Ns(release.0 + response.0);
+                    let job = JobRecord { task, instance, release, completion, ..JobRecord::default() };
+                    self.violated(&job, limits, watch);
+                }
+            }
+            let patience = Ns(4 * promise.period.0 + AWAKE.0);
+            if let Some(awake) = watch.awake(task, now).filter(|awake| *awake > patience) {
+                let what =
+                    format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
+                self.give_up(task, what);
+            } else if let Some((release, _)) = watch
+                .pending(task)
+                // One that waits for the CPU is late because of others.
+                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience.0)
+            {
+                let since = (now.0 - release.0) as f64 / 1e6;
+                self.give_up(task, format!("has not completed a job for {since:.0} ms"));
+            }
+        }
+    }
+
+    fn forked(&mut self, parent: i32, child: i32) {
+        let of = |started: &Started| Path::new(&format!("/proc/{}/task/{parent}", started.pid.0)).exists();
+        let Some(task) = self.started.iter().position(of) else { return };
+        // A thread of its own is no other process.
+        if !Path::new(&format!("/proc/{}/task/{child}", self.started[task].pid.0)).exists() {
+            self.fault(task, format!("started another process ({child}), which is not part of the plan"));
+        }
+    }
+
+    fn look_at_memory(&mut self) {
+        for task in 0..self.started.len() {
+            let started = &mut self.started[task];
+            let Some(memory) = own_memory(started.pid).filter(|_| !started.gone) else { continue };
+            started.memory = started.memory.max(memory);
+            let declared = self.request.programs[task].program.memory;
+            if declared.0 > 0 && memory.0 > declared.0 + MEMORY_SLACK.0 {
+                self.give_up(
+                    task,
+                    format!("has {memory} of memory of its own, more than the {declared} it was planned with"),
+                );
+            }
+        }
+    }
+
+    fn memory(&self) -> Vec<(String, Bytes)> {
+        self.names.iter().cloned().zip(self.started.iter().map(|started| started.memory)).collect()
+    }
+
+    /// Asks the programs to end, and waits a little.
+    fn end(&mut self) {
+        for started in self.started.iter().filter(|started| started.child.is_some() && !started.gone) {
+            let _ = launch::send(started.pid.0, SIGTERM);
+        }
+        let limit = monotonic().0 + 500_000_000;
+        while monotonic().0 < limit && self.started.iter().any(|one| one.child.is_some() && ended(one.pid).is_none()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// An error without its hint.
+fn first_line(error: &JobError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,241 @@
+//! Programs whose jobs are lines: one line on standard input releases a job, one line on standard output completes it.
+//!
+//! Before the first release the program prints one line when it is ready. What the lines say does not matter.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use isochrome_model::taskset::programs::OWN;
+use isochrome_model::units::Ns;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::JobError;
+use crate::recolor::process::Pid;
+use crate::sys::clock::{monotonic, process_cpu};
+use crate::sys::launch::Launch;
+
+/// Bytes taken from a program's output at once.
+const READ_BYTES: usize = 4096;
+
+/// How long a program that was told to end may take.
+const END_LIMIT: Duration = Duration::from_millis(500);
+
+/// A program that runs and is seen by lines. Dropping it ends it.
+pub struct LineProgram {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+    /// Lines that it owes: one at the start, one for every release.
+    owed: u64,
+}
+
+/// One job as it was seen from outside, by the clock that is never set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Just before the line that released it was written.
+    pub released: Ns,
+    /// When the line that completes it had been read.
+    pub completed: Ns,
+}
+
+/// `words` as a command. The first word [`OWN`] stands for this very program.
+///
+/// Panics if there are none.
+pub fn command(words: &[String]) -> io::Result<Command> {
+    let (program, arguments) = words.split_first().expect("a command has a first word");
+    let mut command = if program == OWN { Command::new(std::env::current_exe()?) } else { Command::new(program) };
+    command.args(arguments);
+    Ok(command)
+}
+
+impl LineProgram {
+    /// Starts the program `words` as `launch` says.
+    pub fn start(words: &[String], launch: &Launch) -> Result<LineProgram, JobError> {
+        let name = words.first().cloned().unwrap_or_default();
+        let failed = |source| JobError::Start { program: name.clone(), source };
+        let mut command = command(words).map_err(failed)?;
+        launch.prepare(&mut command);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.expect("its standard output is a pipe");
+        // Only what is there is read, as a line can be longer than it is worth; and nobody waits for a program that reads nothing.
+        rustix::io::ioctl_fionbio(&output, true).map_err(|error| failed(error.into()))?;
+        if let Some(input) = &input {
+            rustix::io::ioctl_fionbio(input, true).map_err(|error| failed(error.into()))?;
+        }
+        Ok(LineProgram { name, child, input, output, owed: 1 })
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        Pid(self.child.id() as i32)
+    }
+
+    /// Where its lines arrive: readable when there is something to [`take`](Self::take).
+    pub fn output(&self) -> BorrowedFd<'_> {
+        self.output.as_fd()
+    }
+
+    /// Waits for the line that says that it is ready.
+    pub fn ready(&mut self, limit: Duration) -> Result<Ns, JobError> {
+        self.line("get ready", limit)
+    }
+
+    /// Releases a job; the time just before.
+    pub fn release(&mut self) -> Result<Ns, JobError> {
+        let released = monotonic();
+        match self.input.as_mut().map(|input| input.write_all(b"\n")) {
+            Some(Ok(())) => {
+                self.owed += 1;
+                Ok(released)
+            }
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(JobError::Late { program: self.name.clone(), action: "take a job", limit: Duration::ZERO })
+            }
+            _ => Err(JobError::Ended { program: self.name.clone(), action: "take a job" }),
+        }
+    }
+
+    /// Waits for the line that completes the job released first.
+    pub fn complete(&mut self, limit: Duration) -> Result<Ns, JobError> {
+        self.line("complete a job", limit)
+    }
+
+    /// Releases a job and waits until it is complete.
+    pub fn job(&mut self, limit: Duration) -> Result<Seen, JobError> {
+        let released = self.release()?;
+        Ok(Seen { released, completed: self.complete(limit)? })
+    }
+
+    /// Takes the lines that have arrived; how many, without waiting. Fails when there are more than jobs were released.
+    pub fn take(&mut self) -> Result<u64, JobError> {
+        let mut bytes = [0; READ_BYTES];
+        let mut lines = 0;
+        loop {
+            match self.output.read(&mut bytes) {
+                Ok(0) if lines == 0 => {
+                    return Err(JobError::Ended { program: self.name.clone(), action: "complete a job" });
+                }
+                Ok(length) => {
+                    lines += bytes[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
+                    // A short read is the last there is.
+                    if length < READ_BYTES {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(JobError::Pipe { program: self.name.clone(), source }),
+            }
+        }
+        match self.owed.checked_sub(lines) {
+            Some(owed) => self.owed = owed,
+            None => return Err(JobError::Unreleased { program: self.name.clone(), lines: lines - self.owed }),
+        }
+        Ok(lines)
+    }
+
+    /// Time it was on a CPU since its start.
+    pub fn cpu(&self) -> Result<Ns, JobError> {
+        process_cpu(self.pid().0).map_err(|source| JobError::Pipe { program: self.name.clone(), source })
+    }
+
+    fn line(&mut self, action: &'static str, limit: Duration) -> Result<Ns, JobError> {
+        let until = monotonic().0.saturating_add(limit.as_nanos() as u64);
+        loop {
+            let left = until.saturating_sub(monotonic().0);
+            let wait = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+            match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&wait)) {
+                Ok(0) => return Err(JobError::Late { program: self.name.clone(), action, limit }),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(JobError::Pipe { program: self.name.clone(), source: error.into() }),
+            }
+            let taken = self.take().map_err(|error| match error {
+                JobError::Ended { program, .. } => JobError::Ended { program, action },
+                other => other,
+            })?;
+            if taken > 0 {
+                return Ok(monotonic());
+            }
+        }
+    }
+}
+
+impl Drop for LineProgram {
+    fn drop(&mut self) {
+        // The end of its input is what ends it.
+        self.input = None;
+        let until = monotonic().0 + END_LIMIT.as_nanos() as u64;
+        while monotonic().0 < until {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> LineProgram {
+        LineProgram::start(&["sh".into(), "-c".into(), script.into()], &Launch::default()).unwrap()
+    }
+
+    #[test]
+    fn every_line_releases_a_job_and_every_answer_completes_one() {
+        let mut program = shell("echo ready; while read line; do echo done; done");
+        let ready = program.ready(LIMIT).unwrap();
+        let mut last = ready;
+        for _ in 0..20 {
+            let seen = program.job(LIMIT).unwrap();
+            assert!(last <= seen.released && seen.released < seen.completed);
+            last = seen.completed;
+        }
+        assert!(program.cpu().unwrap().0 > 0);
+    }
+
+    #[test]
+    fn a_program_that_ends_is_late_or_answers_too_often_is_named() {
+        let mut ended = shell("echo ready; read line");
+        ended.ready(LIMIT).unwrap();
+        let error = ended.job(LIMIT).unwrap_err();
+        assert!(matches!(error, JobError::Ended { action: "complete a job", .. }), "{error}");
+        let mut late = shell("echo ready; read line; sleep 30");
+        late.ready(LIMIT).unwrap();
+        let error = late.job(Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, JobError::Late { .. }), "{error}");
+        let mut often = shell("echo ready; read line; echo one; echo two; echo three; read line");
+        often.ready(LIMIT).unwrap();
+        let mut jobs = (0..3).map(|_| often.job(LIMIT));
+        assert!(jobs.any(|job| matches!(job, Err(JobError::Unreleased { .. }))));
+        assert!(matches!(shell("exit 3").ready(LIMIT), Err(JobError::Ended { action: "get ready", .. })));
+        let missing = LineProgram::start(&["/nowhere/at/all".into()], &Launch::default());
+        assert!(matches!(missing, Err(JobError::Start { .. })));
+    }
+
+    #[test]
+    fn a_line_without_end_takes_no_memory_and_completes_nothing() {
+        let mut program = shell("echo ready; read line; head -c 300000 /dev/zero; echo; read line");
+        program.ready(LIMIT).unwrap();
+        program.job(LIMIT).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_does_not_listen_is_ended_all_the_same() {
+        let mut program = shell("echo ready; exec sleep 100");
+        program.ready(LIMIT).unwrap();
+        let pid = program.pid().0;
+        drop(program);
+        assert!(process_cpu(pid).is_err());
+    }
+}

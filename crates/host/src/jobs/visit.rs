@@ -1,0 +1,89 @@
+//! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
+
+use std::path::Path;
+
+use isochrome_model::profile::Visit;
+use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::stats::{HighWaterMark, Sorted};
+use isochrome_model::taskset::programs::Program;
+use isochrome_model::units::{CpuId, Ns};
+
+use super::JobError;
+use super::engine::{self, Hooks, OnViolation, Planned, Request};
+use crate::error::HostError;
+use crate::interrupt;
+use crate::recolor::process::Pid;
+
+/// Jobs at the beginning that do not count: they find the cache as somebody else left it.
+const COLD: u64 = 20;
+
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, on the memory that `place` gives it. `None` if it was interrupted.
+///
+/// Execution is the time the program had the CPU from its release until it slept again, less what the hypervisor withheld; the rest of the
+/// response is waiting, which is not told of jobs that something was stolen from.
+pub fn visit(
+    program: &Program,
+    cpu: CpuId,
+    jobs: u64,
+    folder: &Path,
+    place: &mut dyn FnMut(usize, &[Pid]) -> Result<(), String>,
+) -> Result<Option<Visit>, HostError> {
+    assert!(program.period.0 > 0, "a program without a period has no jobs");
+    let promise = Promise {
+        name: program.name.clone(),
+        period: program.period,
+        // Nothing is held against it here.
+        deadline: Ns(u64::MAX),
+        bound: None,
+        without_interference: None,
+        budget: None,
+        wcet: None,
+        utilization: None,
+    };
+    let planned =
+        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise) };
+    let request = Request {
+        programs: &[planned],
+        // The last one is released but not seen to be complete.
+        length: Ns(program.period.0.saturating_mul(COLD + jobs + 1)),
+        on_violation: OnViolation::Trace,
+        keep_going: false,
+        alone: true,
+        folder,
+    };
+    let (mut times, mut waiting) = (Vec::with_capacity(jobs as usize), 0);
+    let mut record = |job: &JobRecord| {
+        if job.instance >= COLD {
+            times.push(job.execution.0);
+            if job.stolen == Ns(0) {
+                waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
+            }
+        }
+        Ok(())
+    };
+    let outcome = engine::run(&request, &mut Hooks { place, look: &mut |_, _| None, record: &mut record })?;
+    if outcome.interrupted || interrupt::interrupted() {
+        return Ok(None);
+    }
+    if let Some(fault) = outcome.faults.first() {
+        return Err(JobError::Failed { program: program.name.clone(), what: fault.what.clone() }.into());
+    }
+    let Some(longest) = HighWaterMark::of(&times) else {
+        return Err(JobError::Failed {
+            program: program.name.clone(),
+            what: "was not seen to complete any job".to_owned(),
+        }
+        .into());
+    };
+    let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
+    let median_ns = Sorted::of(times).map_or(0, |times| times.median());
+    Ok(Some(Visit {
+        jobs,
+        sum_ns,
+        median_ns,
+        longest,
+        waiting_ns: waiting,
+        misses: None,
+        cycles_per_instruction: None,
+    }))
+}

@@ -1,0 +1,490 @@
+//! From what happened on the CPUs to jobs.
+//!
+//! A program's job begins when its thread is woken (or when a line releases it, or the program says so) and is complete when the thread
+//! sleeps again (or answers, or says so). Execution is the time it had the CPU in between, less what was stolen; it is preempted when it
+//! loses the CPU though it would have gone on.
+//!
+//! *Stolen time* is told by the kernel: what it accounts to a thread leaves out what the hypervisor withheld (CONFIG_PARAVIRT_TIME_ACCOUNTING),
+//! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. Time
+//! stolen from an idle CPU is not seen so.
+
+use std::collections::{HashMap, VecDeque};
+
+use isochrome_model::running::{JobRecord, Stretch};
+use isochrome_model::taskset::programs::Jobs;
+use isochrome_model::units::{CpuId, Ns};
+
+use super::timeline::{Left, Name, What};
+
+/// A difference between the time a thread had the CPU and the time accounted to it counts as stolen from here on. The two are not read at
+/// the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
+const STOLEN_MIN: u64 = 20_000;
+
+/// Stretches kept of every CPU, for the timeline of a violation.
+const STRETCHES: usize = 512;
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug)]
+pub struct Happening {
+    /// When.
+    pub at: Ns,
+    /// What.
+    pub what: Fact,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug)]
+pub enum Fact {
+    /// An event of the scheduler.
+    Scheduler(CpuId, What),
+    /// A line was written that releases a job of this task, due then.
+    Released(usize, Ns),
+    /// The line was read that completes it.
+    Answered(usize),
+    /// The program says that a job of this task begins.
+    Begins(usize),
+    /// The program says that it is complete.
+    Ends(usize),
+}
+
+/// A job that is not complete.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    release: Ns,
+    start: Option<Ns>,
+    execution: u64,
+    preemptions: u32,
+}
+
+/// What a thread does, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Unknown,
+    Asleep(Ns),
+    Awake,
+    Running,
+}
+
+struct Watched {
+    thread: i32,
+    jobs: Jobs,
+    cpu: CpuId,
+    state: State,
+    /// Since when its time on the CPU has not been added yet.
+    running_since: Ns,
+    woken: Ns,
+    awake_since: Ns,
+    open: Option<Open>,
+    next: u64,
+}
+
+/// Time that was stolen from a CPU.
+#[derive(Clone, Copy)]
+struct Stolen {
+    from: Ns,
+    to: Ns,
+    time: Ns,
+}
+
+struct Cpu {
+    running: i32,
+    name: Name,
+    since: Ns,
+    /// Accounted to who has it since then; `None` where nothing was.
+    accounted: Option<Ns>,
+    known: bool,
+    stolen: VecDeque<Stolen>,
+    stretches: VecDeque<(Ns, Ns, i32, Name)>,
+}
+
+/// Watches the threads of tasks.
+pub struct Watch {
+    watched: Vec<Option<Watched>>,
+    by_thread: HashMap<i32, usize>,
+    cpus: HashMap<CpuId, Cpu>,
+    /// Nothing before this counts.
+    begin: Ns,
+    done: Vec<JobRecord>,
+}
+
+impl Watch {
+    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count.
+    pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns) -> Watch {
+        let cpu = || Cpu {
+            running: 0,
+            name: Name::default(),
+            since: Ns(0),
+            accounted: None,
+            known: false,
+            stolen: VecDeque::new(),
+            stretches: VecDeque::new(),
+        };
+        Watch {
+            watched: (0..tasks).map(|_| None).collect(),
+            by_thread: HashMap::new(),
+            cpus: cpus.iter().map(|id| (*id, cpu())).collect(),
+            begin,
+            done: Vec::new(),
+        }
+    }
+
+    /// Jobs of `task` are those of `thread`, which runs on `cpu` only.
+    pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId) {
+        let before = self.watched[task].take();
+        let next = before.map_or(0, |before| {
+            self.by_thread.remove(&before.thread);
+            before.next
+        });
+        self.by_thread.insert(thread, task);
+        self.watched[task] = Some(Watched {
+            thread,
+            jobs,
+            cpu,
+            state: State::Unknown,
+            running_since: Ns(0),
+            woken: Ns(0),
+            awake_since: Ns(0),
+            open: None,
+            next,
+        });
+    }
+
+    /// The thread that does the jobs of `task`.
+    pub fn thread(&self, task: usize) -> Option<i32> {
+        Some(self.watched[task].as_ref()?.thread)
+    }
+
+    /// `task` has no jobs any more.
+    pub fn forget(&mut self, task: usize) {
+        if let Some(gone) = self.watched[task].take() {
+            self.by_thread.remove(&gone.thread);
+        }
+    }
+
+    /// When the job of `task` was released that is not complete, and its number.
+    pub fn pending(&self, task: usize) -> Option<(Ns, u64)> {
+        let watched = self.watched[task].as_ref()?;
+        Some((watched.open?.release, watched.next)).filter(|(release, _)| *release >= self.begin)
+    }
+
+    /// For how long the thread of `task` has not slept, where it has its CPU or nobody is known to have it.
+    pub fn awake(&self, task: usize, now: Ns) -> Option<Ns> {
+        let watched = self.watched[task].as_ref()?;
+        let cpu = self.cpus.get(&watched.cpu)?;
+        let has_it = !cpu.known || cpu.running == watched.thread;
+        let awake = has_it && !self.asleep(task);
+        awake.then(|| Ns(now.0.saturating_sub(watched.awake_since.0.max(self.begin.0))))
+    }
+
+    /// Whether the thread of `task` sleeps.
+    pub fn asleep(&self, task: usize) -> bool {
+        self.watched[task].as_ref().is_some_and(|watched| matches!(watched.state, State::Asleep(_)))
+    }
+
+    /// Moves the jobs that are complete behind those in `jobs`.
+    pub fn take(&mut self, jobs: &mut Vec<JobRecord>) {
+        jobs.append(&mut self.done);
+    }
+
+    /// Events were lost: what is under way is not known any more.
+    pub fn lose(&mut self) {
+        for watched in self.watched.iter_mut().flatten() {
+            watched.state = State::Unknown;
+            if watched.jobs != Jobs::Line {
+                watched.open = None;
+            }
+        }
+        self.cpus.values_mut().for_each(|cpu| cpu.known = false);
+    }
+
+    /// Takes note of what happened; in the order in which it happened.
+    pub fn note(&mut self, Happening { at, what }: Happening) {
+        match what {
+            Fact::Scheduler(cpu, What::Switch { from, left, to, name }) => self.switch(at, cpu, from, left, to, name),
+            Fact::Scheduler(cpu, What::Ran { thread, time }) => self.account(cpu, thread, time),
+            Fact::Scheduler(_, What::Waking { thread }) => self.wake(at, thread),
+            Fact::Scheduler(_, What::Fork { .. }) => {}
+            Fact::Released(task, due) => self.open(task, at, due),
+            Fact::Begins(task) => {
+                // Released when it was woken, unless that was for the job before.
+                let woken = self.watched[task].as_mut().map(|watched| std::mem::take(&mut watched.woken));
+                let release = woken.filter(|woken| woken.0 > 0).unwrap_or(at);
+                self.open(task, at, release);
+            }
+            Fact::Answered(task) => {
+                let slept = self.watched[task].as_ref().and_then(|watched| match (watched.state, watched.open) {
+                    // Nothing woke it since: the answer was written before it slept.
+                    (State::Asleep(since), Some(open)) if open.start.is_some_and(|start| start <= since) => Some(since),
+                    _ => None,
+                });
+                self.complete(task, slept.unwrap_or(at));
+            }
+            Fact::Ends(task) => self.complete(task, at),
+        }
+    }
+
+    fn open(&mut self, task: usize, at: Ns, release: Ns) {
+        let Some(watched) = &mut self.watched[task] else { return };
+        let running = watched.state == State::Running;
+        if running {
+            watched.running_since = at;
+        }
+        watched.open = Some(Open { release, start: running.then_some(at), execution: 0, preemptions: 0 });
+    }
+
+    fn complete(&mut self, task: usize, at: Ns) {
+        let Some(watched) = &mut self.watched[task] else { return };
+        let Some(mut open) = watched.open.take() else { return };
+        if watched.state == State::Running {
+            open.execution += at.0.saturating_sub(watched.running_since.0);
+            watched.running_since = at;
+        }
+        if open.release < self.begin {
+            return;
+        }
+        let stolen = self.cpus.get(&watched.cpu).map_or(0, |cpu| {
+            let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > open.release);
+            during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
+        });
+        let start = open.start.unwrap_or(at);
+        self.done.push(JobRecord {
+            task,
+            instance: watched.next,
+            release: Ns(open.release.0 - self.begin.0),
+            start: Ns(start.0.saturating_sub(self.begin.0)),
+            completion: Ns(at.0.saturating_sub(self.begin.0)),
+            execution: Ns(open.execution),
+            stolen: Ns(stolen),
+            misses: None,
+            preemptions: open.preemptions,
+        });
+        watched.next += 1;
+    }
+
+    fn wake(&mut self, at: Ns, thread: i32) {
+        let Some(&task) = self.by_thread.get(&thread) else { return };
+        let Some(watched) = &mut self.watched[task] else { return };
+        if !matches!(watched.state, State::Asleep(_)) {
+            return;
+        }
+        watched.state = State::Awake;
+        (watched.woken, watched.awake_since) = (at, at);
+        if watched.jobs == Jobs::Wakeup {
+            self.open(task, at, at);
+        }
+    }
+
+    fn account(&mut self, id: CpuId, thread: i32, time: Ns) {
+        if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known && cpu.running == thread) {
+            cpu.accounted.get_or_insert_default().0 += time.0;
+        }
+    }
+
+    fn switch(&mut self, at: Ns, id: CpuId, from: i32, left: Left, to: i32, name: Name) {
+        let mut stolen = Ns(0);
+        if let Some(cpu) = self.cpus.get_mut(&id) {
+            if cpu.known {
+                let accounted = cpu.accounted.map_or(u64::MAX, |accounted| accounted.0);
+                stolen = Ns(at.0.saturating_sub(cpu.since.0).saturating_sub(accounted));
+                if stolen.0 < STOLEN_MIN {
+                    stolen = Ns(0);
+                } else {
+                    if cpu.stolen.len() == STRETCHES {
+                        cpu.stolen.pop_front();
+                    }
+                    cpu.stolen.push_back(Stolen { from: cpu.since, to: at, time: stolen });
+                }
+                if cpu.stretches.len() == STRETCHES {
+                    cpu.stretches.pop_front();
+                }
+                cpu.stretches.push_back((cpu.since, at, cpu.running, cpu.name));
+            }
+            (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
+        }
+        if let Some(&task) = self.by_thread.get(&from) {
+            self.leave(task, at, left, stolen);
+        }
+        if let Some(&task) = self.by_thread.get(&to)
+            && let Some(watched) = &mut self.watched[task]
+        {
+            watched.state = State::Running;
+            watched.running_since = at;
+            if let Some(open) = &mut watched.open {
+                open.start.get_or_insert(at);
+            }
+        }
+    }
+
+    fn leave(&mut self, task: usize, at: Ns, left: Left, stolen: Ns) {
+        let Some(watched) = &mut self.watched[task] else { return };
+        if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
+            open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(stolen.0);
+            open.preemptions += u32::from(left == Left::Runnable);
+        }
+        watched.state = match left {
+            Left::Asleep => State::Asleep(at),
+            // A fault that is served, a device: the job is not over.
+            Left::Runnable | Left::Blocked | Left::Ended => State::Awake,
+        };
+        if left == Left::Asleep && watched.jobs == Jobs::Wakeup {
+            self.complete(task, at);
+        }
+    }
+
+    /// What the CPU of `task` did from `from` to `to`, times counted from the first release; threads of tasks by the names in `names`.
+    pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<Stretch> {
+        let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpus.get(&watched.cpu)) else {
+            return Vec::new();
+        };
+        let count = |at: Ns| Ns(at.0.saturating_sub(self.begin.0));
+        let what = |thread: i32, name: Name| match self.by_thread.get(&thread) {
+            Some(&task) => names[task].clone(),
+            None if thread == 0 => String::new(),
+            None => name.to_string(),
+        };
+        let now = (cpu.since, to.max(cpu.since), cpu.running, cpu.name);
+        let all = cpu.stretches.iter().chain([&now]);
+        let (from, to) = (Ns(from.0 + self.begin.0), Ns(to.0 + self.begin.0));
+        let now_to = to;
+        all.filter(|stretch| stretch.1 > from && stretch.0 < to)
+            .map(|&(begin, end, thread, name)| Stretch {
+                from: count(begin.max(from)),
+                to: count(end.min(now_to)),
+                what: what(thread, name),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPU: CpuId = CpuId(1);
+
+    struct Stage(Watch);
+
+    impl Stage {
+        fn new(jobs: Jobs) -> Stage {
+            let mut watch = Watch::new(2, &[CPU], Ns(1000));
+            watch.follow(0, 11, jobs, CPU);
+            watch.follow(1, 22, Jobs::Wakeup, CPU);
+            Stage(watch)
+        }
+
+        fn switch(&mut self, at: u64, from: i32, left: Left, to: i32) -> &mut Self {
+            self.event(at, What::Switch { from, left, to, name: Name::default() })
+        }
+
+        fn wake(&mut self, at: u64, thread: i32) -> &mut Self {
+            self.event(at, What::Waking { thread })
+        }
+
+        fn event(&mut self, at: u64, what: What) -> &mut Self {
+            self.0.note(Happening { at: Ns(at), what: Fact::Scheduler(CPU, what) });
+            self
+        }
+
+        fn fact(&mut self, at: u64, what: Fact) -> &mut Self {
+            self.0.note(Happening { at: Ns(at), what });
+            self
+        }
+
+        /// Task, instance, release, start, completion, execution, preemptions.
+        fn jobs(&mut self) -> Vec<(usize, u64, u64, u64, u64, u64, u32)> {
+            let mut jobs = Vec::new();
+            self.0.take(&mut jobs);
+            let row = |j: JobRecord| {
+                (j.task, j.instance, j.release.0, j.start.0, j.completion.0, j.execution.0, j.preemptions)
+            };
+            jobs.into_iter().map(row).collect()
+        }
+    }
+
+    use Left::{Asleep, Blocked, Runnable};
+
+    #[test]
+    fn a_job_goes_from_waking_to_sleep_and_what_preempts_it_is_not_its_execution() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        stage.switch(900, 11, Asleep, 22).switch(950, 22, Asleep, 0);
+        // Woken at 2000, has the CPU from 2010 to 2100, is preempted by 22 until 2150, and goes on to 2200.
+        stage.wake(2000, 11).switch(2010, 0, Runnable, 11).wake(2095, 22).switch(2100, 11, Runnable, 22);
+        stage.switch(2150, 22, Asleep, 11).switch(2200, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), [(1, 0, 1095, 1100, 1150, 50, 0), (0, 0, 1000, 1010, 1200, 140, 1)]);
+    }
+
+    #[test]
+    fn waiting_for_a_device_does_not_complete_a_job_and_jobs_before_the_begin_do_not_count() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        stage.switch(10, 11, Asleep, 0).wake(500, 11).switch(510, 0, Runnable, 11).switch(600, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), []);
+        stage.wake(1500, 11).switch(1510, 0, Runnable, 11).switch(1550, 11, Blocked, 0).wake(1560, 11);
+        stage.switch(1570, 0, Runnable, 11);
+        assert_eq!(stage.0.pending(0), Some((Ns(1500), 0)));
+        stage.switch(1600, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), [(0, 0, 500, 510, 600, 70, 0)]);
+    }
+
+    #[test]
+    fn a_line_completes_when_its_program_went_to_sleep_or_else_when_it_was_read() {
+        let mut stage = Stage::new(Jobs::Line);
+        stage.switch(900, 11, Asleep, 0);
+        stage.fact(2000, Fact::Released(0, Ns(2000))).wake(2001, 11).switch(2010, 0, Runnable, 11);
+        // It answers, and sleeps at 2100; the answer is read at 2180.
+        stage.switch(2100, 11, Asleep, 0).fact(2180, Fact::Answered(0));
+        // Late: due at 3000, released at 3100, and still awake when its answer is read.
+        stage.fact(3100, Fact::Released(0, Ns(3000))).wake(3101, 11).switch(3110, 0, Runnable, 11);
+        stage.fact(3200, Fact::Answered(0));
+        assert_eq!(stage.jobs(), [(0, 0, 1000, 1010, 1100, 90, 0), (0, 1, 2000, 2110, 2200, 90, 0)]);
+    }
+
+    #[test]
+    fn marks_of_the_program_are_believed_and_the_release_is_its_wake_up() {
+        let mut stage = Stage::new(Jobs::Marks);
+        stage.switch(900, 11, Asleep, 0).wake(2000, 11).switch(2010, 0, Runnable, 11);
+        stage
+            .fact(2020, Fact::Begins(0))
+            .fact(2100, Fact::Ends(0))
+            .fact(2200, Fact::Begins(0))
+            .fact(2300, Fact::Ends(0));
+        assert_eq!(stage.jobs(), [(0, 0, 1000, 1020, 1100, 80, 0), (0, 1, 1200, 1200, 1300, 100, 0)]);
+    }
+
+    #[test]
+    fn stolen_time_is_what_a_thread_had_and_was_not_accounted() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        stage.switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Runnable, 11);
+        stage.event(102_000, What::Ran { thread: 11, time: Ns(60_000) });
+        stage.event(112_000, What::Ran { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 0);
+        let mut jobs = Vec::new();
+        stage.0.take(&mut jobs);
+        assert_eq!((jobs[0].stolen, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));
+        // The job that waits behind a robbed one is tagged as well.
+        stage.wake(200_000, 22).switch(200_000, 0, Runnable, 22).wake(205_000, 11);
+        stage.event(230_000, What::Ran { thread: 22, time: Ns(10_000) }).switch(230_000, 22, Asleep, 11);
+        stage.switch(240_000, 11, Asleep, 0);
+        stage.0.take(&mut jobs);
+        assert_eq!((jobs[2].task, jobs[2].stolen, jobs[2].execution), (0, Ns(20_000), Ns(10_000)));
+    }
+
+    #[test]
+    fn the_timeline_of_a_violation_says_who_had_the_cpu() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        stage.switch(900, 11, Asleep, 0).wake(2000, 11);
+        stage.0.note(Happening {
+            at: Ns(2000),
+            what: Fact::Scheduler(
+                CPU,
+                What::Switch { from: 0, left: Runnable, to: 99, name: Name(*b"kworker\0\0\0\0\0\0\0\0\0") },
+            ),
+        });
+        stage.switch(2500, 99, Runnable, 11).switch(2600, 11, Asleep, 0);
+        let names = ["control".to_owned(), "other".to_owned()];
+        let stretches = stage.0.timeline(0, Ns(900), Ns(1600), &names);
+        let row = |s: &Stretch| (s.from.0, s.to.0, s.what.clone());
+        assert_eq!(
+            stretches.iter().map(row).collect::<Vec<_>>(),
+            [(900, 1000, String::new()), (1000, 1500, "kworker".to_owned()), (1500, 1600, "control".to_owned())]
+        );
+    }
+}

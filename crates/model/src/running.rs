@@ -1,0 +1,998 @@
+//! Jobs of programs that run, held against what was promised: bounds, deadlines, budgets.
+//!
+//! A [`ResponseBound`] is a promise of the analysis, a [`HighWaterMark`] an observation; neither becomes the other, and [`Tally::push`] is
+//! where they meet. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::RawFile;
+use crate::stats::{HighWaterMark, QuietBlocks, exceedance_at, median, quiet_blocks};
+use crate::units::{Bytes, Color, CpuId, Ns};
+
+/// Confidence of the claims made from observed jobs.
+pub const CONFIDENCE: f64 = 0.95;
+
+/// Jobs of a task after which a run may say that its bound holds: the largest of 299 is exceeded with a probability of at most 1 %, with
+/// [`CONFIDENCE`].
+pub const JOBS_WANTED: u64 = 299;
+
+/// Share of a program's resident pages that may lie outside its colors.
+pub const OFF_COLOR_MAX: f64 = 0.01;
+
+/// The longest response that the analysis allows a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ResponseBound(pub Ns);
+
+/// One job, as it was seen. Times count from the first release of the run, in ns of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobRecord {
+    /// Which task, by its place in the run.
+    pub task: usize,
+    /// Which of its jobs, from 0.
+    pub instance: u64,
+    /// When it was to begin.
+    pub release: Ns,
+    /// When it first had the CPU.
+    pub start: Ns,
+    /// When it was complete.
+    pub completion: Ns,
+    /// Time it had the CPU, without what was stolen meanwhile.
+    pub execution: Ns,
+    /// Time for which the hypervisor withheld the CPU while the job was not complete.
+    pub stolen: Ns,
+    /// Misses of the partitioned level, where they are counted.
+    pub misses: Option<u64>,
+    /// How often another thread took the CPU from it.
+    pub preemptions: u32,
+}
+
+impl JobRecord {
+    /// From release to completion.
+    pub fn response(&self) -> Ns {
+        Ns(self.completion.0.saturating_sub(self.release.0))
+    }
+
+    /// The names of the columns of [`csv_line`](Self::csv_line).
+    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,stolen_ns\n";
+
+    /// Appends the job as a line of a CSV file; an empty field was not measured.
+    ///
+    /// `block`: times and instances count from its first release.
+    pub fn csv_line(&self, block: u64, partitioned: bool, task: &str, line: &mut String) {
+        use fmt::Write;
+        let misses = self.misses.map_or_else(String::new, |misses| misses.to_string());
+        let _ = writeln!(
+            line,
+            "{block},{},{task},{},{},{},{},{},{},{misses},{},{}",
+            u8::from(partitioned),
+            self.instance,
+            self.release.0,
+            self.start.0,
+            self.completion.0,
+            self.response().0,
+            self.execution.0,
+            self.preemptions,
+            self.stolen.0
+        );
+    }
+}
+
+/// What a task was promised, and what it promised.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Promise {
+    /// The task.
+    pub name: String,
+    /// Time between releases.
+    pub period: Ns,
+    /// Relative deadline.
+    pub deadline: Ns,
+    /// The bound of its response time; `None` where there is none.
+    pub bound: Option<ResponseBound>,
+    /// What the bound would be without the cache delays that tasks cause each other (NoCInt of [Kim2013, Table 2]). No bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_interference: Option<Ns>,
+    /// Execution time that no job may exceed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Ns>,
+    /// Its worst-case execution time alone on its partitions, C^p.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wcet: Option<Ns>,
+    /// Its share of the CPU with all cache delays. [Kim2013, eq. 1]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<f64>,
+}
+
+/// What was not to be exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The bound of the response time.
+    Bound,
+    /// The deadline.
+    Deadline,
+    /// The budget of execution time.
+    Budget,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Bound => "bound",
+            Limit::Deadline => "deadline",
+            Limit::Budget => "budget",
+        })
+    }
+}
+
+/// Jobs beyond a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beyond {
+    /// All of them.
+    pub jobs: u64,
+    /// Those during which the hypervisor withheld the CPU.
+    pub stolen: u64,
+}
+
+impl Beyond {
+    /// Those that nothing was stolen from.
+    pub fn own(&self) -> u64 {
+        self.jobs - self.stolen
+    }
+}
+
+/// The smallest and the largest of consecutive values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Smallest.
+    pub low: Ns,
+    /// Largest.
+    pub high: Ns,
+}
+
+/// Values in order, thinned to a few hundred stretches of equal length: of each the smallest and the largest are kept, so that
+/// no peak is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// Values per stretch; the last may have fewer.
+    pub stride: u64,
+    /// The stretches.
+    pub extents: Vec<Extent>,
+    n: u64,
+}
+
+impl Default for Envelope {
+    fn default() -> Self {
+        Envelope { stride: 1, extents: Vec::new(), n: 0 }
+    }
+}
+
+impl Envelope {
+    /// Stretches kept, at most.
+    pub const STRETCHES: usize = 512;
+
+    fn push(&mut self, value: Ns) {
+        if self.n == self.stride * Self::STRETCHES as u64 {
+            self.extents = self
+                .extents
+                .chunks(2)
+                .map(|pair| Extent {
+                    low: pair.iter().map(|extent| extent.low).min().unwrap_or_default(),
+                    high: pair.iter().map(|extent| extent.high).max().unwrap_or_default(),
+                })
+                .collect();
+            self.stride *= 2;
+        }
+        if self.n.is_multiple_of(self.stride) {
+            self.extents.push(Extent { low: value, high: value });
+        } else if let Some(last) = self.extents.last_mut() {
+            *last = Extent { low: last.low.min(value), high: last.high.max(value) };
+        }
+        self.n += 1;
+    }
+}
+
+/// Counts of values on a scale fine enough for quantiles: each is known to 1/64 of itself.
+#[derive(Clone, Debug, Default)]
+struct Spread {
+    counts: Vec<u64>,
+    n: u64,
+}
+
+impl Spread {
+    /// Values below this have a count each, and each doubling above it has as many counts.
+    const FINE: u64 = 64;
+
+    fn place(value: u64) -> usize {
+        if value < 2 * Self::FINE {
+            return value as usize;
+        }
+        let shift = u64::from(value.ilog2() - Self::FINE.ilog2());
+        (shift * Self::FINE + (value >> shift)) as usize
+    }
+
+    /// The largest value of a place.
+    fn top(place: usize) -> u64 {
+        let (shift, rest) = match place as u64 {
+            place if place < 2 * Self::FINE => return place,
+            place => (place / Self::FINE - 1, place % Self::FINE + Self::FINE),
+        };
+        ((rest + 1) << shift).wrapping_sub(1)
+    }
+
+    fn push(&mut self, value: u64) {
+        let place = Self::place(value);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        self.counts[place] += 1;
+        self.n += 1;
+    }
+
+    /// A value that at least a share `q` of all do not exceed, at most 1/64 above the smallest such.
+    fn quantile(&self, q: f64) -> Option<u64> {
+        let wanted = (q * self.n as f64).ceil().max(1.0) as u64;
+        let mut passed = 0;
+        self.counts
+            .iter()
+            .position(|count| {
+                passed += count;
+                passed >= wanted
+            })
+            .map(Self::top)
+    }
+}
+
+/// A value that was seen and how often: not a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// Mean, in ns.
+    pub mean_ns: f64,
+    /// Median, up to 1/64 too large.
+    pub median: Ns,
+    /// 99 % took at most this, up to 1/64 too large.
+    pub p99: Ns,
+    /// The largest, with its number of samples.
+    pub high_water_mark: HighWaterMark,
+}
+
+/// Values as they come.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    spread: Spread,
+    sum: u128,
+    mark: Option<HighWaterMark>,
+}
+
+impl Seen {
+    fn push(&mut self, value: Ns) {
+        self.spread.push(value.0);
+        self.sum += u128::from(value.0);
+        match &mut self.mark {
+            Some(mark) => mark.push(value.0),
+            None => self.mark = HighWaterMark::of(&[value.0]),
+        }
+    }
+
+    fn observed(&self) -> Option<Observed> {
+        let mark = self.mark?;
+        let quantile = |q| Ns(self.spread.quantile(q).unwrap_or(mark.value).min(mark.value));
+        Some(Observed {
+            mean_ns: self.sum as f64 / mark.n as f64,
+            median: quantile(0.5),
+            p99: quantile(0.99),
+            high_water_mark: mark,
+        })
+    }
+}
+
+/// The jobs of a task so far.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    promise: Promise,
+    response: Seen,
+    execution: Seen,
+    responses: Envelope,
+    misses: Option<Misses>,
+    beyond: [Beyond; 3],
+    preemptions: u64,
+    stolen_jobs: u64,
+}
+
+/// Misses of the partitioned level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Misses {
+    /// Over all jobs.
+    pub sum: u64,
+    /// Job by job.
+    pub by_instance: Envelope,
+}
+
+impl Tally {
+    /// Of no jobs.
+    pub fn new(promise: Promise) -> Tally {
+        let none = Seen::default;
+        let beyond = [Beyond::default(); 3];
+        Tally {
+            promise,
+            response: none(),
+            execution: none(),
+            responses: Envelope::default(),
+            misses: None,
+            beyond,
+            preemptions: 0,
+            stolen_jobs: 0,
+        }
+    }
+
+    /// What was promised.
+    pub fn promise(&self) -> &Promise {
+        &self.promise
+    }
+
+    /// Takes a job into account; the limits that it is beyond.
+    pub fn push(&mut self, job: &JobRecord) -> Vec<Limit> {
+        let response = job.response();
+        self.response.push(response);
+        self.execution.push(job.execution);
+        self.responses.push(response);
+        self.preemptions += u64::from(job.preemptions);
+        let stolen = job.stolen > Ns(0);
+        self.stolen_jobs += u64::from(stolen);
+        if let Some(misses) = job.misses {
+            let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
+            counted.sum += misses;
+            counted.by_instance.push(Ns(misses));
+        }
+        let limits = self.promise.broken_by(response, job.execution);
+        for &limit in &limits {
+            let beyond = &mut self.beyond[limit as usize];
+            beyond.jobs += 1;
+            beyond.stolen += u64::from(stolen);
+        }
+        limits
+    }
+
+    /// What came of the task.
+    pub fn outcome(&self) -> TaskOutcome {
+        let beyond = |limit: Limit| self.beyond[limit as usize];
+        TaskOutcome {
+            promise: self.promise.clone(),
+            jobs: self.response.spread.n,
+            response: self.response.observed(),
+            execution: self.execution.observed(),
+            responses: self.responses.clone(),
+            misses: self.misses.clone(),
+            beyond_bound: beyond(Limit::Bound),
+            beyond_deadline: beyond(Limit::Deadline),
+            beyond_budget: beyond(Limit::Budget),
+            preemptions: self.preemptions,
+            stolen_jobs: self.stolen_jobs,
+            placement: None,
+        }
+    }
+}
+
+impl Promise {
+    /// The limits that a job of this response and execution time is beyond.
+    pub fn broken_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
+        let limits = [
+            (Limit::Bound, self.bound.is_some_and(|bound| response > bound.0)),
+            (Limit::Deadline, response > self.deadline),
+            (Limit::Budget, self.budget.is_some_and(|budget| execution > budget)),
+        ];
+        limits.into_iter().filter(|(_, broken)| *broken).map(|(limit, _)| limit).collect()
+    }
+}
+
+/// Where a program's memory lay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// Its colors.
+    pub colors: Vec<Color>,
+    /// Its resident pages at the end.
+    pub resident: u64,
+    /// Those of its colors.
+    pub right: u64,
+    /// Those that cannot be moved: shared ones and the kernel's.
+    pub fixed: u64,
+}
+
+impl Placement {
+    /// Share of the pages that can be moved and lie elsewhere.
+    pub fn off_color(&self) -> f64 {
+        let movable = self.resident.saturating_sub(self.fixed);
+        movable.saturating_sub(self.right) as f64 / movable.max(1) as f64
+    }
+}
+
+/// What came of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskOutcome {
+    /// What was promised.
+    #[serde(flatten)]
+    pub promise: Promise,
+    /// Its jobs.
+    pub jobs: u64,
+    /// Their response times; `None` where there were no jobs.
+    pub response: Option<Observed>,
+    /// Their execution times.
+    pub execution: Option<Observed>,
+    /// Response times, job by job.
+    pub responses: Envelope,
+    /// Misses, where they are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub misses: Option<Misses>,
+    /// Jobs whose response took longer than the bound.
+    pub beyond_bound: Beyond,
+    /// Jobs later than the deadline.
+    pub beyond_deadline: Beyond,
+    /// Jobs that executed longer than the budget.
+    pub beyond_budget: Beyond,
+    /// How often another thread took the CPU from one of its jobs.
+    pub preemptions: u64,
+    /// Jobs during which the hypervisor withheld the CPU.
+    pub stolen_jobs: u64,
+    /// Where its memory lay at the end, where it was given colors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+impl TaskOutcome {
+    /// With [`CONFIDENCE`], the probability at most that one more job takes longer than the longest seen.
+    pub fn exceedance(&self) -> f64 {
+        exceedance_at(self.jobs, CONFIDENCE)
+    }
+
+    /// Share of the CPU, by each of the four ways of [Kim2013, Figure 13].
+    pub fn utilization(&self) -> Utilization {
+        let period = self.promise.period.0.max(1) as f64;
+        Utilization {
+            alone: self.promise.wcet.map(|wcet| wcet.0 as f64 / period),
+            with_delays: self.promise.utilization,
+            worst: self.execution.map(|execution| execution.high_water_mark.value as f64 / period),
+            average: self.execution.map(|execution| execution.mean_ns / period),
+        }
+    }
+}
+
+/// Share of a CPU that a task takes. [Kim2013, Figure 13]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Utilization {
+    /// Estimated without interference: C^p / T.
+    pub alone: Option<f64>,
+    /// Estimated with all cache delays. [Kim2013, eq. 1]
+    pub with_delays: Option<f64>,
+    /// The longest execution seen, over the period.
+    pub worst: Option<f64>,
+    /// The mean execution seen, over the period.
+    pub average: Option<f64>,
+}
+
+/// Something on a CPU around a violation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stretch {
+    /// Since when, in ns from the first release of the run.
+    pub from: Ns,
+    /// Until when.
+    pub to: Ns,
+    /// What ran: a task's name, or that of another program; empty for nothing.
+    pub what: String,
+}
+
+/// A job beyond a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Violation {
+    /// The task.
+    pub task: String,
+    /// Which job.
+    pub instance: u64,
+    /// What it is beyond.
+    pub limits: Vec<Limit>,
+    /// When it was released, in ns from the first release of the run.
+    pub release: Ns,
+    /// From release to completion; until now for one that is not complete.
+    pub response: Ns,
+    /// Time on the CPU.
+    pub execution: Ns,
+    /// Stolen meanwhile.
+    pub stolen: Ns,
+    /// What its CPU did from a little before the release on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<Stretch>,
+}
+
+/// What went wrong with a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The task.
+    pub task: String,
+    /// When, in ns from the first release of the run; 0 before it.
+    pub at: Ns,
+    /// What happened.
+    pub what: String,
+}
+
+/// Something of the machine, before, during and after the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Which.
+    pub name: String,
+    /// Before.
+    pub before: String,
+    /// While the programs ran.
+    pub during: String,
+    /// Afterwards.
+    pub after: String,
+}
+
+/// What watching took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Overhead {
+    /// Events of the scheduler read.
+    pub events: u64,
+    /// Events that the kernel had no room for.
+    pub lost: u64,
+    /// Time of this program's own threads on CPUs, releases included.
+    pub tool_cpu: Ns,
+    /// Time it was measured over.
+    pub elapsed: Ns,
+    /// How late lines were written that release jobs, at most.
+    pub release_late_max: Ns,
+}
+
+/// The same set without partitions, in windows that alternate with those of the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Length of a window.
+    pub window: Ns,
+    /// Blocks of each kind: programs are started anew for each.
+    pub blocks: u64,
+    /// Task by task.
+    pub tasks: Vec<TaskComparison>,
+}
+
+/// Jobs of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// Jobs complete in it.
+    pub jobs: u64,
+    /// Median execution time.
+    pub execution: Ns,
+    /// Median response time.
+    pub response: Ns,
+    /// Longest response time.
+    pub response_max: Ns,
+    /// Misses, where they are counted.
+    pub misses: Option<u64>,
+}
+
+impl Window {
+    /// Of the jobs of one window; `None` for none.
+    pub fn of(jobs: &[JobRecord]) -> Option<Window> {
+        let middle = |value: fn(&JobRecord) -> Ns| {
+            let mut values: Vec<Ns> = jobs.iter().map(value).collect();
+            values.sort_unstable();
+            values.get(values.len().checked_sub(1)? / 2).copied()
+        };
+        Some(Window {
+            jobs: jobs.len() as u64,
+            execution: middle(|job| job.execution)?,
+            response: middle(JobRecord::response)?,
+            response_max: jobs.iter().map(JobRecord::response).max()?,
+            misses: jobs.iter().map(|job| job.misses).sum(),
+        })
+    }
+}
+
+/// One side of a comparison, over its quiet windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Side {
+    /// Windows run.
+    pub windows: u64,
+    /// Windows that were quiet.
+    pub quiet: u64,
+    /// Jobs in those that count.
+    pub jobs: u64,
+    /// Median of the windows' median execution times, in ns.
+    pub execution_ns: f64,
+    /// Median of the windows' median response times, in ns.
+    pub response_ns: f64,
+    /// Longest response time. An observation, not a bound.
+    pub response_max: Ns,
+    /// Misses per job, where they are counted.
+    pub misses: Option<f64>,
+}
+
+/// One task with and without partitions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskComparison {
+    /// The task.
+    pub name: String,
+    /// As planned.
+    pub partitioned: Side,
+    /// Without partitions.
+    pub unpartitioned: Side,
+}
+
+impl TaskComparison {
+    /// A window is quiet if its median execution time is at most this much above the quietest of its side.
+    pub const TOLERANCE: f64 = 0.1;
+    /// Quiet windows of each side that a difference needs.
+    pub const WINDOWS_MIN: u64 = 5;
+
+    /// By the quiet windows of both sides, equally many of each: those whose median execution time is at most
+    /// [`TOLERANCE`](Self::TOLERANCE) above the quietest window of the same side.
+    pub fn of(name: &str, partitioned: &[Window], unpartitioned: &[Window]) -> TaskComparison {
+        let medians = [partitioned, unpartitioned]
+            .map(|windows| windows.iter().map(|window| window.execution.0).collect::<Vec<_>>());
+        let QuietBlocks { kept, quiet_n } = quiet_blocks(&medians, Self::TOLERANCE);
+        let side = |place: usize, windows: &[Window]| {
+            let kept: Vec<&Window> = kept[place].iter().map(|&window| &windows[window]).collect();
+            let middle = |value: fn(&Window) -> Ns| {
+                median(&kept.iter().map(|window| value(window).0 as f64).collect::<Vec<_>>()).unwrap_or(0.0)
+            };
+            let jobs = kept.iter().map(|window| window.jobs).sum();
+            let misses: Option<u64> = kept.iter().map(|window| window.misses).sum();
+            Side {
+                windows: windows.len() as u64,
+                quiet: quiet_n[place] as u64,
+                jobs,
+                execution_ns: middle(|window| window.execution),
+                response_ns: middle(|window| window.response),
+                response_max: kept.iter().map(|window| window.response_max).max().unwrap_or_default(),
+                misses: misses.filter(|_| jobs > 0).map(|misses| misses as f64 / jobs as f64),
+            }
+        };
+        TaskComparison {
+            name: name.to_owned(),
+            partitioned: side(0, partitioned),
+            unpartitioned: side(1, unpartitioned),
+        }
+    }
+
+    /// Whether there are enough quiet windows to speak of a difference.
+    pub fn is_conclusive(&self) -> bool {
+        self.partitioned.quiet.min(self.unpartitioned.quiet) >= Self::WINDOWS_MIN
+    }
+}
+
+/// A task set that ran.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// CPUs of the tasks.
+    pub cpus: Vec<CpuId>,
+    /// Whether programs had colors of their own.
+    pub partitioned: bool,
+    /// The cache level partitioned.
+    pub level: u8,
+    /// From the first release to the end.
+    pub duration: Ns,
+    /// What came of the tasks, in the order of the plan.
+    pub tasks: Vec<TaskOutcome>,
+    /// The first jobs beyond a limit.
+    pub violations: Vec<Violation>,
+    /// What went wrong with programs, in order.
+    pub faults: Vec<Fault>,
+    /// What watching took.
+    pub overhead: Overhead,
+    /// Stolen from the CPUs of the tasks, to the resolution of the kernel's count.
+    pub stolen: Ns,
+    /// What was changed on the machine, and that it was put back.
+    pub settings: Vec<Setting>,
+    /// The files it was made from, with their hashes.
+    pub inputs: Vec<RawFile>,
+    /// Memory that a program may use, its name and how much it had at most, where that was watched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<(String, Bytes)>,
+    /// The shortest wait after which the level has lost half of its contents here though its CPU touched nothing, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Ns>,
+    /// The same set without partitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+/// What a run shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conclusion {
+    /// Every job of enough jobs stayed within its bound and its deadline.
+    Holds,
+    /// Some job did not, or a program failed.
+    Violated,
+    /// Neither can be said.
+    Inconclusive,
+}
+
+/// Why a run shows what it shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reason {
+    /// Jobs took longer than they may, with the CPU theirs.
+    Beyond {
+        /// The task.
+        task: String,
+        /// What.
+        limit: Limit,
+        /// How many.
+        jobs: u64,
+        /// Of how many.
+        of: u64,
+    },
+    /// A program failed.
+    Failed(Fault),
+    /// Jobs took longer than they may, but only such that time was stolen from.
+    Stolen {
+        /// The task.
+        task: String,
+        /// What.
+        limit: Limit,
+        /// How many.
+        jobs: u64,
+        /// Of how many.
+        of: u64,
+    },
+    /// Too few jobs.
+    TooFewJobs {
+        /// The task.
+        task: String,
+        /// How many.
+        jobs: u64,
+    },
+    /// There is no bound.
+    NoBound {
+        /// The task.
+        task: String,
+    },
+    /// The kernel had no room for some events, so jobs may be missing.
+    Lost {
+        /// How many.
+        events: u64,
+    },
+    /// Pages lie outside their colors.
+    OffColor {
+        /// The task.
+        task: String,
+        /// Share of those that can be moved.
+        share: f64,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Beyond { task, limit, jobs, of } => {
+                write!(f, "{task}: {jobs} of {of} jobs were beyond the {limit}")
+            }
+            Reason::Failed(Fault { task, what, at }) => {
+                write!(f, "{task}: {what}")?;
+                if at.0 > 0 { write!(f, ", {:.3} s after the first release", at.0 as f64 / 1e9) } else { Ok(()) }
+            }
+            Reason::Stolen { task, limit, jobs, of } => {
+                write!(
+                    f,
+                    "{task}: {jobs} of {of} jobs were beyond the {limit}, all while the hypervisor withheld the CPU"
+                )
+            }
+            Reason::TooFewJobs { task, jobs } => write!(
+                f,
+                "{task}: {jobs} jobs allow the claim that one more exceeds the longest with a probability of at most {:.2}; {JOBS_WANTED} are asked for",
+                exceedance_at(*jobs, CONFIDENCE)
+            ),
+            Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),
+            Reason::Lost { events } => write!(f, "{events} events of the scheduler were lost, so jobs may be missing"),
+            Reason::OffColor { task, share } => {
+                write!(f, "{task}: {:.1} % of its pages that can be moved lay outside its colors", share * 100.0)
+            }
+        }
+    }
+}
+
+impl Run {
+    /// What the run shows, and why. Violations in jobs that time was stolen from do not decide it, but keep it from holding.
+    pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
+        let (mut violated, mut doubts) = (Vec::new(), Vec::new());
+        for task in &self.tasks {
+            let name = || task.promise.name.clone();
+            let limits = [
+                (Limit::Bound, task.beyond_bound),
+                (Limit::Deadline, task.beyond_deadline),
+                (Limit::Budget, task.beyond_budget),
+            ];
+            for (limit, beyond) in limits {
+                if beyond.own() > 0 {
+                    violated.push(Reason::Beyond { task: name(), limit, jobs: beyond.own(), of: task.jobs });
+                } else if beyond.stolen > 0 {
+                    doubts.push(Reason::Stolen { task: name(), limit, jobs: beyond.stolen, of: task.jobs });
+                }
+            }
+            if task.promise.bound.is_none() {
+                doubts.push(Reason::NoBound { task: name() });
+            }
+            if task.jobs < JOBS_WANTED {
+                doubts.push(Reason::TooFewJobs { task: name(), jobs: task.jobs });
+            }
+            if let Some(share) =
+                task.placement.as_ref().map(Placement::off_color).filter(|&share| share > OFF_COLOR_MAX)
+            {
+                doubts.push(Reason::OffColor { task: name(), share });
+            }
+        }
+        violated.extend(self.faults.iter().cloned().map(Reason::Failed));
+        if self.overhead.lost > 0 {
+            doubts.push(Reason::Lost { events: self.overhead.lost });
+        }
+        match (violated.is_empty(), doubts.is_empty()) {
+            (false, _) => (Conclusion::Violated, violated),
+            (true, false) => (Conclusion::Inconclusive, doubts),
+            (true, true) => (Conclusion::Holds, Vec::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn promise() -> Promise {
+        Promise {
+            name: "control".to_owned(),
+            period: Ns(1000),
+            deadline: Ns(900),
+            bound: Some(ResponseBound(Ns(500))),
+            without_interference: Some(Ns(400)),
+            budget: Some(Ns(300)),
+            wcet: Some(Ns(250)),
+            utilization: Some(0.3),
+        }
+    }
+
+    fn job(instance: u64, response: u64, execution: u64, stolen: u64) -> JobRecord {
+        JobRecord {
+            instance,
+            release: Ns(1000 * instance),
+            start: Ns(1000 * instance + 10),
+            completion: Ns(1000 * instance + response),
+            execution: Ns(execution),
+            stolen: Ns(stolen),
+            ..JobRecord::default()
+        }
+    }
+
+    fn run(jobs: &[JobRecord]) -> Run {
+        let mut tally = Tally::new(promise());
+        jobs.iter().for_each(|job| {
+            tally.push(job);
+        });
+        Run {
+            cpus: vec![CpuId(1)],
+            partitioned: true,
+            level: 2,
+            duration: Ns(1_000_000),
+            tasks: vec![tally.outcome()],
+            violations: Vec::new(),
+            faults: Vec::new(),
+            overhead: Overhead::default(),
+            stolen: Ns(0),
+            settings: Vec::new(),
+            inputs: Vec::new(),
+            memory: Vec::new(),
+            retention: None,
+            comparison: None,
+        }
+    }
+
+    fn good(n: u64) -> Vec<JobRecord> {
+        (0..n).map(|instance| job(instance, 400 + instance % 100, 200, 0)).collect()
+    }
+
+    #[test]
+    fn a_run_holds_with_enough_jobs_within_all_limits() {
+        assert_eq!(run(&good(299)).conclusion(), (Conclusion::Holds, vec![]));
+        let (conclusion, reasons) = run(&good(298)).conclusion();
+        assert_eq!(conclusion, Conclusion::Inconclusive);
+        assert_eq!(reasons, [Reason::TooFewJobs { task: "control".to_owned(), jobs: 298 }]);
+    }
+
+    #[test]
+    fn a_response_equal_to_its_bound_holds_and_one_more_nanosecond_does_not() {
+        assert_eq!(promise().broken_by(Ns(500), Ns(300)), []);
+        assert_eq!(promise().broken_by(Ns(501), Ns(300)), [Limit::Bound]);
+        assert_eq!(promise().broken_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
+    }
+
+    #[test]
+    fn one_job_beyond_its_bound_violates_however_many_hold() {
+        let mut jobs = good(10_000);
+        jobs.push(job(10_000, 501, 200, 0));
+        let (conclusion, reasons) = run(&jobs).conclusion();
+        assert_eq!(conclusion, Conclusion::Violated);
+        let beyond = Reason::Beyond { task: "control".to_owned(), limit: Limit::Bound, jobs: 1, of: 10_001 };
+        assert_eq!(reasons, [beyond]);
+    }
+
+    #[test]
+    fn a_job_beyond_its_bound_while_time_was_stolen_leaves_it_open() {
+        let mut jobs = good(1000);
+        jobs.push(job(1000, 800, 200, 300));
+        let (conclusion, reasons) = run(&jobs).conclusion();
+        assert_eq!(conclusion, Conclusion::Inconclusive);
+        assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
+    }
+
+    #[test]
+    fn what_failed_what_was_lost_and_what_lies_elsewhere_is_named() {
+        let mut failed = run(&good(299));
+        failed.faults.push(Fault { task: "hog".to_owned(), at: Ns(5), what: "ended with code 3".to_owned() });
+        assert_eq!(failed.conclusion().0, Conclusion::Violated);
+        let mut lossy = run(&good(299));
+        lossy.overhead.lost = 7;
+        assert_eq!(lossy.conclusion(), (Conclusion::Inconclusive, vec![Reason::Lost { events: 7 }]));
+        let mut drifted = run(&good(299));
+        let placement = Placement { colors: vec![Color(0)], resident: 120, right: 90, fixed: 20 };
+        assert_eq!(placement.off_color(), 0.1);
+        drifted.tasks[0].placement = Some(placement);
+        assert_eq!(drifted.conclusion().0, Conclusion::Inconclusive);
+    }
+
+    #[test]
+    fn the_four_utilizations_of_figure_13() {
+        let outcome = &run(&[job(0, 400, 200, 0), job(1, 400, 240, 0)]).tasks[0];
+        let expected =
+            Utilization { alone: Some(0.25), with_delays: Some(0.3), worst: Some(0.24), average: Some(0.22) };
+        assert_eq!(outcome.utilization(), expected);
+        assert_eq!(outcome.response.unwrap().high_water_mark, HighWaterMark { value: 400, n: 2, last_rose_at: 1 });
+    }
+
+    #[test]
+    fn a_comparison_keeps_equally_many_quiet_windows_of_both_sides() {
+        let window = |execution| Window {
+            jobs: 10,
+            execution: Ns(execution),
+            response: Ns(execution + 5),
+            response_max: Ns(execution + 9),
+            misses: Some(execution),
+        };
+        // Quiet: 100, 105 and 110 of the first side; 300 of the second, whose 400 is too loud.
+        let compared = TaskComparison::of("a", &[100, 105, 110, 200].map(window), &[400, 300].map(window));
+        assert_eq!((compared.partitioned.quiet, compared.unpartitioned.quiet), (3, 1));
+        assert_eq!((compared.partitioned.execution_ns, compared.unpartitioned.execution_ns), (100.0, 300.0));
+        assert_eq!((compared.partitioned.jobs, compared.unpartitioned.misses), (10, Some(30.0)));
+        assert!(!compared.is_conclusive());
+    }
+
+    proptest! {
+        #[test]
+        fn an_envelope_keeps_every_peak_in_its_place(values in proptest::collection::vec(0u64..1_000_000, 1..5000)) {
+            let mut envelope = Envelope::default();
+            values.iter().for_each(|&value| envelope.push(Ns(value)));
+            prop_assert!(envelope.extents.len() <= Envelope::STRETCHES);
+            let stretches = values.chunks(envelope.stride as usize);
+            let naive: Vec<Extent> = stretches
+                .map(|stretch| Extent { low: Ns(*stretch.iter().min().unwrap()), high: Ns(*stretch.iter().max().unwrap()) })
+                .collect();
+            prop_assert_eq!(envelope.extents, naive);
+        }
+
+        #[test]
+        fn quantiles_of_a_spread_are_those_of_the_values_to_a_64th(
+            values in proptest::collection::vec(0u64..100_000_000_000, 1..300), percent in 1u64..=100
+        ) {
+            let mut spread = Spread::default();
+            values.iter().for_each(|&value| spread.push(value));
+            let exact = crate::stats::Sorted::of(values).unwrap().quantile(percent as f64 / 100.0);
+            let found = spread.quantile(percent as f64 / 100.0).unwrap();
+            prop_assert!(exact <= found && found <= exact + exact / 64, "{exact} {found}");
+        }
+
+        #[test]
+        fn places_of_a_spread_are_in_order_and_cover_everything(value in 0u64..=u64::MAX) {
+            let place = Spread::place(value);
+            prop_assert!(value <= Spread::top(place));
+            prop_assert!(place == 0 || Spread::top(place - 1) < value);
+        }
+    }
+}
