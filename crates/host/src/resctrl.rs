@@ -167,7 +167,7 @@ impl<T: Tree> Ways<T> {
             return Err(HostError::ResctrlLeft { group });
         }
         let before = schemata(&tree)?;
-        let before = before.line(&resource).ok_or_else(|| HostError::ResctrlLevel { level })?;
+        let before = before.line(&resource).ok_or(HostError::ResctrlLevel { level })?;
         let journal = Journal { boot_id: runtime::boot_id(), before, groups: BTreeSet::new() };
         let mut ways = Ways { tree, folder: folder.to_owned(), journal };
         match ways.change(&resource, others, groups) {

@@ -381,7 +381,7 @@ mod tests {
             let regions = if chunk % 2 == 0 { 3 } else { 2500 };
             let accesses: Vec<Access> = accesses
                 .iter()
-                .map(|(address, region, bytes)| (address + (region % regions << 26), *bytes))
+                .map(|(address, region, bytes)| (address + ((region % regions) << 26), *bytes))
                 .map(|(address, bytes)| Access { bytes, ..Access::read(address) })
                 .collect();
             let curves = |threads| {
