@@ -50,10 +50,15 @@ impl Scheduling {
 
     /// Gives it to the calling thread.
     pub fn apply(&self) -> io::Result<()> {
+        self.apply_to(0)
+    }
+
+    /// Gives it to `thread`, which may be another program's; 0 is the calling one.
+    pub fn apply_to(&self, thread: i32) -> io::Result<()> {
         let mut attributes = libc::sched_attr { size: ATTRIBUTE_BYTES, ..self.0 };
         // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly
         // that size; where it rejects the size it writes the one it knows into the first field, which is part of the structure.
-        let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw mut attributes, 0 as libc::c_uint) };
+        let result = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw mut attributes, 0 as libc::c_uint) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
