@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo test lint bench
+.PHONY: demo test lint bench torture
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -23,6 +23,10 @@ lint: toolchain
 # Timing: nothing else should run meanwhile.
 bench: toolchain
 	$(CARGO) bench --workspace --locked
+
+# Recolors a program 1000 times, and kills the tool 1000 times as it does so. Needs root.
+torture: toolchain
+	RECOLOR_ROUNDS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
 
 .PHONY: toolchain
 toolchain:

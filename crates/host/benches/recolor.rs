@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let measuring = std::env::args().any(|argument| argument == "--bench");
-    let (bytes, repeats, seconds) = if measuring { (64 << 20, 15, 4.0) } else { (1 << 20, 2, 0.2) };
+    let (bytes, repeats, seconds) = if measuring { (64 << 20, 15, 1.0) } else { (1 << 20, 2, 0.2) };
     let run = || -> Result<(), RecolorError> {
         for colors in [8, 4] {
             speed(bytes, repeats, colors)?;
@@ -140,7 +140,8 @@ const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false };
 fn speed(bytes: usize, repeats: usize, count: u16) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..count).map(Color).collect();
     let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
-    let (mut touching, mut recoloring, mut pauses, mut moved) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut touching, mut recoloring, mut pauses) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut moved, mut touched) = (0, 0);
     for _ in 0..repeats {
         // The frames freed last are had first: without this, those of the last target, which have the colors already.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
@@ -152,21 +153,30 @@ fn speed(bytes: usize, repeats: usize, count: u16) -> Result<(), RecolorError> {
         recoloring.push(begin.elapsed().as_secs_f64() * 1e6);
         pauses.push(report.pause_ns.unwrap_or(0) as f64 / 1e3);
         moved += report.moved();
+        touched += report.touched.0;
     }
     let middle = |times: &[f64]| median(times).unwrap_or(f64::NAN) / 1e3;
     println!(
-        "recolor {} to {count} of {COLORS} colors: {:.1} ms (pause {:.1} ms), {} pages moved; first touch {:.1} ms, ratio {:.2}",
+        "recolor {} to {count} of {COLORS} colors: {:.1} ms (pause {:.1} ms), {} pages moved, {} touched; first touch {:.1} ms; ratio {:.2}, of the \
+         pause {:.2}",
         Bytes(bytes as u64),
         middle(&recoloring),
         middle(&pauses),
         moved / repeats,
+        Bytes(touched / repeats as u64),
         middle(&touching),
         middle(&recoloring) / middle(&touching),
+        middle(&pauses) / middle(&touching),
     );
     Ok(())
 }
 
-/// Work done per CPU time with and without a watch, in turn.
+/// Rounds of the watch in a second while it is measured. In use there is one each second; so many more make its cost stand out
+/// from the noise.
+const ROUNDS_A_SECOND: f64 = 100.0;
+
+/// What a round of the watch costs when nothing has moved: isochrome's own CPU time, and what the same work takes the program
+/// more of its own, with and without a watch in turn.
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
@@ -175,30 +185,48 @@ fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorErro
     target.answer();
     let mut watch = Watch::default();
     watch.round(&[target.pid()], &wanted, &LIMITS);
-    let (mut plain, mut watched, mut looking) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut slowed, mut looking, mut rounds) = (Vec::new(), Vec::new(), 0);
     for _ in 0..repeats {
         target.order(&format!("work {}", (seconds * 1000.0) as u64));
-        plain.push(target.answer());
+        let plain = target.answer();
         target.order(&format!("work {}", (seconds * 1000.0) as u64));
         let begin = Instant::now();
-        while begin.elapsed().as_secs_f64() + 1.0 < seconds.max(1.1) {
-            std::thread::sleep(Duration::from_secs_f64(seconds.min(1.0)));
-            let used = own_time();
+        while begin.elapsed().as_secs_f64() < seconds {
+            let (used, sweeps) = (own_time(), watch.tally().sweeps);
             if let Some((_, error)) = watch.round(&[target.pid()], &wanted, &LIMITS).pop() {
                 return Err(error);
             }
-            looking.push((own_time() - used) / 1e3);
+            rounds += 1;
+            // A round that finds something to move is another matter.
+            if watch.tally().sweeps == sweeps {
+                looking.push(own_time() - used);
+            }
+            std::thread::sleep(Duration::from_secs_f64(1.0 / ROUNDS_A_SECOND));
         }
-        watched.push(target.answer());
+        slowed.push(plain / target.answer() - 1.0);
     }
-    let middle = |numbers: &[f64]| median(numbers).unwrap_or(f64::NAN);
+    // Per round, in us: the slowdown is of a second of CPU time, in which there were so many rounds.
+    let a_second = f64::from(rounds) / (repeats as f64 * seconds);
+    let (own, theirs) = (mean(&looking), mean(&slowed) * 1e6 / a_second);
+    let spread = 1.96 * deviation(&slowed) / (slowed.len() as f64).sqrt() * 1e6 / a_second;
     println!(
-        "watched every second: the program's CPU time for the same work is {:+.2} % of what it is unwatched; a look takes {:.2} ms of \
-         isochrome's own; {} sweeps after the first, {} pages drifted",
-        (middle(&plain) / middle(&watched) - 1.0) * 100.0,
-        middle(&looking),
+        "watching {} in which nothing moves: a round takes {own:.0} us of isochrome's CPU time and {theirs:.0} us +- {spread:.0} (95 %) of the \
+         program's; with a round each second that is {:.3} % + {:.3} % of a CPU; {} rounds, {:.0} a second, of which {} moved something",
+        Bytes(bytes as u64),
+        own / 1e4,
+        theirs / 1e4,
+        rounds,
+        a_second,
         watch.tally().sweeps.saturating_sub(1),
-        watch.tally().drifted,
     );
     Ok(())
+}
+
+fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
+}
+
+fn deviation(numbers: &[f64]) -> f64 {
+    let mean = mean(numbers);
+    (numbers.iter().map(|n| (n - mean).powi(2)).sum::<f64>() / (numbers.len() as f64 - 1.0).max(1.0)).sqrt()
 }

@@ -15,6 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
+use crate::recolor::process::Pid;
 use crate::resident;
 use crate::runtime;
 
@@ -39,23 +40,14 @@ impl Owner {
     ///
     /// Fails with [`HostError::NoSuchProcess`].
     pub fn of(pid: u32) -> Result<Owner, HostError> {
-        let start_ticks = start_ticks(pid).ok_or(HostError::NoSuchProcess { pid })?;
+        let start_ticks = Pid(pid as i32).start_time().ok_or(HostError::NoSuchProcess { pid })?;
         Ok(Owner { pid, start_ticks, name: resident::command(pid)? })
     }
 
     /// Whether it still runs; one that has ended but was not waited for does not.
     pub fn is_alive(&self) -> bool {
-        start_ticks(self.pid) == Some(self.start_ticks)
+        Pid(self.pid as i32).start_time() == Some(self.start_ticks)
     }
-}
-
-/// Start of a process that runs.
-fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; behind it come the state and, as the 20th, the start time.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    fields.nth(18)?.parse().ok().filter(|_| !matches!(state, "Z" | "X" | "x"))
 }
 
 /// Who may use the colors of a grant.

@@ -10,6 +10,7 @@ use isochrome_model::units::Bytes;
 
 use crate::error::HostError;
 use crate::pagemap;
+use crate::recolor::process::regions_of;
 use crate::sys::memory::page_bytes;
 
 /// One mapping of a process with its resident pages.
@@ -25,18 +26,6 @@ pub struct Mapping {
     pub name: String,
     /// Its resident pages, by address.
     pub pages: Vec<ResidentPage>,
-}
-
-impl Mapping {
-    /// A line of /proc/PID/maps, without the pages.
-    fn parse(line: &str) -> Option<Mapping> {
-        let mut fields = line.splitn(6, ' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let permissions = fields.next()?.to_owned();
-        let name = fields.nth(3).unwrap_or_default().trim().to_owned();
-        let address = |text| u64::from_str_radix(text, 16).ok();
-        Some(Mapping { start: address(start)?, end: address(end)?, permissions, name, pages: Vec::new() })
-    }
 }
 
 /// The name of process `pid`.
@@ -62,19 +51,25 @@ pub fn mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
             hint: "the process may be ending; try again",
         },
     };
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| failed("maps", error))?;
+    // Names of files need not be UTF-8.
+    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(|error| failed("maps", error))?;
+    let maps = String::from_utf8_lossy(&maps);
     if maps.is_empty() {
         return Err(HostError::NoUserMemory { pid, command });
     }
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|error| failed("pagemap", error))?;
     let page = page_bytes() as u64;
+    let malformed = io::Error::from(io::ErrorKind::InvalidData);
+    let regions = regions_of(&maps).ok_or_else(|| failed("maps", malformed))?;
     let mut found = Vec::new();
     // The vsyscall page lies outside of user space and has no entry.
-    for mut mapping in maps.lines().filter_map(Mapping::parse).filter(|mapping| mapping.name != "[vsyscall]") {
-        pagemap::resident(&pagemap, mapping.start / page..mapping.end / page, &mut mapping.pages)
+    for region in regions.into_iter().filter(|region| region.name != "[vsyscall]") {
+        let mut pages = Vec::new();
+        pagemap::resident(&pagemap, region.start / page..region.end / page, &mut pages)
             .map_err(|error| failed("pagemap", error))?;
-        if !mapping.pages.is_empty() {
-            found.push(mapping);
+        if !pages.is_empty() {
+            let permissions = region.permissions();
+            found.push(Mapping { start: region.start, end: region.end, permissions, name: region.name, pages });
         }
     }
     let all = || found.iter().flat_map(|mapping| &mapping.pages);
@@ -113,16 +108,6 @@ pub fn color_map(pid: u32, palette: &Palette, shape: ColorShape) -> Result<Color
 mod tests {
     use super::*;
     use crate::sys::memory::Arena;
-
-    #[test]
-    fn lines_of_maps_are_read_with_names_that_hold_spaces() {
-        let line = "7f00deadb000-7f00deade000 r-xp 00001000 fe:00 1234                       /opt/a b/lib.so (deleted)";
-        let mapping = Mapping::parse(line).unwrap();
-        assert_eq!((mapping.start, mapping.end), (0x7f00_dead_b000, 0x7f00_dead_e000));
-        assert_eq!((mapping.permissions.as_str(), mapping.name.as_str()), ("r-xp", "/opt/a b/lib.so (deleted)"));
-        assert_eq!(Mapping::parse("1000-2000 rw-p 00000000 00:00 0").unwrap().name, "");
-        assert_eq!(Mapping::parse("nonsense"), None);
-    }
 
     #[test]
     fn pages_that_were_touched_are_resident_and_others_are_not() {

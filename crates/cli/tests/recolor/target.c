@@ -3,11 +3,12 @@
 
    target torture FILE   runs until SIGTERM
    target alone FILE     the same, but neither forks nor makes huge pages again
-   target seccomp|traced|uring FILE   is what must not be recolored; says "ready" and waits */
+   target seccomp|traced|uring|pinned|aio|device FILE   is what must not be recolored; says "ready" and waits */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/perf_event.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <pthread.h>
@@ -21,6 +22,7 @@
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -264,7 +266,7 @@ static void filter_calls(void) {
 int main(int argc, char **argv) {
     if (argc != 3)
         return 9;
-    int file = open(argv[2], O_RDWR | O_CREAT, 0644);
+    int file = open(argv[2], O_RDWR | O_CREAT | O_TRUNC, 0644);
     if (ftruncate(file, PAGE))
         return 9;
     counts = map(PAGE, MAP_SHARED, file);
@@ -276,9 +278,23 @@ int main(int argc, char **argv) {
         torture(!strcmp(argv[1], "torture"));
     if (!strcmp(argv[1], "seccomp"))
         filter_calls();
-    if (!strcmp(argv[1], "uring")) {
+    if (!strcmp(argv[1], "uring") || !strcmp(argv[1], "pinned")) {
         char parameters[120] = {0};
-        if (syscall(SYS_io_uring_setup, 4, parameters) < 0)
+        int ring = syscall(SYS_io_uring_setup, 4, parameters);
+        if (ring < 0)
+            return 8;
+        struct iovec buffer = {map(16 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 16 * PAGE};
+        if (!strcmp(argv[1], "pinned") && syscall(SYS_io_uring_register, ring, 0 /* IORING_REGISTER_BUFFERS */, &buffer, 1))
+            return 8;
+    }
+    unsigned long context = 0;
+    if (!strcmp(argv[1], "aio") && syscall(SYS_io_setup, 8, &context))
+        return 8;
+    if (!strcmp(argv[1], "device")) {
+        /* The kernel's own pages, which belong to no memory of the program: a ring of events. */
+        struct perf_event_attr attributes = {.type = PERF_TYPE_SOFTWARE, .size = sizeof attributes, .config = 9 /* dummy */};
+        int events = syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0);
+        if (events < 0 || mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, events, 0) == MAP_FAILED)
             return 8;
     }
     if (!strcmp(argv[1], "traced") && fork() == 0) {

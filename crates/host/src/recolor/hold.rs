@@ -4,6 +4,9 @@
 //! next instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked.
 //! What it was about to do is in the journal, a file written before the first change. Whoever dies, the process then waits;
 //! [`Hold::resume`] puts everything back, and is what a repair does.
+//!
+//! To map memory and to make helpers it is enough to hold one thread for an instant. Such memory is in the journal for as long as it
+//! is there.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,14 +14,18 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::Pid as RawPid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::RecolorError;
 use super::process::{Pid, status_of};
 use crate::runtime;
-use crate::sys::agent::{CAVE, WAIT};
+use crate::sys::agent::{self, CAVE, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
+use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::{self, Answer, Registers, Report, ThreadId};
 
 /// Signals 1 to 64.
@@ -33,12 +40,12 @@ pub struct Journal {
     cave: u64,
     /// What the cave held.
     covered: Vec<u64>,
-    /// Memory mapped for the work: first address, bytes.
+    /// Memory mapped for the work: first address, bytes. No bytes before it is about to be mapped and once it has been unmapped.
     pub area: (u64, u64),
     /// Mappings whose protection is changed for the work: first address, bytes, protection to put back.
     pub protections: Vec<(u64, u64, u64)>,
-    /// Userfaultfds that are the program's own.
-    userfaults: Vec<i32>,
+    /// Userfaultfds that are the program's own; `None` where it goes on and may open others.
+    userfaults: Option<Vec<i32>>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -48,14 +55,38 @@ struct Thread {
     blocked: u64,
 }
 
+/// Held while a process is recolored or repaired, so that it happens to one at a time: two would take the frames away that the other
+/// one gives back to be taken again.
+pub struct Turn(#[expect(dead_code, reason = "locked for as long as it is open")] File);
+
+impl Turn {
+    /// Waits for it.
+    pub fn wait() -> Result<Turn, RecolorError> {
+        let folder = runtime::folder();
+        let path = folder.join("recolor.lock");
+        let failed = |source| RecolorError::Journal { path: path.clone(), source };
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
+        Ok(Turn(file))
+    }
+}
+
 impl Journal {
     fn path(pid: Pid) -> PathBuf {
         runtime::folder().join(format!("recolor-{}.json", pid.0))
     }
 
+    /// Where the next journal is written, before it takes the place of the last.
+    fn beside(pid: Pid) -> PathBuf {
+        runtime::folder().join(format!("recolor-{}.new", pid.0))
+    }
+
     /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
     pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
         let path = Journal::path(pid);
+        // Of a tool that was killed as it wrote; there is none in most cases.
+        let _ = fs::remove_file(Journal::beside(pid));
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(RecolorError::Journal { path, source }),
@@ -63,14 +94,11 @@ impl Journal {
         };
         let journal: Journal = serde_json::from_str(&text)
             .map_err(|error| RecolorError::Journal { path: path.clone(), source: error.into() })?;
-        match pid.start_time() {
-            Ok(time) if time == journal.start_time => Ok(Some(journal)),
-            Ok(_) | Err(RecolorError::NoSuchProcess { .. }) => {
-                journal.remove()?;
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        if pid.start_time() == Some(journal.start_time) {
+            return Ok(Some(journal));
         }
+        journal.remove()?;
+        Ok(None)
     }
 
     /// Written as a whole or not at all. It has to outlive this program, not the machine, so it is not forced to a disk.
@@ -78,9 +106,7 @@ impl Journal {
         let path = Journal::path(Pid(self.pid));
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
         let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
-        let folder = runtime::folder();
-        fs::create_dir_all(&folder).map_err(failed)?;
-        let beside = folder.join(format!("recolor-{}.{}.new", self.pid, std::process::id()));
+        let beside = Journal::beside(Pid(self.pid));
         // Registers are nobody else's business.
         let mut options = File::options();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
@@ -97,9 +123,18 @@ impl Journal {
     }
 }
 
-/// A process all of whose threads are stopped and parked.
+/// Which threads are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// All: the process stands still.
+    All,
+    /// One, while the others go on.
+    One,
+}
+
+/// A process whose threads, or one of them, are stopped and parked.
 ///
-/// Dropped without [`resume`](Self::resume), it puts back what it can.
+/// Dropped without [`resume`](Self::resume) or [`leave`](Self::leave), it puts back what it can.
 pub struct Hold {
     pid: Pid,
     memory: File,
@@ -115,52 +150,108 @@ pub struct Hold {
     began: Instant,
 }
 
-/// Threads stopped so far; those still here are let go on.
+/// Threads stopped so far, with the registers they stopped with; those still here are let go on.
 struct Seized {
     pid: Pid,
-    threads: Vec<ThreadId>,
+    threads: Vec<(ThreadId, Registers)>,
 }
 
 impl Seized {
+    fn holds(&self, thread: ThreadId) -> bool {
+        self.threads.iter().any(|(held, _)| *held == thread)
+    }
+
+    /// Stops one thread: of those that wait for something, if there are any.
+    fn one(pid: Pid) -> Result<Seized, RecolorError> {
+        let mut threads = pid.threads()?;
+        threads.sort_by_key(|thread| pid.thread_state(*thread) != Some('S'));
+        let mut seized = Seized { pid, threads: Vec::new() };
+        for thread in threads {
+            match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(source) => return Err(seized.refused(thread, source)),
+                Ok(()) => {}
+            }
+            seized.gather(&[thread])?;
+            if seized.holds(thread) {
+                trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
+                return Ok(seized);
+            }
+        }
+        Err(RecolorError::Ended { pid: pid.0 })
+    }
+
     /// Stops every thread. No thread is made any more once all that are known have stopped.
     fn all(pid: Pid) -> Result<Seized, RecolorError> {
         let mut seized = Seized { pid, threads: Vec::new() };
         loop {
-            let new: Vec<ThreadId> =
-                pid.threads()?.into_iter().filter(|thread| !seized.threads.contains(thread)).collect();
+            let new: Vec<ThreadId> = pid.threads()?.into_iter().filter(|thread| !seized.holds(*thread)).collect();
             if new.is_empty() {
                 return if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) };
             }
             let mut asked = Vec::new();
             for thread in new {
+                let at_once = pid.waits_in(thread).is_some_and(trace::breaks_off);
                 match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
+                    // Looked at before the next is asked, so that the call breaks off for as short a time as can be.
+                    Ok(()) if at_once => {
+                        if let Err(error) = seized.gather(&[thread]) {
+                            seized.let_go(&asked);
+                            return Err(error);
+                        }
+                    }
                     Ok(()) => asked.push(thread),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                     // One that a traced thread made is traced already, and stops by itself.
                     Err(_) if seized.is_ours(thread) => asked.push(thread),
                     Err(source) => {
                         seized.let_go(&asked);
-                        return Err(match source.raw_os_error() {
-                            Some(libc::EPERM) => RecolorError::Denied { pid: pid.0 },
-                            _ => RecolorError::Trace { pid: pid.0, thread, action: "stop", source },
-                        });
+                        return Err(seized.refused(thread, source));
                     }
                 }
             }
-            for (i, thread) in asked.iter().enumerate() {
-                match trace::stopped(*thread) {
-                    Ok(true) => seized.threads.push(*thread),
-                    Ok(false) => {}
-                    Err(source) => {
-                        seized.let_go(&asked[i..]);
-                        return Err(match source.kind() {
-                            io::ErrorKind::TimedOut => RecolorError::NotStopping { pid: pid.0, thread: *thread },
-                            _ => RecolorError::Trace { pid: pid.0, thread: *thread, action: "stop", source },
-                        });
-                    }
+            seized.gather(&asked)?;
+        }
+    }
+
+    fn refused(&self, thread: ThreadId, source: io::Error) -> RecolorError {
+        match source.raw_os_error() {
+            Some(libc::EPERM) => RecolorError::Denied { pid: self.pid.0 },
+            _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
+        }
+    }
+
+    /// Waits until all that were asked to have stopped.
+    ///
+    /// A call that breaks off when it is stopped is made to begin again at once: should this program be killed now, the thread goes on with
+    /// what it is found with. The time between is what a kill has to hit for the program to see EINTR.
+    fn gather(&mut self, asked: &[ThreadId]) -> Result<(), RecolorError> {
+        for (i, thread) in asked.iter().enumerate() {
+            let stop = || -> io::Result<Option<Registers>> {
+                if !trace::stopped(*thread)? {
+                    return Ok(None);
+                }
+                let registers = trace::registers(*thread)?;
+                if let Some(again) = registers.repeated() {
+                    trace::set_registers(*thread, &again)?;
+                }
+                Ok(Some(registers))
+            };
+            match stop() {
+                Ok(Some(registers)) => self.threads.push((*thread, registers)),
+                Ok(None) => {}
+                Err(source) => {
+                    self.let_go(&asked[i..]);
+                    return Err(match source.kind() {
+                        io::ErrorKind::TimedOut => RecolorError::NotStopping { pid: self.pid.0, thread: *thread },
+                        io::ErrorKind::Unsupported => RecolorError::WordSize { pid: self.pid.0 },
+                        _ => failed(self.pid, *thread, "stop")(source),
+                    });
                 }
             }
         }
+        Ok(())
     }
 
     fn is_ours(&self, thread: ThreadId) -> bool {
@@ -180,9 +271,8 @@ impl Seized {
 
 impl Drop for Seized {
     fn drop(&mut self) {
-        for thread in &self.threads {
-            let resumed = trace::registers(*thread).and_then(|registers| put_back(self.pid, *thread, &registers, None));
-            if resumed.is_ok() {
+        for (thread, registers) in &self.threads {
+            if put_back(self.pid, *thread, registers, None).is_ok() {
                 let _ = trace::detach(*thread);
             }
         }
@@ -209,35 +299,30 @@ fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
 }
 
 impl Hold {
-    /// Stops and parks all threads of `pid`.
-    pub fn new(pid: Pid) -> Result<Hold, RecolorError> {
+    /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none.
+    pub fn new(pid: Pid, whom: Whom, area: (u64, u64)) -> Result<Hold, RecolorError> {
         let began = Instant::now();
-        let (memory, start_time) = (pid.memory()?, pid.start_time()?);
-        let userfaults = pid.userfaults()?;
-        let mut seized = Seized::all(pid)?;
+        let memory = pid.memory()?;
+        let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
+        let mut seized = match whom {
+            Whom::All => Seized::all(pid)?,
+            Whom::One => Seized::one(pid)?,
+        };
+        let userfaults = if whom == Whom::All { Some(pid.userfaults()?) } else { None };
         let mut threads = Vec::new();
-        for id in &seized.threads {
-            let failed = failed(pid, *id, "read the registers of");
-            let registers = trace::registers(*id).map_err(&failed)?;
-            let registers = outside_restartable_sequence(&memory, *id, registers);
-            threads.push(Thread { id: *id, registers, blocked: trace::blocked_signals(*id).map_err(failed)? });
+        for (id, registers) in &seized.threads {
+            let registers = outside_restartable_sequence(&memory, *id, *registers);
+            let blocked = trace::blocked_signals(*id).map_err(failed(pid, *id, "read the signals of"))?;
+            threads.push(Thread { id: *id, registers, blocked });
         }
         // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
         let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
-        let cave = cave_in(pid, &memory)?;
+        let cave = cave_in(pid, &memory, area)?;
         let mut covered = vec![0; CAVE.len()];
         memory.read_exact_at(&mut covered, cave).map_err(|source| RecolorError::Memory { pid: pid.0, source })?;
         let covered = words(&covered);
-        let journal = Journal {
-            pid: pid.0,
-            start_time,
-            threads,
-            cave,
-            covered,
-            area: (0, 0),
-            protections: Vec::new(),
-            userfaults,
-        };
+        let protections = Vec::new();
+        let journal = Journal { pid: pid.0, start_time, threads, cave, covered, area, protections, userfaults };
         journal.write()?;
         seized.threads.clear();
         let mut hold =
@@ -341,8 +426,15 @@ impl Hold {
         self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
     }
 
-    /// Makes a thread in the process that runs `code` with `argument` and the stack that ends at `stack`, and waits for its end.
-    pub fn run_helper(&mut self, code: u64, argument: u64, stack: u64) -> Result<(), RecolorError> {
+    /// Makes a thread in the process that runs `code` with `argument` and the stack that ends at `stack`. `apart`: where and how this
+    /// program runs, not the thread that made it, whose time and CPU are the program's.
+    pub fn start_helper(
+        &mut self,
+        code: u64,
+        argument: u64,
+        stack: u64,
+        apart: bool,
+    ) -> Result<ThreadId, RecolorError> {
         const SHARED: i32 = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
@@ -356,28 +448,32 @@ impl Hold {
             source: io::Error::from_raw_os_error(-answer.result as i32),
         })?;
         self.helpers.push(helper);
+        if apart {
+            // Where this is refused, it works as the program does.
+            let _ = Scheduling::current().and_then(|own| own.apply_to(helper));
+            let _ = sched_getaffinity(None).and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
+        }
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)?;
         trace::go_on(helper, 0).map_err(&failed)?;
-        self.wait_for(helper)
+        Ok(helper)
     }
 
     /// Waits for the end of a helper that runs.
-    fn wait_for(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
-        let failed = failed(self.pid, helper, "wait for");
-        loop {
-            match trace::report_of(helper).map_err(&failed)? {
-                Report::Gone => break,
-                Report::Signal(signal) => {
-                    self.held_back.push(signal);
-                    trace::go_on(helper, 0).map_err(&failed)?;
-                }
-                _ => trace::go_on(helper, 0).map_err(&failed)?,
-            }
-        }
+    pub fn wait_for(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
+        wait_for(self.pid, helper, &mut self.held_back)?;
         self.helpers.retain(|thread| *thread != helper);
         Ok(())
+    }
+
+    /// Lets the threads go on, while the memory mapped for the work stays and helpers work. Gives these, and how long the threads
+    /// stood still.
+    pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
+        let helpers = Helpers { pid: self.pid, threads: std::mem::take(&mut self.helpers) };
+        self.put_right()?;
+        self.let_go()?;
+        Ok((helpers, self.began.elapsed()))
     }
 
     /// Puts everything back and lets the process go on. Gives how long it stood still.
@@ -395,17 +491,27 @@ impl Hold {
             trace::to_plain_stop(helper, &mut self.held_back).map_err(&failed)?;
             self.end_helper(helper)?;
         }
-        for (address, bytes, protection) in std::mem::take(&mut self.journal.protections) {
-            self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
-        }
-        for descriptor in self.pid.userfaults()? {
-            if !self.journal.userfaults.contains(&descriptor) {
-                self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
-            }
-        }
-        let (area, bytes) = std::mem::take(&mut self.journal.area);
+        self.put_right()?;
+        let (area, bytes) = self.journal.area;
         if bytes > 0 {
             self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
+            // Before a thread goes on that may map something else there.
+            self.journal.area = (0, 0);
+            self.journal.write()?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what was opened and made writable.
+    fn put_right(&mut self) -> Result<(), RecolorError> {
+        for (address, bytes, protection) in self.journal.protections.clone() {
+            self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
+        }
+        self.journal.protections.clear();
+        if let Some(own) = self.journal.userfaults.clone() {
+            for descriptor in self.pid.userfaults()?.into_iter().filter(|descriptor| !own.contains(descriptor)) {
+                self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
+            }
         }
         Ok(())
     }
@@ -431,9 +537,14 @@ impl Hold {
             ))?;
         }
         self.fill_cave(&self.journal.covered)?;
-        self.journal.remove()?;
+        let threads = std::mem::take(&mut self.journal.threads);
+        if self.journal.area.1 > 0 {
+            self.journal.write()?;
+        } else {
+            self.journal.remove()?;
+        }
         self.resumed = true;
-        for thread in &self.journal.threads {
+        for thread in &threads {
             trace::detach(thread.id).map_err(failed(self.pid, thread.id, "let go"))?;
         }
         for signal in self.held_back.drain(..) {
@@ -442,6 +553,56 @@ impl Hold {
         }
         Ok(())
     }
+}
+
+/// Threads that work inside a process that goes on. Dropped, they are waited for.
+pub struct Helpers {
+    pid: Pid,
+    threads: Vec<ThreadId>,
+}
+
+impl Helpers {
+    /// Waits until all have ended.
+    pub fn wait(mut self) -> Result<(), RecolorError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), RecolorError> {
+        let mut held_back = Vec::new();
+        let threads = std::mem::take(&mut self.threads);
+        let outcome = threads.into_iter().try_for_each(|thread| wait_for(self.pid, thread, &mut held_back));
+        for signal in held_back {
+            let _ = launch::send(self.pid.0, signal);
+        }
+        outcome
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// Waits for the end of a helper that runs. `held_back` gathers signals that it was about to be given.
+fn wait_for(pid: Pid, helper: ThreadId, held_back: &mut Vec<i32>) -> Result<(), RecolorError> {
+    let failed = failed(pid, helper, "wait for");
+    loop {
+        match trace::report_of(helper).map_err(&failed)? {
+            Report::Gone => return Ok(()),
+            Report::Signal(signal) => {
+                held_back.push(signal);
+                trace::go_on(helper, 0).map_err(&failed)?;
+            }
+            _ => trace::go_on(helper, 0).map_err(&failed)?,
+        }
+    }
+}
+
+/// Whether the memory mapped for the work is still there: a program that has begun another one in its place has lost it.
+pub fn is_there(pid: Pid, area: (u64, u64)) -> Result<bool, RecolorError> {
+    let mut found = vec![0; agent::code().len()];
+    Ok(area.1 > 0 && pid.memory()?.read_exact_at(&mut found, area.0).is_ok() && found == agent::code())
 }
 
 impl Drop for Hold {
@@ -464,13 +625,15 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of eight bytes"))).collect()
 }
 
-/// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping.
-fn cave_in(pid: Pid, memory: &File) -> Result<u64, RecolorError> {
+/// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping of the
+/// program's own. `area`: memory mapped for the work.
+fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorError> {
     let mut regions: Vec<_> = super::process::regions_of(&pid.text("maps")?)
         .ok_or(RecolorError::NoCave { pid: pid.0 })?
         .into_iter()
         .filter(|region| region.protection.execute && region.protection.read && region.name != "[vsyscall]")
         .filter(|region| region.fixed.is_none() || region.name == "[vdso]")
+        .filter(|region| region.end <= area.0 || area.0 + area.1 <= region.start)
         .collect();
     regions.sort_by_key(|region| region.name != "[vdso]");
     // A word more than needed: the last instruction before the zeros may end in some.
@@ -502,42 +665,32 @@ fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Regi
 
 /// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
 pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
+    let _turn = Turn::wait()?;
     let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
     let mut seized = Seized::all(pid)?;
     let cave = journal.cave..journal.cave + CAVE.len() as u64;
-    // A helper that is at work finishes it by itself and ends; only then is the memory it works on looked at.
+    let area = journal.area.0..journal.area.0 + journal.area.1;
     let known: Vec<ThreadId> = journal.threads.iter().map(|thread| thread.id).collect();
-    let mut idle = Vec::new();
-    for helper in seized.threads.extract_if(.., |thread| !known.contains(thread)) {
-        let failed = failed(pid, helper, "wait for");
-        let at = trace::registers(helper).map_err(&failed)?.instruction();
-        if cave.contains(&at) {
-            idle.push(helper);
-        } else if (journal.area.0..journal.area.0 + journal.area.1).contains(&at) {
-            trace::go_on(helper, 0).map_err(&failed)?;
-            while trace::report_of(helper).map_err(&failed)? != Report::Gone {
-                trace::go_on(helper, 0).map_err(&failed)?;
-            }
-        } else {
-            // A thread of the program's own, made while the first were being parked or let go.
-            trace::detach(helper).map_err(failed)?;
-        }
+    let at = |(_, registers): &(ThreadId, Registers)| registers.instruction();
+    // A helper that is at work finishes it by itself and ends; only then is the memory it works on looked at.
+    let mut held_back = Vec::new();
+    for (helper, _) in seized.threads.extract_if(.., |thread| area.contains(&at(thread))) {
+        trace::go_on(helper, 0).map_err(failed(pid, helper, "wait for"))?;
+        wait_for(pid, helper, &mut held_back)?;
     }
-    let mut parked = Vec::new();
-    for thread in &seized.threads {
-        let at = trace::registers(*thread).map_err(failed(pid, *thread, "read the registers of"))?.instruction();
-        if cave.contains(&at) {
-            parked.push(*thread);
-        }
-    }
-    let all_parked = parked.len() == seized.threads.len();
+    let (parked, idle): (Vec<ThreadId>, Vec<ThreadId>) = seized
+        .threads
+        .iter()
+        .filter(|thread| cave.contains(&at(thread)))
+        .map(|(thread, _)| *thread)
+        .partition(|thread| known.contains(thread));
     let memory = pid.memory()?;
     let began = Instant::now();
     if parked.is_empty() {
         // Killed before the first thread was parked, or after the last was let go.
         let mut found = vec![0; CAVE.len()];
         let readable = memory.read_exact_at(&mut found, journal.cave).is_ok();
-        if let (true, Some(thread)) = (readable && found == CAVE, seized.threads.first()) {
+        if let (true, Some((thread, _))) = (readable && found == CAVE, seized.threads.first()) {
             for (i, word) in journal.covered.iter().enumerate() {
                 trace::poke(*thread, journal.cave + 8 * i as u64, *word).map_err(failed(
                     pid,
@@ -546,21 +699,18 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
                 ))?;
             }
         }
+        drop(seized);
+        if is_there(pid, journal.area)? {
+            Hold::new(pid, Whom::One, journal.area)?.resume()?;
+        }
         journal.remove()?;
         return Ok(true);
     }
-    if !all_parked {
-        // Some were not parked yet, so nothing was mapped, or some not any more, so everything had been put back.
-        journal.area = (0, 0);
-        journal.protections.clear();
-    }
-    // The others go on as they are.
-    let running: Vec<ThreadId> = seized.threads.extract_if(.., |thread| !parked.contains(thread)).collect();
-    drop(Seized { pid, threads: running });
+    // The others go on as they are: they were not parked yet, or not any more.
+    seized.threads.retain(|(thread, _)| !parked.contains(thread) && !idle.contains(thread));
+    drop(seized);
     journal.threads.retain(|thread| parked.contains(&thread.id));
-    seized.threads.clear();
-    let mut hold =
-        Hold { pid, memory, journal, leader: 0, helpers: Vec::new(), held_back: Vec::new(), resumed: false, began };
+    let mut hold = Hold { pid, memory, journal, leader: 0, helpers: Vec::new(), held_back, resumed: false, began };
     for helper in idle {
         hold.end_helper(helper)?;
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
@@ -24,7 +25,7 @@ use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::userfault;
 
 pub use hold::repair;
-use hold::{Hold, Journal};
+use hold::{Hold, Journal, Turn, Whom, is_there};
 use process::{PageMap, Pid, Protection, Region};
 
 /// Why a process was not recolored.
@@ -210,7 +211,9 @@ pub enum RecolorError {
         pid: i32,
     },
     /// Frame numbers are hidden.
-    #[error("/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root")]
+    #[error(
+        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root; pages of another process are not told apart by time yet, as `palette` tells its own"
+    )]
     FramesHidden,
     /// No colors.
     #[error("no colors were given\n  hint: --colors 0-3")]
@@ -242,9 +245,9 @@ pub struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// The color of `frame` if it is one of those allowed.
-    fn allowed(&self, frame: FrameNumber) -> Option<Color> {
-        (self.color_of)(frame).filter(|color| self.colors.contains(color))
+    /// Which of the allowed colors `frame` has, if any.
+    fn allowed(&self, frame: FrameNumber) -> Option<usize> {
+        (self.color_of)(frame).and_then(|color| self.colors.iter().position(|allowed| *allowed == color))
     }
 }
 
@@ -285,7 +288,7 @@ pub struct Report {
     pub pid: i32,
     /// Mappings with resident pages, in the order of their addresses.
     pub regions: Vec<RegionReport>,
-    /// How long the process stood still; nothing where it was only looked at.
+    /// For how long a thread of the process stood still; nothing where it was only looked at.
     pub pause_ns: Option<u64>,
     /// Its threads.
     pub threads: usize,
@@ -324,8 +327,6 @@ struct Stray {
     region: usize,
     page: u64,
     entry: PageEntry,
-    /// The color it is to have.
-    color: Color,
 }
 
 /// What a look at every resident page shows.
@@ -336,6 +337,8 @@ struct Look {
     strays: Vec<Stray>,
     /// The pages that have an allowed color, ascending.
     in_place: Vec<u64>,
+    /// Of each mapping that has strays, its pages of each of the allowed colors.
+    held: BTreeMap<usize, Vec<usize>>,
 }
 
 /// Looks at every resident page. `keep`: pages that must stay.
@@ -346,9 +349,9 @@ fn look(
     zero: Option<FrameNumber>,
     keep: &dyn Fn(u64) -> bool,
 ) -> Result<Look, RecolorError> {
-    let page_bytes = page_bytes() as u64;
-    let (mut reports, mut strays, mut in_place) = (Vec::new(), Vec::new(), Vec::new());
-    for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.resident.0 > 0) {
+    let mut look = Look { reports: Vec::new(), strays: Vec::new(), in_place: Vec::new(), held: BTreeMap::new() };
+    // The vsyscall page lies outside of user space and has no entry.
+    for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.name != "[vsyscall]") {
         let mut report = RegionReport {
             start: region.start,
             end: region.end,
@@ -359,42 +362,40 @@ fn look(
             left: 0,
             why: None,
         };
-        // Of the allowed colors, how many pages of the mapping have each: the next page gets the rarest, so that neighbors differ.
-        let mut held: Vec<(usize, Color)> = wanted.colors.iter().map(|color| (0, *color)).collect();
-        for (page, entry) in
-            (region.start..).step_by(page_bytes as usize).zip(map.entries(region.start, region.pages())?)
-        {
+        let mut held = vec![0; wanted.colors.len()];
+        for (page, entry) in map.resident(region)? {
             let Some(frame) = entry.frame().filter(|frame| Some(*frame) != zero) else { continue };
             report.resident += 1;
             if let Some(color) = wanted.allowed(frame) {
                 report.right += 1;
-                in_place.push(page);
-                held.iter_mut().filter(|(_, c)| *c == color).for_each(|(count, _)| *count += 1);
+                look.in_place.push(page);
+                held[color] += 1;
             } else if let Some(why) = region.fixed.or(keep(page).then_some("holds what isochrome works with")) {
                 report.left += 1;
                 report.why = Some(why.to_owned());
             } else {
-                let Some(rarest) = held.iter_mut().min_by_key(|(count, _)| *count) else { continue };
-                rarest.0 += 1;
                 report.moved += 1;
-                strays.push(Stray { region: number, page, entry, color: rarest.1 });
+                look.strays.push(Stray { region: number, page, entry });
             }
         }
+        if report.moved > 0 {
+            look.held.insert(number, held);
+        }
         if report.resident > 0 {
-            reports.push(report);
+            look.reports.push(report);
         }
     }
-    Ok(Look { reports, strays, in_place })
+    Ok(look)
 }
 
 /// What [`recolor`] would do to `pid`, which goes on undisturbed.
 pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
-    inspect_pages(pid, wanted).map(|(report, _)| report)
+    inspect_pages(pid, &pid.regions()?, wanted).map(|(report, _)| report)
 }
 
-/// The same, and the pages it is about.
-fn inspect_pages(pid: Pid, wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
-    let look = look(&pid.regions()?, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+/// The same of the mappings given, and the pages it is about.
+fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
+    let look = look(regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
     let regions = look.reports.clone();
     Ok((Report { pid: pid.0, regions, pause_ns: None, threads: pid.threads()?.len(), touched: Bytes(0) }, look))
 }
@@ -409,6 +410,21 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
+/// More memory than this is touched, and given back, while the process runs: it takes longer than to stop a thread twice more.
+const AHEAD: Bytes = Bytes(4 << 20);
+
+/// Most helpers that touch memory at a time.
+const HELPERS: u64 = 4;
+
+/// Bytes of the table of a helper that touches memory or gives it back, and of its stack.
+const SMALL_TABLE: u64 = 16 << 10;
+
+/// Most entries of such a table.
+const PORTIONS: u64 = 448;
+
+/// Memory that it touches at a time: meanwhile the program can neither map memory nor unmap it, nor can the helper be stopped.
+const PORTION: u64 = 1 << 20;
+
 /// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
 ///
 /// Where it fails the process is as it was, unless the error says otherwise.
@@ -416,37 +432,74 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
     }
-    pid.check(limits.force)?;
-    if Journal::left_for(pid)?.is_some() {
-        return Err(RecolorError::Unrepaired { pid: pid.0 });
-    }
+    let regions = pid.check(limits.force)?;
     // Hidden frame numbers are found out before the process is stopped.
-    let before = inspect(pid, wanted)?;
+    let (before, look) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
     }
-    let mut hold = Hold::new(pid)?;
-    let worked = Work::new(&mut hold, wanted, limits).and_then(Work::carry_out);
+    let _turn = Turn::wait()?;
+    if Journal::left_for(pid)?.is_some() {
+        return Err(RecolorError::Unrepaired { pid: pid.0 });
+    }
+    let mut room = Room::new(pid, &regions, look.strays.len(), limits)?;
+    let mut pool = Pool { slots: Vec::new(), end: room.place.pool };
+    let mut pause = Duration::ZERO;
+    loop {
+        let ahead = pool.lacking(&look, wanted).bytes(wanted).min(room.place.end - pool.end);
+        if ahead <= AHEAD.0 {
+            break;
+        }
+        let start = pool.end;
+        let mut hold = Hold::new(pid, Whom::One, if room.left { room.area() } else { (0, 0) })?;
+        if !room.left {
+            room.map(&mut hold)?;
+        }
+        room.touch_ahead(&mut hold, start, ahead)?;
+        let (helpers, stop) = hold.leave()?;
+        pause += stop;
+        // From here on dropping the room unmaps it.
+        room.left = true;
+        helpers.wait()?;
+        pool.end += ahead;
+        pool.find(pid, wanted, start)?;
+        if !is_there(pid, room.area())? {
+            return Err(RecolorError::Ended { pid: pid.0 });
+        }
+    }
+    let mut hold = Hold::new(pid, Whom::All, if room.left { room.area() } else { (0, 0) })?;
     let threads = hold.threads();
-    let pause = hold.resume();
-    let (regions, touched) = worked?;
-    Ok(Report { pid: pid.0, regions, pause_ns: Some(pause?.as_nanos() as u64), threads, touched })
+    let outcome = Work::new(&mut hold, wanted, limits, regions, &room).and_then(|mut work| {
+        if !room.left && !work.look.strays.is_empty() {
+            room.map(work.hold)?;
+        }
+        work.carry_out(&mut pool)?;
+        Ok(work.reports)
+    });
+    let touched = Bytes(pool.end - room.place.pool);
+    if outcome.is_ok() && touched.0 > AHEAD.0 {
+        room.give_back(&mut hold)?;
+        let (helpers, stop) = hold.leave()?;
+        pause += stop;
+        room.left = true;
+        helpers.wait()?;
+        pause += room.unmap()?;
+    } else {
+        room.left = false;
+        pause += hold.resume()?;
+    }
+    Ok(Report { pid: pid.0, regions: outcome?, pause_ns: Some(pause.as_nanos() as u64), threads, touched })
 }
 
-/// A recoloring under way.
-struct Work<'a> {
-    hold: &'a mut Hold,
-    wanted: &'a Wanted<'a>,
-    limits: Limits,
-    regions: Vec<Region>,
-    reports: Vec<RegionReport>,
-    strays: Vec<Stray>,
-    /// Address of every part of the memory mapped for the work.
+/// The memory mapped for the work inside the process.
+struct Room {
+    pid: Pid,
     place: Place,
+    /// Whether it is there while the process goes on.
+    left: bool,
 }
 
-/// The parts of the memory mapped for the work, one behind the other: code, table and stack, a page to save another one in,
-/// scratch pages, pool.
+/// Its parts, one behind the other: code, table and stack, a page to save another one in, scratch pages, pool.
 #[derive(Clone, Copy)]
 struct Place {
     code: u64,
@@ -458,25 +511,19 @@ struct Place {
     end: u64,
 }
 
-impl<'a> Work<'a> {
-    /// Looks at the pages of the process, now that it stands still.
-    fn new(hold: &'a mut Hold, wanted: &'a Wanted, limits: &Limits) -> Result<Work<'a>, RecolorError> {
-        let (pid, cave) = (hold.pid(), hold.cave_page());
-        let regions = pid.regions()?;
-        // Only now can no other process begin to share the memory.
-        pid.check_alone()?;
-        let Look { reports, strays, .. } =
-            look(&regions, &pid.page_map()?, wanted, zero_frame(), &|page| page == cave)?;
+impl Room {
+    /// Finds a place for it: in a gap between mappings that is large enough and far from what grows.
+    fn new(pid: Pid, regions: &[Region], strays: usize, limits: &Limits) -> Result<Room, RecolorError> {
         let page = page_bytes() as u64;
-        let table = (size_of::<Table>() + strays.len() * size_of::<Entry>()) as u64;
+        // More pages may have come by the time the process stands still.
+        let entries = strays + strays / 4 + 1024;
+        let table = (size_of::<Table>() + entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
-        let table_bytes = (table + 64).next_multiple_of(page);
+        let table_bytes = (table + 64).max(HELPERS * SMALL_TABLE).next_multiple_of(page);
         let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
-        let limits = Limits { memory: Bytes(limits.memory.0.min(room)), ..*limits };
-        let pool_bytes = limits.memory.0 / page * page;
+        let pool_bytes = limits.memory.0.min(room) / page * page;
         let bytes = page + table_bytes + page + RUN as u64 * page + pool_bytes;
-        // Nobody else can map anything there now, so a repair may unmap it, whatever had been mapped when the tool was killed.
-        let code = gap(&regions, bytes).ok_or(RecolorError::Refused {
+        let code = gap(regions, bytes).ok_or(RecolorError::Refused {
             pid: pid.0,
             action: "find a gap between its mappings",
             source: io::Error::from_raw_os_error(libc::ENOMEM),
@@ -490,16 +537,268 @@ impl<'a> Work<'a> {
             pool: code + 2 * page + table_bytes + RUN as u64 * page,
             end: code + bytes,
         };
-        Ok(Work { hold, wanted, limits, regions, reports, strays, place })
+        Ok(Room { pid, place, left: false })
     }
 
-    /// Gives every stray page its frame; what became of the pages, and the memory touched for it.
-    fn carry_out(mut self) -> Result<(Vec<RegionReport>, Bytes), RecolorError> {
-        if self.strays.is_empty() {
-            return Ok((self.reports, Bytes(0)));
+    /// First address, bytes.
+    fn area(&self) -> (u64, u64) {
+        (self.place.code, self.place.end - self.place.code)
+    }
+
+    /// Most pages that the table has room for.
+    fn entries(&self) -> usize {
+        (self.place.stack - self.place.table - 64) as usize / size_of::<Entry>()
+            - size_of::<Table>().div_ceil(size_of::<Entry>())
+    }
+
+    /// Maps it: nothing in it is touched yet, nor locked.
+    fn map(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let page = page_bytes() as u64;
+        let Place { code, table, end, .. } = self.place;
+        hold.journal.area = self.area();
+        hold.journal.write()?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // Without access at first: where the program locks all that it maps, touching is not for the kernel to do.
+        let executable = libc::PROT_READ | libc::PROT_EXEC;
+        for (start, bytes, protection) in [(table, end - table, libc::PROT_NONE), (code, page, executable)] {
+            let arguments = [start, bytes, protection as u64, flags as u64, u64::MAX, 0];
+            let mapped = hold.call(libc::SYS_mmap, arguments)?;
+            // A kernel that does not know the flag (before Linux 4.17) takes the address as a wish.
+            let elsewhere = mapped.as_ref().is_ok_and(|address| *address != start);
+            if let (true, Ok(address)) = (elsewhere, &mapped) {
+                hold.must("unmap memory", libc::SYS_munmap, [*address, bytes, 0, 0, 0, 0])?;
+            }
+            if elsewhere || mapped.is_err() {
+                // What is there is the program's own.
+                hold.journal.area = if start == code { (table, end - table) } else { (0, 0) };
+                let source = mapped.err().unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
+                return Err(RecolorError::Refused { pid: self.pid.0, action: "map memory", source });
+            }
         }
-        self.map()?;
-        let (slots, touched) = self.fill_pool()?;
+        let rest = [table, end - table, 0, 0, 0, 0];
+        hold.must("unlock memory", libc::SYS_munlock, rest)?;
+        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        hold.must("make memory writable", libc::SYS_mprotect, [table, end - table, writable, 0, 0, 0])?;
+        // Kernels without huge pages refuse, and need no such advice.
+        hold.call(libc::SYS_madvise, [table, end - table, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
+        // No child of the program is to hold the frames.
+        hold.must(
+            "keep memory from children",
+            libc::SYS_madvise,
+            [code, end - code, libc::MADV_DONTFORK as u64, 0, 0, 0],
+        )?;
+        hold.write(agent::code(), code)
+    }
+
+    /// Has helpers touch `bytes` of the pool from `start` on.
+    fn touch_ahead(&self, hold: &mut Hold, start: u64, bytes: u64) -> Result<(), RecolorError> {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(cpus));
+        let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
+        for helper in 0..helpers {
+            let at = start + helper * share;
+            self.advise(hold, helper, at, share.min(start + bytes - at), libc::MADV_POPULATE_WRITE)?;
+        }
+        Ok(())
+    }
+
+    /// Has a helper give back what was touched.
+    fn give_back(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let Place { scratch, end, .. } = self.place;
+        self.advise(hold, 0, scratch, end - scratch, libc::MADV_DONTNEED)
+    }
+
+    /// Has the helper of this number give the kernel advice.
+    fn advise(
+        &self,
+        hold: &mut Hold,
+        number: u64,
+        start: u64,
+        bytes: u64,
+        advice: libc::c_int,
+    ) -> Result<(), RecolorError> {
+        let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
+        let table = self.place.table + number * SMALL_TABLE;
+        let count = bytes.div_ceil(portion);
+        let header = Table { entries: table + size_of::<Table>() as u64, count, ..self.header() };
+        let mut text = agent::bytes_of(&header).to_vec();
+        for at in (start..start + bytes).step_by(portion as usize) {
+            let slot = portion.min(start + bytes - at);
+            let entry = Entry { page: at, slot, way: Way::Advise as u32, run: advice as u32, status: 0 };
+            text.extend_from_slice(agent::bytes_of(&entry));
+        }
+        hold.write(&text, table)?;
+        hold.start_helper(self.place.code, table, table + SMALL_TABLE, true).map(drop)
+    }
+
+    /// A table without entries and without a userfaultfd.
+    fn header(&self) -> Table {
+        Table {
+            userfault: -1,
+            entries: self.place.table + size_of::<Table>() as u64,
+            count: 0,
+            scratch: self.place.scratch,
+            page_bytes: page_bytes() as u64,
+            advice: libc::MADV_DONTNEED as u64,
+            done: 0,
+            request: [0; 6],
+            saved: self.place.saved,
+        }
+    }
+
+    /// Unmaps it while the process goes on; how long one of its threads stood still for it.
+    fn unmap(&mut self) -> Result<Duration, RecolorError> {
+        self.left = false;
+        if !is_there(self.pid, self.area())? {
+            return Err(RecolorError::Ended { pid: self.pid.0 });
+        }
+        Hold::new(self.pid, Whom::One, self.area())?.resume()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.left {
+            // Where this fails the journal stays for a repair.
+            let _ = self.unmap();
+        }
+    }
+}
+
+/// Memory touched to find frames.
+struct Pool {
+    /// Pages of allowed colors, ascending: address, and which of the colors.
+    slots: Vec<(u64, usize)>,
+    /// Behind the last page touched.
+    end: u64,
+}
+
+/// Frames that are still to be found.
+struct Lacking {
+    /// In all.
+    frames: usize,
+    /// Of the scarcest color: how many, which of those allowed, and how many of it are needed.
+    scarce: (usize, usize, usize),
+}
+
+impl Lacking {
+    /// Memory to be touched for them: each page has one of all the colors.
+    fn bytes(&self, wanted: &Wanted) -> u64 {
+        let colors = u64::from(wanted.color_count.max(1));
+        let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce.0 as u64 * colors);
+        if pages == 0 { 0 } else { (pages + pages / 32 + colors) * page_bytes() as u64 }
+    }
+}
+
+impl Pool {
+    /// What is missing for the strays, and for three quarters of an even share of the colors: the last frames of the scarcest color
+    /// would cost as much memory as all the others together.
+    fn lacking(&self, look: &Look, wanted: &Wanted) -> Lacking {
+        let count = wanted.colors.len();
+        let mut found = vec![0; count];
+        self.slots.iter().for_each(|(_, color)| found[*color] += 1);
+        let mut held = vec![0; count];
+        look.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
+        let share = (held.iter().sum::<usize>() + look.strays.len()) / count;
+        let scarce = (0..count)
+            .map(|color| {
+                let needed = share.saturating_sub(held[color]).min(look.strays.len());
+                ((needed * 3).div_ceil(4).saturating_sub(found[color]), color, needed)
+            })
+            .max()
+            .unwrap_or_default();
+        Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
+    }
+
+    /// Looks for frames from `start` on.
+    fn find(&mut self, pid: Pid, wanted: &Wanted, start: u64) -> Result<(), RecolorError> {
+        for (address, entry) in pid.page_map()?.resident_between(start, self.end)? {
+            if let Some(color) = entry.frame().and_then(|frame| wanted.allowed(frame)) {
+                self.slots.push((address, color));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address of a page of the pool for every stray.
+    ///
+    /// A page gets the color that its mapping has least of, so that neighbors differ; but a neighbor of the slot before is taken where that
+    /// color is not much ahead, as neighbors are moved together.
+    fn choose(&self, look: &mut Look) -> Vec<u64> {
+        let page = page_bytes() as u64;
+        let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);
+        let mut free: Vec<Vec<usize>> = vec![Vec::new(); count];
+        // The first found is the first used.
+        self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
+        let mut taken = vec![false; self.slots.len()];
+        let mut chosen = Vec::with_capacity(look.strays.len());
+        let mut next = usize::MAX;
+        for stray in &look.strays {
+            let Some(held) = look.held.get_mut(&stray.region) else { break };
+            let most = held.iter().min().map_or(0, |least| least + least / 8);
+            let neighbor = next < self.slots.len()
+                && !taken[next]
+                && self.slots[next - 1].0 + page == self.slots[next].0
+                && held[self.slots[next].1] <= most;
+            let at = if neighbor {
+                Some(next)
+            } else {
+                free.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
+                (0..count)
+                    .filter(|color| !free[*color].is_empty())
+                    .min_by_key(|color| held[*color])
+                    .and_then(|c| free[c].pop())
+            };
+            let Some(at) = at else { break };
+            taken[at] = true;
+            held[self.slots[at].1] += 1;
+            chosen.push(self.slots[at].0);
+            next = at + 1;
+        }
+        chosen
+    }
+}
+
+/// A recoloring under way.
+struct Work<'a> {
+    hold: &'a mut Hold,
+    wanted: &'a Wanted<'a>,
+    limits: Limits,
+    regions: Vec<Region>,
+    reports: Vec<RegionReport>,
+    look: Look,
+    room: &'a Room,
+}
+
+impl<'a> Work<'a> {
+    /// Looks at the pages of the process, now that it stands still. `regions`: its mappings a while ago.
+    fn new(
+        hold: &'a mut Hold,
+        wanted: &'a Wanted,
+        limits: &Limits,
+        regions: Vec<Region>,
+        room: &'a Room,
+    ) -> Result<Work<'a>, RecolorError> {
+        let (pid, cave) = (hold.pid(), hold.cave_page());
+        let regions = pid.regions_now(regions, room.area())?;
+        // Only now can no other process begin to share the memory.
+        pid.check_alone()?;
+        let mut look = look(&regions, &pid.page_map()?, wanted, zero_frame(), &|page| page == cave)?;
+        let mut reports = std::mem::take(&mut look.reports);
+        // Those that the table has no room for.
+        for stray in look.strays.drain(room.entries().min(look.strays.len())..) {
+            leave(&mut reports, &regions[stray.region], "came while frames were sought");
+        }
+        Ok(Work { hold, wanted, limits: *limits, regions, reports, look, room })
+    }
+
+    /// Gives every stray page its frame.
+    fn carry_out(&mut self, pool: &mut Pool) -> Result<(), RecolorError> {
+        if self.look.strays.is_empty() {
+            return Ok(());
+        }
+        self.fill(pool)?;
+        let slots = pool.choose(&mut self.look);
         let userfault = self.open_userfault()?;
         let table = self.table(slots, userfault)?;
         self.open_protections(&table)?;
@@ -515,95 +814,32 @@ impl<'a> Work<'a> {
             busy.iter().zip(again).for_each(|(at, entry)| done[*at] = entry);
         }
         self.account(&done);
-        Ok((self.reports, touched))
+        Ok(())
     }
 
-    /// Maps the memory for the work: nothing in it is touched yet, nor locked.
-    fn map(&mut self) -> Result<(), RecolorError> {
-        let page = page_bytes() as u64;
-        let Place { code, table, end, .. } = self.place;
-        self.hold.journal.area = (code, end - code);
-        self.hold.journal.write()?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
-        // Without access at first: where the program locks all that it maps, touching is not for the kernel to do.
-        let executable = libc::PROT_READ | libc::PROT_EXEC;
-        for (start, bytes, protection) in [(table, end - table, libc::PROT_NONE), (code, page, executable)] {
-            let arguments = [start, bytes, protection as u64, flags as u64, u64::MAX, 0];
-            let mapped = self.hold.call(libc::SYS_mmap, arguments)?;
-            // A kernel that does not know the flag (before Linux 4.17) takes the address as a wish.
-            let elsewhere = mapped.as_ref().is_ok_and(|address| *address != start);
-            if let (true, Ok(address)) = (elsewhere, &mapped) {
-                self.hold.must("unmap memory", libc::SYS_munmap, [*address, bytes, 0, 0, 0, 0])?;
-            }
-            if elsewhere || mapped.is_err() {
-                // What is there is the program's own.
-                self.hold.journal.area = if start == code { (table, end - table) } else { (0, 0) };
-                let source = mapped.err().unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
-                return Err(RecolorError::Refused { pid: self.hold.pid().0, action: "map memory", source });
-            }
-        }
-        let rest = [table, end - table, 0, 0, 0, 0];
-        self.hold.must("unlock memory", libc::SYS_munlock, rest)?;
-        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        self.hold.must("make memory writable", libc::SYS_mprotect, [table, end - table, writable, 0, 0, 0])?;
-        // Kernels without huge pages refuse, and need no such advice.
-        self.hold.call(libc::SYS_madvise, [table, end - table, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
-        self.hold.write(agent::code(), code)
-    }
-
-    /// Touches memory until there are enough frames, and gives the address of one for every stray page.
-    ///
-    /// A page gets the color chosen for it, or, when three quarters of each color's pages have theirs, any that is left: the last
-    /// frames of the scarcest color would cost as much memory as all the others together.
-    fn fill_pool(&mut self) -> Result<(Vec<u64>, Bytes), RecolorError> {
-        let page = page_bytes() as u64;
-        let mut demand: BTreeMap<Color, usize> = BTreeMap::new();
-        for stray in &self.strays {
-            *demand.entry(stray.color).or_default() += 1;
-        }
-        let map = self.hold.pid().page_map()?;
-        let mut found: BTreeMap<Color, Vec<u64>> = BTreeMap::new();
-        let mut end = self.place.pool;
+    /// Touches memory until there are enough frames.
+    fn fill(&mut self, pool: &mut Pool) -> Result<(), RecolorError> {
         loop {
-            let of = |color: &Color| found.get(color).map_or(0, Vec::len);
-            let lacking =
-                |(color, wanted): (&Color, &usize)| ((wanted * 3).div_ceil(4).saturating_sub(of(color)), *color);
-            let (scarce, color) = demand.iter().map(lacking).max().unwrap_or_default();
-            let missing = self.strays.len().saturating_sub(found.values().map(Vec::len).sum());
-            if scarce == 0 && missing == 0 {
-                break;
+            let lacking = pool.lacking(&self.look, self.wanted);
+            let needed = lacking.bytes(self.wanted);
+            if needed == 0 {
+                return Ok(());
             }
-            // Each page touched has one of all the colors.
-            let colors = u64::from(self.wanted.color_count.max(1));
-            let estimate = (missing as u64 * colors / self.wanted.colors.len() as u64).max(scarce as u64 * colors);
-            let bytes = ((estimate + estimate / 32 + colors) * page).min(self.place.end - end);
+            let bytes = needed.min(self.room.place.end - pool.end);
             if bytes == 0 {
+                let (_, color, wanted) = lacking.scarce;
                 return Err(RecolorError::TooFewFrames {
-                    color: color.0,
-                    wanted: demand[&color],
-                    found: of(&color),
-                    limit: self.limits.memory,
+                    color: self.wanted.colors[color].0,
+                    wanted,
+                    found: pool.slots.iter().filter(|(_, found)| *found == color).count(),
+                    limit: Bytes(self.room.place.end - self.room.place.pool),
                 });
             }
-            self.populate(end, bytes)?;
-            for (address, entry) in (end..).step_by(page as usize).zip(map.entries(end, (bytes / page) as usize)?) {
-                if let Some(color) = entry.frame().and_then(|frame| self.wanted.allowed(frame)) {
-                    found.entry(color).or_default().push(address);
-                }
-            }
-            end += bytes;
+            let start = pool.end;
+            self.populate(start, bytes)?;
+            pool.end += bytes;
+            pool.find(self.hold.pid(), self.wanted, start)?;
         }
-        // The first found is the first used, so that neighbors of the pool are moved together.
-        found.values_mut().for_each(|slots| slots.reverse());
-        let mut slots = Vec::with_capacity(self.strays.len());
-        for stray in &self.strays {
-            let slot = match found.get_mut(&stray.color).and_then(Vec::pop) {
-                None => found.values_mut().max_by_key(|slots| slots.len()).and_then(Vec::pop),
-                slot => slot,
-            };
-            slots.extend(slot);
-        }
-        Ok((slots, Bytes(end - self.place.pool)))
     }
 
     /// Has every page from `start` on touched.
@@ -625,13 +861,17 @@ impl<'a> Work<'a> {
     ///
     /// `.1`: whether the kernel itself, when it comes upon a page under way, would get an error instead of waiting.
     fn open_userfault(&mut self) -> Result<Option<(u64, bool)>, RecolorError> {
+        // For a test of what kernels without UFFDIO_MOVE do.
+        if std::env::var_os("ISOCHROME_WITHOUT_MOVE").is_some() {
+            return Ok(None);
+        }
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
         for (mode, for_user_mode) in [(0, false), (userfault::USER_MODE_ONLY as u64, true)] {
             let flags = flags | mode;
             let Ok(descriptor) = self.hold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])? else { continue };
             let request = [userfault::API, 0, 0];
             let features = self.ioctl(descriptor, u64::from(userfault::UFFDIO_API), request)?.map(|answer| answer[1]);
-            let scratch = (self.place.scratch, self.place.pool);
+            let scratch = (self.room.place.scratch, self.room.place.pool);
             if features.is_ok_and(|features| features & userfault::FEATURE_MOVE != 0)
                 && self.register(descriptor, scratch)?
             {
@@ -649,7 +889,7 @@ impl<'a> Work<'a> {
         request: u64,
         words: [u64; N],
     ) -> Result<io::Result<[u64; N]>, RecolorError> {
-        let address = self.place.table;
+        let address = self.room.place.table;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.hold.write(&bytes, address)?;
         let outcome = self.hold.call(libc::SYS_ioctl, [descriptor, request, address, 0, 0, 0])?;
@@ -667,7 +907,7 @@ impl<'a> Work<'a> {
         let restartable = self.hold.restartable_pages();
         let mut movable: BTreeMap<usize, bool> = BTreeMap::new();
         let mut table: Vec<Entry> = Vec::with_capacity(slots.len());
-        let strays = std::mem::take(&mut self.strays);
+        let strays = std::mem::take(&mut self.look.strays);
         for (stray, slot) in strays.iter().zip(slots) {
             let region = &self.regions[stray.region];
             let anonymous = !region.of_file && !region.locked;
@@ -689,8 +929,8 @@ impl<'a> Work<'a> {
             };
             table.push(Entry { page: stray.page, slot, way: way as u32, run: 1, status: 0 });
         }
-        self.strays = strays;
-        let regions: Vec<usize> = self.strays.iter().map(|stray| stray.region).collect();
+        self.look.strays = strays;
+        let regions: Vec<usize> = self.look.strays.iter().map(|stray| stray.region).collect();
         join_runs(&mut table, &regions);
         Ok(table)
     }
@@ -704,6 +944,7 @@ impl<'a> Work<'a> {
     /// Makes mappings writable in which the helper has to write.
     fn open_protections(&mut self, table: &[Entry]) -> Result<(), RecolorError> {
         let touched: std::collections::BTreeSet<usize> = self
+            .look
             .strays
             .iter()
             .zip(table)
@@ -728,25 +969,20 @@ impl<'a> Work<'a> {
 
     /// Has the helper work off the table; the table as it is afterwards.
     fn run(&mut self, table: &[Entry], userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
-        let place = self.place;
-        let entries = place.table + size_of::<Table>() as u64;
+        let place = self.room.place;
         let header = Table {
             userfault: userfault.map_or(-1, |(descriptor, _)| descriptor as i64),
-            entries,
             count: table.len() as u64,
-            scratch: place.scratch,
-            page_bytes: page_bytes() as u64,
             advice: self.dropping_advice()?,
-            done: 0,
-            request: [0; 6],
-            saved: place.saved,
+            ..self.room.header()
         };
         let mut bytes = agent::bytes_of(&header).to_vec();
         table.iter().for_each(|entry| bytes.extend_from_slice(agent::bytes_of(entry)));
         self.hold.write(&bytes, place.table)?;
         // Pages that are worked with must not be missing when they are needed most.
         self.populate(place.saved, page_bytes() as u64)?;
-        self.hold.run_helper(place.code, place.table, place.stack)?;
+        let helper = self.hold.start_helper(place.code, place.table, place.stack, false)?;
+        self.hold.wait_for(helper)?;
         self.hold.read(&mut bytes, place.table)?;
         Ok(bytes[size_of::<Table>()..].chunks_exact(size_of::<Entry>()).map(agent::record_from).collect())
     }
@@ -755,7 +991,7 @@ impl<'a> Work<'a> {
     fn dropping_advice(&mut self) -> Result<u64, RecolorError> {
         /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
         const DROP_LOCKED: u64 = 24;
-        let trial = [self.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
+        let trial = [self.room.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
         Ok(match self.hold.call(libc::SYS_madvise, trial)? {
             Ok(_) => DROP_LOCKED,
             Err(_) => libc::MADV_DONTNEED as u64,
@@ -764,14 +1000,19 @@ impl<'a> Work<'a> {
 
     /// Corrects the reports by what really became of the pages.
     fn account(&mut self, done: &[Entry]) {
-        for (stray, entry) in self.strays.iter().zip(done).filter(|(_, entry)| entry.status != DONE) {
-            let start = self.regions[stray.region].start;
-            let Some(report) = self.reports.iter_mut().find(|report| report.start == start) else { continue };
-            report.moved -= 1;
-            report.left += 1;
-            report.why = Some(io::Error::from_raw_os_error(-entry.status as i32).to_string());
+        for (stray, entry) in self.look.strays.iter().zip(done).filter(|(_, entry)| entry.status != DONE) {
+            let why = io::Error::from_raw_os_error(-entry.status as i32).to_string();
+            leave(&mut self.reports, &self.regions[stray.region], &why);
         }
     }
+}
+
+/// Counts a page that was to move as left, and says why.
+fn leave(reports: &mut [RegionReport], region: &Region, why: &str) {
+    let Some(report) = reports.iter_mut().find(|report| report.start == region.start) else { return };
+    report.moved -= 1;
+    report.left += 1;
+    report.why = Some(why.to_owned());
 }
 
 /// Makes runs of neighbors of one mapping that are to be moved. `regions`: the mapping of each entry.
@@ -819,6 +1060,28 @@ mod tests {
         for (at, run) in heads {
             assert_eq!(table[at].run, run, "at {at}");
         }
+    }
+
+    #[test]
+    fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
+        let page = page_bytes() as u64;
+        // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
+        let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
+        let pool = Pool { slots: found.collect(), end: 400 * page };
+        let stray = |n| Stray { region: 0, page: n * page, entry: PageEntry::default() };
+        let mut look = Look {
+            reports: Vec::new(),
+            strays: (0..64).map(stray).collect(),
+            in_place: Vec::new(),
+            held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
+        };
+        let chosen = pool.choose(&mut look);
+        let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
+        assert_eq!((chosen.len(), distinct.len()), (64, 64));
+        let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();
+        assert!(runs <= 24, "{runs} runs where at best there are 16");
+        // 65 pages in four colors.
+        assert!(look.held[&0].iter().all(|pages| (14..=18).contains(pages)), "{:?}", look.held);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Region {
     pub name: String,
     /// Whether a file is behind it.
     pub of_file: bool,
+    /// Whether what is written to it is seen by others who map it.
+    pub shared: bool,
     /// Resident bytes.
     pub resident: Bytes,
     /// Whether the pages are locked.
@@ -57,13 +59,22 @@ impl Protection {
 }
 
 impl Region {
-    /// Its pages.
-    pub fn pages(&self) -> usize {
-        ((self.end - self.start) / page_bytes() as u64) as usize
+    /// `rwx` and `p`rivate or `s`hared, as /proc/PID/maps writes it.
+    pub fn permissions(&self) -> String {
+        let Protection { read, write, execute } = self.protection;
+        let letters = [(read, 'r', '-'), (write, 'w', '-'), (execute, 'x', '-'), (self.shared, 's', 'p')];
+        letters.into_iter().map(|(set, yes, no)| if set { yes } else { no }).collect()
+    }
+
+    /// Whether the other is the same mapping, as far as /proc/PID/maps tells.
+    fn is(&self, other: &Region) -> bool {
+        let told = |region: &Region| (region.start, region.end, region.protection, region.shared, region.of_file);
+        told(self) == told(other) && self.name == other.name
     }
 }
 
-/// Mappings by the text of /proc/PID/smaps.
+/// Mappings by the text of /proc/PID/smaps, or of /proc/PID/maps, which does not tell what is resident or locked, nor of every mapping
+/// what keeps it in place.
 pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
     let mut regions: Vec<Region> = Vec::new();
     for line in smaps.lines() {
@@ -77,7 +88,10 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
                 "VmFlags" => {
                     for flag in words {
                         region.locked |= flag == "lo";
-                        region.fixed = region.fixed.or(fixed_by(flag));
+                        region.fixed = match fixed_by(flag) {
+                            Some(DEVICE) if region.fixed == Some(SHARED) => Some(DEVICE),
+                            found => region.fixed.or(found),
+                        };
                     }
                 }
                 _ => {}
@@ -95,6 +109,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             "/[aio]" | "/[aio] (deleted)" => Some("is a ring of asynchronous I/O"),
             _ => None,
         };
+        let shared = protection.get(3) == Some(&b's');
         regions.push(Region {
             start: u64::from_str_radix(start, 16).ok()?,
             end: u64::from_str_radix(end, 16).ok()?,
@@ -105,9 +120,10 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             },
             name,
             of_file: inode != "0",
+            shared,
             resident: Bytes(0),
             locked: false,
-            fixed: fixed.or((protection.get(3) == Some(&b's')).then_some("is shared memory")),
+            fixed: fixed.or(shared.then_some(SHARED)),
         });
     }
     Some(regions)
@@ -116,7 +132,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
 /// Why pages under this flag must stay. [Linux, Documentation/filesystems/proc.rst, VmFlags]
 fn fixed_by(flag: &str) -> Option<&'static str> {
     match flag {
-        "sh" => Some("is shared memory"),
+        "sh" => Some(SHARED),
         "pf" | "io" | "mm" => Some(DEVICE),
         "ht" => Some("is made of huge pages of hugetlbfs"),
         "um" | "uw" | "ui" => Some("is served by the program's own userfaultfd"),
@@ -124,6 +140,9 @@ fn fixed_by(flag: &str) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// Memory that others map as well.
+const SHARED: &str = "is shared memory";
 
 /// Memory of a device.
 pub const DEVICE: &str = "is memory of a device";
@@ -169,28 +188,51 @@ impl Pid {
         regions_of(&text).ok_or(RecolorError::Malformed { path: self.path("smaps") })
     }
 
+    /// Its mappings, where `known` are those it had a while ago: only where others have come is the kernel made to look at all pages, as
+    /// telling which are resident takes milliseconds. What lies in `ours`, an address and the bytes behind it, is left out.
+    pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, RecolorError> {
+        let malformed = || RecolorError::Malformed { path: self.path("maps") };
+        let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
+        let mut now = regions_of(&self.text("maps")?).ok_or_else(malformed)?;
+        now.retain(theirs);
+        if now.len() == known.len() && now.iter().zip(&known).all(|(now, known)| now.is(known)) {
+            return Ok(known);
+        }
+        let mut regions = self.regions()?;
+        regions.retain(theirs);
+        Ok(regions)
+    }
+
     /// Its threads, those that have ended but are still listed left out.
     pub fn threads(self) -> Result<Vec<i32>, RecolorError> {
         let listed = fs::read_dir(self.path("task")).map_err(self.failed("task"))?;
         let mut threads = Vec::new();
         for entry in listed.flatten() {
             let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            if self.thread_state(thread).is_some_and(|state| !matches!(state, 'Z' | 'X')) {
+            if self.thread_state(thread).is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x')) {
                 threads.push(thread);
             }
         }
         Ok(threads)
     }
 
-    fn thread_state(self, thread: i32) -> Option<char> {
+    /// The state of a thread: R runs, S waits.
+    pub fn thread_state(self, thread: i32) -> Option<char> {
         let stat = fs::read(self.path(&format!("task/{thread}/stat"))).ok()?;
         let stat = String::from_utf8_lossy(&stat).into_owned();
         stat.rsplit_once(')')?.1.trim_start().chars().next()
     }
 
-    /// When it started, in ticks since boot: with the number, what tells a process from a later one.
-    pub fn start_time(self) -> Result<u64, RecolorError> {
-        self.stat(22)
+    /// The system call that a thread waits in; `None` where it does not, or the kernel does not say.
+    pub fn waits_in(self, thread: i32) -> Option<i64> {
+        let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// When it started, in ticks since boot: with the number, what tells a process from a later one. `None` where it has ended, also
+    /// when nobody has waited for it yet.
+    pub fn start_time(self) -> Option<u64> {
+        self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
     }
 
     /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
@@ -230,8 +272,9 @@ impl Pid {
             .filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
     }
 
-    /// Refuses what must not be touched, before it is touched. `force`: allows what is a risk for the process's I/O only.
-    pub fn check(self, force: bool) -> Result<(), RecolorError> {
+    /// Refuses what must not be touched, before it is touched; the mappings of what may be. `force`: allows what is a risk for the
+    /// process's I/O only.
+    pub fn check(self, force: bool) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
         let number = |key: &str| {
@@ -265,7 +308,7 @@ impl Pid {
         }
         self.check_alone()?;
         if force {
-            return Ok(());
+            return self.regions();
         }
         let pinned = number("VmPin");
         if pinned > 0 {
@@ -274,16 +317,17 @@ impl Pid {
         if self.descriptors("anon_inode:[io_uring]")?.next().is_some() {
             return Err(RecolorError::Ring { pid, ring: "an io_uring" });
         }
-        for region in self.regions()? {
+        let regions = self.regions()?;
+        for region in &regions {
             match region.fixed {
                 Some("is a ring of asynchronous I/O") => {
                     return Err(RecolorError::Ring { pid, ring: "asynchronous I/O" });
                 }
-                Some(DEVICE) => return Err(RecolorError::Device { pid, name: region.name }),
+                Some(DEVICE) => return Err(RecolorError::Device { pid, name: region.name.clone() }),
                 _ => {}
             }
         }
-        Ok(())
+        Ok(regions)
     }
 
     /// Memory that it may take before its group of processes reaches a limit, where there is one: at the limit the kernel would end a
@@ -340,16 +384,25 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// Entries of the `pages` pages from `address` on.
+    /// The resident pages of a mapping, with their addresses, ascending.
     ///
     /// Fails where the kernel hides frame numbers.
-    pub fn entries(&self, address: u64, pages: usize) -> Result<Vec<PageEntry>, RecolorError> {
-        let first = address / page_bytes() as u64;
-        let entries = pagemap::entries(&self.file, first, pages).map_err(self.pid.failed("pagemap"))?;
-        if entries.iter().any(|entry| entry.is_resident() && entry.frame().is_none()) {
+    pub fn resident(&self, region: &Region) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
+        self.resident_between(region.start, region.end)
+    }
+
+    /// The resident pages between two addresses, ascending.
+    pub fn resident_between(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
+        let page = page_bytes() as u64;
+        let mut found = Vec::new();
+        pagemap::each_resident(&self.file, start / page..end / page, |number, entry| {
+            found.push((number * page, entry));
+        })
+        .map_err(self.pid.failed("pagemap"))?;
+        if found.iter().any(|(_, entry)| entry.frame().is_none()) {
             return Err(RecolorError::FramesHidden);
         }
-        Ok(entries)
+        Ok(found)
     }
 }
 
@@ -377,20 +430,32 @@ VmFlags: rd wr mr mw me ac sd
 Rss:                   4 kB
 ProtectionKey:         0
 VmFlags: rd wr mr mw me ac sd um
+7f2b40000000-7f2b40001000 rw-s 00000000 00:10 9                          /dev/a device
+Rss:                   4 kB
+VmFlags: rd wr sh mr mw me ms pf io dc de dd
+7f2b41000000-7f2b41001000 r--p 00000000 00:00 0                          [vvar]
+Rss:                   4 kB
+VmFlags: rd mr pf io de dd
 ";
 
     #[test]
     fn mappings_are_read_with_what_keeps_them_in_place() {
         let regions = regions_of(SMAPS).unwrap();
-        assert_eq!(regions.len(), 5);
+        assert_eq!(regions.len(), 7);
         let heap = &regions[0];
-        assert_eq!((heap.start, heap.pages(), heap.resident), (0x55f4_c3a0_0000, 33, Bytes(100 << 10)));
+        assert_eq!((heap.start, heap.end, heap.resident), (0x55f4_c3a0_0000, 0x55f4_c3a2_1000, Bytes(100 << 10)));
         assert!(heap.locked && !heap.of_file && heap.fixed.is_none() && heap.protection.bits() == 3);
         assert_eq!(regions[1].name, "/usr/lib/a library.so (deleted)");
+        assert_eq!(
+            regions.iter().map(Region::permissions).collect::<Vec<_>>(),
+            ["rw-p", "r-xp", "rw-s", "rw-p", "rw-p", "rw-s", "r--p"]
+        );
         assert!(regions[1].of_file && regions[1].fixed.is_none() && regions[1].protection.bits() == 5);
         assert_eq!(regions[2].fixed, Some("is shared memory"));
         assert_eq!(regions[3].fixed, Some("has a protection key"));
         assert_eq!(regions[4].fixed, Some("is served by the program's own userfaultfd"));
+        assert_eq!(regions[5].fixed, Some(DEVICE));
+        assert_eq!(regions[6].fixed, Some("is the kernel's"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::process::Pid;
+use super::process::{Pid, Region};
 use super::{Limits, RecolorError, Wanted, inspect_pages, recolor};
 
 /// What was done so far.
@@ -42,6 +42,8 @@ struct Seen {
     stubborn: HashSet<u64>,
     /// Its pages that had an allowed color, ascending.
     in_place: Vec<u64>,
+    /// Its mappings.
+    regions: Vec<Region>,
 }
 
 impl Watch {
@@ -72,8 +74,9 @@ impl Watch {
     }
 
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
-        let (mut report, mut look) = inspect_pages(pid, wanted)?;
         let seen = self.seen.entry(pid.0).or_default();
+        seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
+        let (mut report, mut look) = inspect_pages(pid, &seen.regions, wanted)?;
         let lost: HashSet<u64> =
             look.strays.iter().map(|stray| stray.page).filter(|page| !seen.stubborn.contains(page)).collect();
         if !lost.is_empty() {
@@ -85,7 +88,8 @@ impl Watch {
             let drifted = lost.iter().filter(|page| seen.in_place.binary_search(page).is_ok()).count();
             self.tally.drifted += drifted as u64;
             self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
-            (report, look) = inspect_pages(pid, wanted)?;
+            seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
+            (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
             // Pages that came meanwhile are looked after in the next round.
             seen.stubborn = look.strays.iter().map(|stray| stray.page).filter(|page| lost.contains(page)).collect();
         }

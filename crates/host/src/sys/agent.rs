@@ -20,6 +20,8 @@ pub enum Way {
     Copy = 1,
     /// Any other page: save it, drop it, give the new frame back, write to the page, and bring back what was saved.
     Replace = 2,
+    /// No page, but advice to the kernel: `run`, about the memory from `page` on, `slot` bytes. Its result is the status.
+    Advise = 3,
 }
 
 /// One page.
@@ -32,7 +34,7 @@ pub struct Entry {
     pub slot: u64,
     /// How.
     pub way: u32,
-    /// At the first entry of a run of neighbors to be moved: how many; 1 with the other ways.
+    /// At the first entry of a run of neighbors to be moved: how many; the advice, or 1 with the other ways.
     pub run: u32,
     /// 0 before, [`DONE`] after, or an error number, negative, where the page was left as it was.
     pub status: i64,
@@ -156,7 +158,16 @@ std::arch::global_asm!(
     "jz 20f",
     "cmp eax, 1",
     "je 3f",
+    "cmp eax, 3",
+    "jne 6f",
+    "mov rdi, [r12]",
+    "mov rsi, [r12 + 8]",
+    "mov edx, [r12 + 20]",
+    "mov eax, 28", // madvise
+    "syscall",
+    "jmp 5f",
     // Save and drop.
+    "6:",
     "mov rdi, [rbx + 104]",
     "mov rsi, [r12]",
     "call 80f",
@@ -398,6 +409,14 @@ std::arch::global_asm!(
     "cbz w9, 20f",
     "cmp w9, 1",
     "b.eq 3f",
+    "cmp w9, 3",
+    "b.ne 6f",
+    "ldp x0, x1, [x20]",
+    "ldr w2, [x20, 20]",
+    "mov x8, 233", // madvise
+    "svc 0",
+    "b 5f",
+    "6:",
     "ldr x0, [x19, 104]",
     "ldr x1, [x20]",
     "bl 80f",

@@ -10,6 +10,7 @@ pub mod launch;
 pub mod memory;
 pub mod moving;
 pub mod perf;
+pub mod scan;
 pub mod scheduling;
 pub mod shared;
 pub mod trace;

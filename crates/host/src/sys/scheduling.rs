@@ -53,7 +53,7 @@ impl Scheduling {
         self.apply_to(0)
     }
 
-    /// Gives it to `thread`; 0 is the calling one.
+    /// Gives it to `thread`, which may be another program's; 0 is the calling one.
     pub fn apply_to(&self, thread: i32) -> io::Result<()> {
         let mut attributes = libc::sched_attr { size: ATTRIBUTE_BYTES, ..self.0 };
         // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly

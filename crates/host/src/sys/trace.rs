@@ -123,32 +123,10 @@ impl Registers {
     /// A time limit of such a call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
-        const NOT_RESTARTED: [libc::c_long; 20] = [
-            libc::SYS_epoll_wait,
-            libc::SYS_epoll_pwait,
-            libc::SYS_epoll_pwait2,
-            libc::SYS_semop,
-            libc::SYS_semtimedop,
-            libc::SYS_rt_sigtimedwait,
-            libc::SYS_io_getevents,
-            libc::SYS_read,
-            libc::SYS_readv,
-            libc::SYS_write,
-            libc::SYS_writev,
-            libc::SYS_recvfrom,
-            libc::SYS_recvmsg,
-            libc::SYS_recvmmsg,
-            libc::SYS_sendto,
-            libc::SYS_sendmsg,
-            libc::SYS_sendmmsg,
-            libc::SYS_accept,
-            libc::SYS_accept4,
-            libc::SYS_connect,
-        ];
         /// Bytes of the `syscall` instruction.
         const SYSCALL_BYTES: u64 = 2;
         let call = self.0[place::CALL];
-        (self.result() == -i64::from(libc::EINTR) && NOT_RESTARTED.contains(&(call as libc::c_long))).then(|| {
+        (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| {
             let mut again = self.at(self.instruction() - SYSCALL_BYTES);
             again.0[place::NUMBER] = call;
             again
@@ -174,6 +152,41 @@ impl Registers {
     }
 }
 
+/// Whether this system call may end with EINTR when its thread is stopped: the kernel does not restart it itself. \[signal(7),
+/// "Interruption of system calls by stop signals"\]
+#[cfg(target_arch = "x86_64")]
+pub fn breaks_off(call: libc::c_long) -> bool {
+    matches!(
+        call,
+        libc::SYS_epoll_wait
+            | libc::SYS_epoll_pwait
+            | libc::SYS_epoll_pwait2
+            | libc::SYS_semop
+            | libc::SYS_semtimedop
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_io_getevents
+            | libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_recvfrom
+            | libc::SYS_recvmsg
+            | libc::SYS_recvmmsg
+            | libc::SYS_sendto
+            | libc::SYS_sendmsg
+            | libc::SYS_sendmmsg
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_connect
+    )
+}
+
+/// Not known on this architecture: see [`Registers::repeated`].
+#[cfg(target_arch = "aarch64")]
+pub fn breaks_off(_call: libc::c_long) -> bool {
+    false
+}
+
 fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) -> io::Result<libc::c_long> {
     // SAFETY: every caller below passes, for `request`, numbers or the address of a live structure of the size that ptrace(2)
     // defines for it; what happens to the traced thread is no business of this process's memory.
@@ -183,12 +196,23 @@ fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) 
     }
 }
 
+const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
+
 /// Begins to trace `thread`, which goes on running. Threads that it makes are traced as well, and stopped.
 ///
 /// The kernel ends the tracing, and lets all threads go on, when this process ends.
 pub fn seize(thread: ThreadId) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
-    ptrace(libc::PTRACE_SEIZE as _, thread, 0, options as usize).map(drop)
+    ptrace(libc::PTRACE_SEIZE as _, thread, 0, OPTIONS as usize).map(drop)
+}
+
+/// As [`seize`], but threads that it makes are not traced before [`trace_clones`] says so.
+pub fn seize_alone(thread: ThreadId) -> io::Result<()> {
+    ptrace(libc::PTRACE_SEIZE as _, thread, 0, 0).map(drop)
+}
+
+/// Has threads traced that a stopped thread makes from now on.
+pub fn trace_clones(thread: ThreadId) -> io::Result<()> {
+    ptrace(libc::PTRACE_SETOPTIONS as _, thread, 0, OPTIONS as usize).map(drop)
 }
 
 /// Asks a seized thread to stop.
