@@ -74,6 +74,19 @@ struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// Where palette and grants of this experiment are kept
+    #[arg(skip)]
+    runtime: PathBuf,
+}
+
+impl Options {
+    /// The command, with a runtime folder of its own: of what was measured earlier and kept nothing is used, since colors of frames that were
+    /// free meanwhile need not have lasted.
+    fn isochrome(&self) -> Command {
+        let mut command = Command::new(&self.isochrome);
+        command.env("ISOCHROME_RUNTIME_DIR", &self.runtime);
+        command
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +114,7 @@ struct Block {
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    match run(Options::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("pair: {error:#}");
@@ -110,7 +123,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<ExitCode> {
+fn run(mut options: Options) -> Result<ExitCode> {
+    let home = Folder::new("home")?;
+    options.runtime.clone_from(&home.0);
+    let options = &options;
     ensure!(options.jobs >= 10, "too few jobs in a block for a median of flood and control\n  hint: --jobs 40");
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let mut rng = fastrand::Rng::with_seed(seed);
@@ -173,7 +189,7 @@ fn color_count(options: &Options) -> Result<Option<u64>> {
         Some(path) => fs::read_to_string(path).with_context(|| format!("{}", path.display()))?,
         None => {
             eprintln!("measuring the colors of {} of memory", options.memory);
-            let mut command = Command::new(&options.isochrome);
+            let mut command = options.isochrome();
             command.args([
                 "palette",
                 "--save",
@@ -199,10 +215,17 @@ fn color_count(options: &Options) -> Result<Option<u64>> {
 /// A folder that is removed when it is dropped.
 struct Folder(PathBuf);
 
+impl Folder {
+    fn new(name: &str) -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("isochrome-pair-{}-{name}", std::process::id()));
+        fs::create_dir(&path).with_context(|| format!("{}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+/// A folder with the pipes of both conditions.
 fn folder(options: &Options, run: u32) -> Result<Folder> {
-    let path = std::env::temp_dir().join(format!("isochrome-pair-{}-{run}", std::process::id()));
-    fs::create_dir(&path).with_context(|| format!("{}", path.display()))?;
-    let folder = Folder(path);
+    let folder = Folder::new(&run.to_string())?;
     for condition in CONDITIONS {
         for way in ["to", "from"] {
             let fifo = fifo(&folder.0, condition, way);
@@ -254,7 +277,7 @@ impl Pair {
             let report = list.map(|_| folder.join(format!("{name}.json")));
             let mut command = match (list, &report) {
                 (Some(list), Some(report)) => {
-                    let mut command = Command::new(&options.isochrome);
+                    let mut command = options.isochrome();
                     command.args(["exec", "--colors", list, "--cpu", &cpu, "--fifo", PRIORITY, "--memory", "1G"]);
                     command.args(["--ready", "line:ready", "-o"]).arg(report);
                     if let Some(palette) = &options.palette {
@@ -292,7 +315,7 @@ impl Pair {
         let begin = Instant::now();
         for (pid, list) in self.pids.iter().zip(lists) {
             loop {
-                let mut command = Command::new(&options.isochrome);
+                let mut command = options.isochrome();
                 command.args(["recolor", pid, "--dry-run", "--json", "--colors", list]);
                 if let Some(palette) = &options.palette {
                     command.arg("--palette").arg(palette);

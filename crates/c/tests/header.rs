@@ -133,10 +133,10 @@ fn recolored_by_itself() -> Result<Completion, Failed> {
     }
     let mut moved = start("4-6", &command);
     let mut line = String::new();
-    BufReader::new(moved.stdout.as_mut().expect("a pipe")).read_line(&mut line)?;
+    BufReader::new(moved.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
     assert!(line.starts_with("sum "), "{line} {:?}", moved.wait_with_output());
     // Its buffer: other memory it may have touched since.
-    let mappings = resident::mappings(moved.id())?;
+    let mappings = resident::mappings(moved.id()).expect("it waits for the end of its input");
     let buffer = mappings.iter().find(|mapping| mapping.name.is_empty() && mapping.pages.len() >= 256).expect("1 MiB");
     let there = buffer.pages.iter().filter(|page| page.frame.is_some_and(|frame| (4..7).contains(&(frame.0 % 16))));
     let there = there.count();
