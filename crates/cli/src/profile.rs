@@ -1,5 +1,7 @@
 //! `isochrome profile`: how long every task of a set executes alone, against its share of the cache.
 
+mod modeled;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -41,8 +43,8 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     resolve(&mut programs, &options.tasks)?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     eprintln!("seed {seed}");
-    let mut profile = match &options.from_trace {
-        Some(_) => anyhow::bail!("--from-trace"),
+    let mut profile = match &options.modeled.from_trace {
+        Some(_) => modeled::run(options, &options.modeled, programs, &text)?,
         None => measured(options, programs, &text, seed)?,
     };
     if profile.complete {
@@ -240,7 +242,7 @@ fn refill_time(
     let mut station = Station::new(&place)?;
     let target = station.target(&place)?;
     let collection = {
-        let _settings = station.pin();
+        let _settings = station.settle();
         station.collect(&place, target, None)?
     };
     let pool = crate::probe::pool_of(collection);
