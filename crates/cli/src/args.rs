@@ -96,6 +96,11 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
                       isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
+    /// Run the programs of a plan, and hold every job against its bound
+    #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
+                      isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
+                      Needs root: real-time priorities, events of the scheduler, colors of frames.")]
+    Run(RunPlanOptions),
     /// Move the pages of a program that runs onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
@@ -116,7 +121,7 @@ pub enum Verb {
     Job(JobOptions),
     /// Make a report to read from evidence
     #[command(
-        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report - < evidence.json > r.html"
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
     )]
     Report(ReportOptions),
     /// Write the manual pages
@@ -402,7 +407,7 @@ pub struct DemoOptions {
 /// Options of `report`.
 #[derive(Debug, Args)]
 pub struct ReportOptions {
-    /// Evidence file; `-` for standard input
+    /// Evidence file, or the folder it is in; `-` for standard input
     pub evidence: PathBuf,
     /// Write the report here instead of to standard output
     #[arg(short, long, value_name = "FILE")]
@@ -560,6 +565,65 @@ pub struct AnalyzeOptions {
     /// Draw here what every core runs after a common release
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunPlanOptions {
+    /// A plan with programs, as `isochrome plan` makes it of a profile; `-` for standard input
+    #[arg(value_name = "PLAN")]
+    pub plan: PathBuf,
+    /// Folder for the evidence, the report and every job
+    #[arg(short, long, value_name = "DIR", default_value = "run")]
+    pub output: PathBuf,
+    /// For how long, from the first release; with --compare, of each kind
+    #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "hyperperiods")]
+    pub duration: Ns,
+    /// For so many times the least common multiple of all periods instead
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub hyperperiods: Option<u64>,
+    /// Also run the set without partitions, in blocks that alternate in random order, and state the difference
+    #[arg(long, value_enum, value_name = "WITH")]
+    pub compare: Option<CompareWith>,
+    /// What to do when a job is beyond its bound, its deadline or its budget
+    #[arg(long, value_enum, default_value_t = ViolationAction::Trace)]
+    pub on_violation: ViolationAction,
+    /// Go on with the others when a program fails
+    #[arg(long)]
+    pub keep_going: bool,
+    /// Leave other programs on the CPUs of the tasks
+    #[arg(long)]
+    pub share_cpus: bool,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
+    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Seed of the order of blocks [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a run is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompareWith {
+    /// The same set without partitions
+    None,
+}
+
+/// What to do when a job is beyond a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ViolationAction {
+    /// Keep what its CPU did around it
+    Trace,
+    /// Also send SIGUSR1 to its program, which ends one that is not prepared
+    Signal,
+    /// Also end the run
+    Stop,
 }
 
 /// Options of `trace`.

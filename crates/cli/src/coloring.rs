@@ -1,6 +1,7 @@
 //! From `--colors` and `--palette` to frames: the one place that knows where the color of a frame comes from, and whose it is.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
@@ -17,8 +18,9 @@ use crate::files;
 use crate::station::Station;
 
 /// Colors asked for, by a palette that holds here and now.
+#[derive(Clone)]
 pub struct Coloring {
-    palette: Palette,
+    palette: Arc<Palette>,
     /// The level whose colors these are.
     cache: CacheLevel,
     /// CPUs that the program runs on.
@@ -63,7 +65,12 @@ impl Coloring {
         let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
         let limits = Limits { memory, force: chosen.force };
-        Ok(Coloring { palette, cache, cpus, sharing, asked, colors, limits })
+        Ok(Coloring { palette: Arc::new(palette), cache, cpus, sharing, asked, colors, limits })
+    }
+
+    /// The same for another program, which gets `colors` and runs on `cpus`.
+    pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
+        Coloring { cpus, asked: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
     }
 
     /// Enters the colors in the ledger as those of `owner`, in place of `before` where another process had them for it.

@@ -39,6 +39,7 @@ pub fn of(
         palette,
         experiments,
         conflicts: Vec::new(),
+        run: None,
         warnings,
         raw: raw.to_vec(),
     }

@@ -20,6 +20,7 @@ mod profile;
 mod ps;
 mod recolor;
 mod report;
+mod run;
 mod simulate;
 mod station;
 mod trace;
@@ -71,6 +72,12 @@ fn main() -> ExitCode {
         if !matches!(arguments.verb, Verb::Exec(_) | Verb::Job(_)) {
             interrupt::install()?;
         }
+        if let Some(restored) = isochrome_host::jobs::clearing::restore_left(&isochrome_host::runtime::folder()) {
+            eprintln!(
+                "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back",
+                restored.programs, restored.threads
+            );
+        }
         match arguments.verb {
             Verb::Doctor(options) => doctor::run(&options),
             Verb::Probe(options) => probe::run(&options),
@@ -84,6 +91,7 @@ fn main() -> ExitCode {
             Verb::Profile(options) => profile::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),
+            Verb::Run(options) => run::run(&options),
             Verb::Recolor(options) => recolor::run(&options),
             Verb::Exec(options) => exec::run(&options),
             Verb::Import(options) => import::run(&options),

@@ -8,7 +8,9 @@ use crate::args::ReportOptions;
 use crate::{Verdict, files};
 
 pub fn run(options: &ReportOptions) -> Result<Verdict> {
-    let evidence: Evidence = files::read_json(&options.evidence, evidence::SCHEMA)?;
+    let folder = options.evidence.is_dir();
+    let path = if folder { options.evidence.join("evidence.json") } else { options.evidence.clone() };
+    let evidence: Evidence = files::read_json(&path, evidence::SCHEMA)?;
     let text = if options.text { table(&evidence) } else { html(&evidence) };
     match &options.output {
         Some(path) => files::write(path, &text)?,

@@ -10,6 +10,7 @@ pub mod interrupt;
 pub mod jobs;
 pub mod kernels;
 pub mod ledger;
+pub mod marks;
 pub mod pagemap;
 pub mod palette;
 pub mod pool;

@@ -41,6 +41,9 @@ pub struct Evidence {
     /// Run time against conflicts, one per level measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<Conflicts>,
+    /// A task set that ran, every job held against its bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<crate::running::Run>,
     /// What the reader must know to judge the numbers (no counters, noisy host...), most important first.
     pub warnings: Vec<String>,
     /// Files of raw samples, relative to the evidence file.

@@ -56,16 +56,18 @@ impl JobRecord {
     }
 
     /// The names of the columns of [`csv_line`](Self::csv_line).
-    pub const CSV_HEADER: &str =
-        "task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,stolen_ns\n";
+    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,stolen_ns\n";
 
     /// Appends the job as a line of a CSV file; an empty field was not measured.
-    pub fn csv_line(&self, task: &str, line: &mut String) {
+    ///
+    /// `block`: times and instances count from its first release.
+    pub fn csv_line(&self, block: u64, partitioned: bool, task: &str, line: &mut String) {
         use fmt::Write;
         let misses = self.misses.map_or_else(String::new, |misses| misses.to_string());
         let _ = writeln!(
             line,
-            "{task},{},{},{},{},{},{},{misses},{},{}",
+            "{block},{},{task},{},{},{},{},{},{},{misses},{},{}",
+            u8::from(partitioned),
             self.instance,
             self.release.0,
             self.start.0,
@@ -685,7 +687,7 @@ pub struct Run {
     /// Memory that a program may use, its name and how much it had at most, where that was watched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<(String, Bytes)>,
-    /// The shortest time after which a level keeps less than half of its contents here, where it was measured.
+    /// The shortest wait after which the level has lost half of its contents here though its CPU touched nothing, where that was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<Ns>,
     /// The same set without partitions.

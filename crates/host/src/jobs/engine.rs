@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use isochrome_model::running::{
-    Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Tally, TaskOutcome, Violation,
-};
+use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Violation};
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -27,6 +25,7 @@ use super::timeline::{Event, Timeline, What};
 use super::watch::{Fact, Happening, Watch};
 use crate::error::HostError;
 use crate::interrupt;
+use crate::marks::{Edge, Mark, MarkReader};
 use crate::recolor::process::Pid;
 use crate::steal::CpuTicks;
 use crate::sys::clock::monotonic;
@@ -54,6 +53,9 @@ const CALIBRATION: Ns = Ns(100_000_000);
 
 /// A task that has been awake for four periods and this long never sleeps.
 const AWAKE: Ns = Ns(200_000_000);
+
+/// Marks that a program can set between two batches.
+const MARKS: usize = 1 << 14;
 
 /// Violations told in full.
 const TOLD: usize = 20;
@@ -130,8 +132,8 @@ pub struct Hooks<'a> {
 /// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Of the tasks, in the order of the programs, best effort left out.
-    pub tasks: Vec<TaskOutcome>,
+    /// Where the memory of each program lay at the end, in the order of the programs.
+    pub placements: Vec<Option<Placement>>,
     /// The first jobs beyond a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
@@ -146,6 +148,8 @@ pub struct Outcome {
     pub settings: Vec<Setting>,
     /// Most memory of its own that each program had.
     pub memory: Vec<(String, Bytes)>,
+    /// What became of best-effort programs.
+    pub notes: Vec<String>,
     /// Whether a signal ended it.
     pub interrupted: bool,
     /// Why jobs could not be kept any more, and ended it.
@@ -159,6 +163,8 @@ struct Started {
     child: Option<Child>,
     gone: bool,
     memory: Bytes,
+    /// Where it marks its jobs.
+    marks: Option<MarkReader>,
 }
 
 /// How process `pid`, a child of this one, has ended; it stays to be waited for.
@@ -194,9 +200,9 @@ struct Session<'a, 'h> {
     hooks: &'a mut Hooks<'h>,
     names: Vec<String>,
     started: Vec<Started>,
-    tallies: Vec<Option<Tally>>,
     violations: Vec<Violation>,
     faults: Vec<Fault>,
+    notes: Vec<String>,
     /// Jobs already told of while they were not complete.
     told: BTreeMap<usize, u64>,
     begin: Ns,
@@ -224,9 +230,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         hooks,
         names: request.programs.iter().map(|planned| planned.program.name.clone()).collect(),
         started: Vec::new(),
-        tallies: request.programs.iter().map(|planned| planned.promise.clone().map(Tally::new)).collect(),
         violations: Vec::new(),
         faults: Vec::new(),
+        notes: Vec::new(),
         told: BTreeMap::new(),
         begin: Ns(u64::MAX),
         stop: false,
@@ -239,7 +245,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let threads = session.schedule(&mut timeline)?;
 
     let mut outcome = Outcome {
-        tasks: Vec::new(),
+        placements: vec![None; request.programs.len()],
         violations: Vec::new(),
         faults: Vec::new(),
         overhead: Overhead::default(),
@@ -247,39 +253,30 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         duration: Ns(0),
         settings: Vec::new(),
         memory: Vec::new(),
+        notes: Vec::new(),
         interrupted: false,
         unrecorded: None,
     };
     let before = ticks();
-    let mut placements: BTreeMap<usize, Placement> = BTreeMap::new();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
-        outcome.duration = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
+        (outcome.duration, spoken) = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
         for task in 0..session.started.len() {
-            if !session.started[task].gone
-                && let Some(placement) = (session.hooks.look)(task, &[session.started[task].pid])
-            {
-                placements.insert(task, placement);
+            if !session.started[task].gone {
+                outcome.placements[task] = (session.hooks.look)(task, &[session.started[task].pid]);
             }
         }
-    } else {
-        drop(spoken);
     }
+    // They end with their input.
+    drop(spoken);
     session.end();
     clearing.end_programs();
     let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
     outcome.stolen = Ns(stolen.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
-    let Session { tallies, violations, faults, unrecorded, release_late_max, .. } = session;
-    outcome.tasks = tallies
-        .iter()
-        .enumerate()
-        .filter_map(|(task, tally)| {
-            Some(TaskOutcome { placement: placements.remove(&task), ..tally.as_ref()?.outcome() })
-        })
-        .collect();
-    (outcome.violations, outcome.faults, outcome.unrecorded) = (violations, faults, unrecorded);
+    let Session { violations, faults, notes, unrecorded, release_late_max, .. } = session;
+    (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
     outcome.overhead.release_late_max = release_late_max;
     drop(timeline);
     let (moved, staying) = (clearing.moved(), clearing.staying);
@@ -317,6 +314,7 @@ impl Session<'_, '_> {
                 attached: true,
             };
             let failed = |source| JobError::Start { program: program.name.clone(), source };
+            let mut marks = None;
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
                 let program = LineProgram::start(&program.command, &launch)?;
                 let pid = program.pid();
@@ -327,10 +325,15 @@ impl Session<'_, '_> {
                 launch.prepare(&mut command);
                 // Standard output is for results.
                 command.stdin(Stdio::null()).stdout(Stdio::from(io::stderr()));
+                if program.jobs == Jobs::Marks {
+                    let reader = MarkReader::new(MARKS).map_err(failed)?;
+                    reader.tell(&mut command);
+                    marks = Some(reader);
+                }
                 let child = command.spawn().map_err(failed)?;
                 (Pid(child.id() as i32), Some(child))
             };
-            self.started.push(Started { pid, child, gone: false, memory: Bytes(0) });
+            self.started.push(Started { pid, child, gone: false, memory: Bytes(0), marks });
         }
         Ok(spoken)
     }
@@ -342,6 +345,10 @@ impl Session<'_, '_> {
 
     /// A program failed; it is ended, or has ended.
     fn fault(&mut self, task: usize, what: String) {
+        if self.request.programs[task].promise.is_none() {
+            // It has no promise to break, and breaks none.
+            return self.notes.push(format!("{}: {what}", self.names[task]));
+        }
         self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
         self.stop |= !self.request.keep_going;
     }
@@ -447,7 +454,7 @@ impl Session<'_, '_> {
             .collect())
     }
 
-    /// Watches over the programs until it is over; for how long.
+    /// Watches over the programs until it is over; for how long, and those that lines are written to.
     fn watch(
         &mut self,
         timeline: &mut Timeline,
@@ -455,7 +462,7 @@ impl Session<'_, '_> {
         threads: &[Option<i32>],
         spoken: Vec<Spoken>,
         overhead: &mut Overhead,
-    ) -> Result<Ns, HostError> {
+    ) -> Result<(Ns, Vec<Spoken>), HostError> {
         let mut watch = Watch::new(self.started.len(), cpus, self.begin);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
             if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
@@ -470,7 +477,7 @@ impl Session<'_, '_> {
         };
         let elsewhere = crate::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
         let cpu_before = cpu_time();
-        let result = std::thread::scope(|scope| {
+        let (result, spoken) = std::thread::scope(|scope| {
             let over = Over(&over);
             let releasing = (!spoken.is_empty()).then(|| {
                 let over = over.0;
@@ -478,15 +485,15 @@ impl Session<'_, '_> {
             });
             let result = self.batches(timeline, &mut watch, &said, overhead);
             drop(over);
-            // The programs end here, when their input does.
-            drop(releasing.map(|thread| thread.join()));
-            result
+            // A panic there has been told, and leaves no programs.
+            (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         overhead.tool_cpu = Ns(cpu_time() - cpu_before);
         overhead.elapsed = self.since_begin();
-        overhead.lost = timeline.lost();
+        let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
+        overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
-        Ok(self.since_begin().min(Ns(self.request.length.0)))
+        Ok((self.since_begin().min(self.request.length), spoken))
     }
 
     fn batches(
@@ -520,13 +527,15 @@ impl Session<'_, '_> {
             for said in said.try_iter() {
                 self.hear(said, &mut happenings);
             }
+            self.read_marks(watch, &mut happenings);
             // What happened before the batch before this one was read has arrived by now.
             happenings.sort_by_key(|happening| happening.at);
             let ripe = if last { happenings.len() } else { happenings.partition_point(|one| one.at < horizon) };
             for happening in happenings.drain(..ripe) {
                 watch.note(happening);
             }
-            horizon = now;
+            // All that happened before this is noted.
+            let known = std::mem::replace(&mut horizon, now);
             watch.take(&mut jobs);
             for job in jobs.drain(..) {
                 self.complete(&job, watch);
@@ -535,7 +544,7 @@ impl Session<'_, '_> {
                 self.look_for_ends();
                 return Ok(());
             }
-            self.overdue(now, watch);
+            self.overdue(known, watch);
             self.look_for_ends();
             if now.0 >= looked.0 + LOOK.0 {
                 looked = now;
@@ -567,12 +576,28 @@ impl Session<'_, '_> {
         }
     }
 
+    fn read_marks(&mut self, watch: &mut Watch, happenings: &mut Vec<Happening>) {
+        let mut marks: Vec<Mark> = Vec::new();
+        for (task, started) in self.started.iter_mut().enumerate() {
+            let Some(reader) = &mut started.marks else { continue };
+            reader.read(&mut marks);
+            for Mark { at, thread, edge } in marks.drain(..) {
+                // Which thread does the jobs, its marks tell.
+                if watch.thread(task) != Some(thread as i32) {
+                    watch.follow(task, thread as i32, Jobs::Marks, self.request.programs[task].cpu);
+                }
+                let what = if edge == Edge::Begin { Fact::Begins(task) } else { Fact::Ends(task) };
+                happenings.push(Happening { at, what });
+            }
+        }
+    }
+
     fn complete(&mut self, job: &JobRecord, watch: &Watch) {
         if job.release >= self.request.length {
             return;
         }
-        let Some(tally) = &mut self.tallies[job.task] else { return };
-        let limits = tally.push(job);
+        let Some(promise) = &self.request.programs[job.task].promise else { return };
+        let limits = promise.broken_by(job.response(), job.execution);
         if let Err(error) = (self.hooks.record)(job) {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
@@ -611,7 +636,7 @@ impl Session<'_, '_> {
             if self.started[task].gone {
                 continue;
             }
-            let Some(promise) = self.tallies[task].as_ref().map(|tally| tally.promise().clone()) else { continue };
+            let Some(promise) = &self.request.programs[task].promise else { continue };
             if let Some((release, instance)) = watch.pending(task) {
                 let response = Ns(now.0.saturating_sub(release.0));
                 let limits = promise.broken_by(response, Ns(0));
@@ -628,7 +653,10 @@ impl Session<'_, '_> {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
                 self.give_up(task, what);
-            } else if let Some((release, _)) = watch.pending(task).filter(|(release, _)| now.0 > release.0 + patience.0)
+            } else if let Some((release, _)) = watch
+                .pending(task)
+                // One that waits for the CPU is late because of others.
+                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience.0)
             {
                 let since = (now.0 - release.0) as f64 / 1e6;
                 self.give_up(task, format!("has not completed a job for {since:.0} ms"));

@@ -5,7 +5,8 @@
 //! loses the CPU though it would have gone on.
 //!
 //! *Stolen time* is told by the kernel: what it accounts to a thread leaves out what the hypervisor withheld (CONFIG_PARAVIRT_TIME_ACCOUNTING),
-//! so a thread that had the CPU for longer than it is accounted was robbed of the difference. Time stolen from an idle CPU is not seen so.
+//! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. Time
+//! stolen from an idle CPU is not seen so.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,9 +16,9 @@ use isochrome_model::units::{CpuId, Ns};
 
 use super::timeline::{Left, Name, What};
 
-/// A difference between the time a thread had the CPU and the time accounted to it counts as stolen from here on; the two are not read
-/// at the same instant.
-const STOLEN_MIN: u64 = 5_000;
+/// A difference between the time a thread had the CPU and the time accounted to it counts as stolen from here on. The two are not read at
+/// the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
+const STOLEN_MIN: u64 = 20_000;
 
 /// Stretches kept of every CPU, for the timeline of a violation.
 const STRETCHES: usize = 512;
@@ -89,7 +90,8 @@ struct Cpu {
     running: i32,
     name: Name,
     since: Ns,
-    accounted: Ns,
+    /// Accounted to who has it since then; `None` where nothing was.
+    accounted: Option<Ns>,
     known: bool,
     stolen: VecDeque<Stolen>,
     stretches: VecDeque<(Ns, Ns, i32, Name)>,
@@ -112,7 +114,7 @@ impl Watch {
             running: 0,
             name: Name::default(),
             since: Ns(0),
-            accounted: Ns(0),
+            accounted: None,
             known: false,
             stolen: VecDeque::new(),
             stretches: VecDeque::new(),
@@ -128,6 +130,11 @@ impl Watch {
 
     /// Jobs of `task` are those of `thread`, which runs on `cpu` only.
     pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId) {
+        let before = self.watched[task].take();
+        let next = before.map_or(0, |before| {
+            self.by_thread.remove(&before.thread);
+            before.next
+        });
         self.by_thread.insert(thread, task);
         self.watched[task] = Some(Watched {
             thread,
@@ -138,8 +145,13 @@ impl Watch {
             woken: Ns(0),
             awake_since: Ns(0),
             open: None,
-            next: 0,
+            next,
         });
+    }
+
+    /// The thread that does the jobs of `task`.
+    pub fn thread(&self, task: usize) -> Option<i32> {
+        Some(self.watched[task].as_ref()?.thread)
     }
 
     /// `task` has no jobs any more.
@@ -160,8 +172,13 @@ impl Watch {
         let watched = self.watched[task].as_ref()?;
         let cpu = self.cpus.get(&watched.cpu)?;
         let has_it = !cpu.known || cpu.running == watched.thread;
-        let awake = has_it && !matches!(watched.state, State::Asleep(_));
+        let awake = has_it && !self.asleep(task);
         awake.then(|| Ns(now.0.saturating_sub(watched.awake_since.0.max(self.begin.0))))
+    }
+
+    /// Whether the thread of `task` sleeps.
+    pub fn asleep(&self, task: usize) -> bool {
+        self.watched[task].as_ref().is_some_and(|watched| matches!(watched.state, State::Asleep(_)))
     }
 
     /// Moves the jobs that are complete behind those in `jobs`.
@@ -184,7 +201,7 @@ impl Watch {
     pub fn note(&mut self, Happening { at, what }: Happening) {
         match what {
             Fact::Scheduler(cpu, What::Switch { from, left, to, name }) => self.switch(at, cpu, from, left, to, name),
-            Fact::Scheduler(cpu, What::Ran { thread, time }) => self.account(at, cpu, thread, time),
+            Fact::Scheduler(cpu, What::Ran { thread, time }) => self.account(cpu, thread, time),
             Fact::Scheduler(_, What::Waking { thread }) => self.wake(at, thread),
             Fact::Scheduler(_, What::Fork { .. }) => {}
             Fact::Released(task, due) => self.open(task, at, due),
@@ -257,38 +274,35 @@ impl Watch {
         }
     }
 
-    fn account(&mut self, at: Ns, id: CpuId, thread: i32, time: Ns) {
-        let Some(cpu) = self.cpus.get_mut(&id) else { return };
-        if !cpu.known || cpu.running != thread {
-            return;
-        }
-        let from = std::mem::replace(&mut cpu.accounted, at);
-        let stolen = at.0.saturating_sub(from.0).saturating_sub(time.0);
-        if stolen < STOLEN_MIN {
-            return;
-        }
-        if cpu.stolen.len() == STRETCHES {
-            cpu.stolen.pop_front();
-        }
-        cpu.stolen.push_back(Stolen { from, to: at, time: Ns(stolen) });
-        if let Some(watched) = self.by_thread.get(&thread).and_then(|&task| self.watched[task].as_mut()) {
-            // It did not execute in this time.
-            watched.running_since.0 = (watched.running_since.0 + stolen).min(at.0);
+    fn account(&mut self, id: CpuId, thread: i32, time: Ns) {
+        if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known && cpu.running == thread) {
+            cpu.accounted.get_or_insert_default().0 += time.0;
         }
     }
 
     fn switch(&mut self, at: Ns, id: CpuId, from: i32, left: Left, to: i32, name: Name) {
+        let mut stolen = Ns(0);
         if let Some(cpu) = self.cpus.get_mut(&id) {
             if cpu.known {
+                let accounted = cpu.accounted.map_or(u64::MAX, |accounted| accounted.0);
+                stolen = Ns(at.0.saturating_sub(cpu.since.0).saturating_sub(accounted));
+                if stolen.0 < STOLEN_MIN {
+                    stolen = Ns(0);
+                } else {
+                    if cpu.stolen.len() == STRETCHES {
+                        cpu.stolen.pop_front();
+                    }
+                    cpu.stolen.push_back(Stolen { from: cpu.since, to: at, time: stolen });
+                }
                 if cpu.stretches.len() == STRETCHES {
                     cpu.stretches.pop_front();
                 }
                 cpu.stretches.push_back((cpu.since, at, cpu.running, cpu.name));
             }
-            (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, at, true);
+            (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
         }
         if let Some(&task) = self.by_thread.get(&from) {
-            self.leave(task, at, left);
+            self.leave(task, at, left, stolen);
         }
         if let Some(&task) = self.by_thread.get(&to)
             && let Some(watched) = &mut self.watched[task]
@@ -301,10 +315,10 @@ impl Watch {
         }
     }
 
-    fn leave(&mut self, task: usize, at: Ns, left: Left) {
+    fn leave(&mut self, task: usize, at: Ns, left: Left, stolen: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
-            open.execution += at.0.saturating_sub(watched.running_since.0);
+            open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(stolen.0);
             open.preemptions += u32::from(left == Left::Runnable);
         }
         watched.state = match left {
@@ -441,7 +455,7 @@ mod tests {
         let mut stage = Stage::new(Jobs::Wakeup);
         stage.switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Runnable, 11);
         stage.event(102_000, What::Ran { thread: 11, time: Ns(60_000) });
-        stage.event(112_000, What::Ran { thread: 11, time: Ns(9_900) }).switch(112_000, 11, Asleep, 0);
+        stage.event(112_000, What::Ran { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 0);
         let mut jobs = Vec::new();
         stage.0.take(&mut jobs);
         assert_eq!((jobs[0].stolen, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));

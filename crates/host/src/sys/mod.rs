@@ -11,5 +11,6 @@ pub mod memory;
 pub mod moving;
 pub mod perf;
 pub mod scheduling;
+pub mod shared;
 pub mod trace;
 pub mod userfault;

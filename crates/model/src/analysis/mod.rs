@@ -241,20 +241,25 @@ pub fn core_task(set: &TaskSet, task: usize, partitions: PartitionSet) -> CoreTa
 /// `U = Σ (C(i) + ω(i,n) + γ(i,n)) / T(i)`. What a planner minimizes; as a schedulability test see
 /// [`passes_utilization_test`].
 pub fn utilization(core: &[CoreTask], charges: Charges) -> f64 {
+    let mut total = 0.0;
+    each_utilization(core, charges, |_, share| total += share);
+    total
+}
+
+/// What each task adds to the [`utilization`] of its core, lowest priority first: its place in `core`, its share.
+pub fn each_utilization(core: &[CoreTask], charges: Charges, mut each: impl FnMut(usize, f64)) {
     let (mut once, mut twice) = (PartitionSet::default(), PartitionSet::default());
     for task in core {
         twice = twice.union(&once.intersection(&task.partitions));
         once = once.union(&task.partitions);
     }
     let mut below = PartitionSet::default();
-    let mut total = 0.0;
-    for task in core.iter().rev() {
+    for (place, task) in core.iter().enumerate().rev() {
         let refills = task.partitions.intersection(&twice).len() + task.partitions.intersection(&below).len();
         let delays = f64::from(refills) * charges.refill_ns as f64 + 2.0 * charges.switch_ns as f64;
-        total += (task.wcet_ns as f64 + delays) / task.period_ns as f64;
+        each(place, (task.wcet_ns as f64 + delays) / task.period_ns as f64);
         below = below.union(&task.partitions);
     }
-    total
 }
 
 /// The right side of Eq. 1: `n (2^(1/n) - 1)`, below which rate-monotonic tasks with D = T always meet their deadlines.

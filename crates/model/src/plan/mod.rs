@@ -13,7 +13,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
-use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, utilization};
+use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, each_utilization, utilization};
 use crate::taskset::programs::{Programs, Runnable};
 use crate::taskset::{PartitionSet, Scope, TaskSet};
 use crate::units::CpuId;
@@ -211,6 +211,12 @@ pub struct TaskPlan {
     pub no_interference_ns: Option<u64>,
     /// Its deadline.
     pub deadline_ns: u64,
+    /// Its worst-case execution time alone on its partitions, C^p.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wcet_ns: Option<u64>,
+    /// What it adds to the utilization of its core. [Kim2013, eq. 1]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilization: Option<f64>,
 }
 
 /// Why there cannot be a plan at all.
@@ -519,13 +525,19 @@ pub fn core_plans(set: &TaskSet, allocated: &Allocated, analysis: Analysis) -> V
         let all = ordered.iter().fold(PartitionSet::default(), |all, (_, partitions)| all.union(partitions));
         let undisturbed = analyze(&core, charges, Analysis::NoInterference);
         let bounds = analyze(&core, charges, analysis).into_iter().zip(undisturbed);
-        let tasks = ordered.iter().zip(bounds).map(|((task, partitions), (bound, undisturbed))| TaskPlan {
-            name: set.tasks()[*task].name.clone(),
-            partitions: numbers(partitions),
-            response_ns: bound.verdict.response_ns(),
-            no_interference_ns: undisturbed.verdict.response_ns(),
-            deadline_ns: set.tasks()[*task].deadline_ns,
-        });
+        let mut shares = vec![0.0; core.len()];
+        each_utilization(&core, charges, |place, share| shares[place] = share);
+        let found = bounds.zip(core.iter().zip(&shares));
+        let tasks =
+            ordered.iter().zip(found).map(|((task, partitions), ((bound, undisturbed), (own, share)))| TaskPlan {
+                name: set.tasks()[*task].name.clone(),
+                partitions: numbers(partitions),
+                response_ns: bound.verdict.response_ns(),
+                no_interference_ns: undisturbed.verdict.response_ns(),
+                deadline_ns: set.tasks()[*task].deadline_ns,
+                wcet_ns: Some(own.wcet_ns),
+                utilization: Some(*share),
+            });
         plans.push(CorePlan {
             cpu,
             partitions: numbers(&all),

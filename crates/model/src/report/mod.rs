@@ -15,6 +15,7 @@ pub mod map;
 mod palette;
 mod reading;
 mod retention;
+pub mod run;
 pub mod text;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -50,13 +51,14 @@ pub fn html(evidence: &Evidence) -> String {
                 (verdict(evidence, &kernels))
                 main {
                     (machine::section(evidence))
-                    div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) }
+                    (run::section(evidence))
+                    @if evidence.run.is_none() { div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) } }
                     (kernels::unpredictability(evidence, &kernels))
                     (kernels::long_jobs(evidence, &kernels))
                     (kernels::left_in_cache(evidence, &kernels))
                     (conflicts::section(evidence))
                     (origin(evidence))
-                    (glossary())
+                    @if evidence.run.is_none() { (glossary()) }
                 }
             }
         }
@@ -84,6 +86,7 @@ fn scroll(table: Markup) -> Markup {
 fn tag(standing: &Standing) -> Markup {
     match standing {
         Standing::Holds => html! { span.tag.holds { "✓ holds" } },
+        Standing::Violated => html! { span.tag.doubt { "✗ violated" } },
         Standing::NoGain => html! { span.tag { "= no gain" } },
         Standing::Inconclusive(why) if why.is_empty() => html! { span.tag.doubt { "? inconclusive" } },
         Standing::Inconclusive(why) => html! { span.tag.doubt title=(why) { "? inconclusive" } },
@@ -96,7 +99,10 @@ fn verdict(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
     let altered = evidence.fingerprint != machine.fingerprint();
     html! {
         header {
-            p.eyebrow { "isochrome · what own cache colors are worth on " b { (machine.cpu_model) } }
+            p.eyebrow {
+                "isochrome · " @if evidence.run.is_some() { "programs against their bounds on " } @else { "what own cache colors are worth on " }
+                b { (machine.cpu_model) }
+            }
             h1 { (sentence) }
             p.basis {
                 @if let Some(standing) = &standing { (tag(standing)) " " }

@@ -38,6 +38,8 @@ pub(super) fn name(condition: Condition) -> &'static str {
 pub(super) enum Standing {
     /// It does.
     Holds,
+    /// What was promised does not.
+    Violated,
     /// It was measured and own colors bring nothing.
     NoGain,
     /// It cannot be judged, for the reason given.
@@ -309,6 +311,9 @@ pub(super) fn exceedance(n: u64) -> Option<f64> {
 pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
     let readings = || kernels.iter().flat_map(|kernel| kernel.readings.iter().map(move |reading| (kernel, reading)));
     let settings = evidence.experiments.len();
+    if let Some(run) = &evidence.run {
+        return super::run::headline(run);
+    }
     if let ([], [conflicts, ..]) = (evidence.experiments.as_slice(), evidence.conflicts.as_slice()) {
         return super::conflicts::headline(conflicts, evidence.machine.counter_hz.map(|fact| fact.value));
     }

@@ -23,6 +23,10 @@ pub fn table(evidence: &Evidence) -> String {
     if !kernels.is_empty() {
         experiments(&mut text, evidence, &kernels);
     }
+    if let Some(run) = &evidence.run {
+        text.push('\n');
+        text.push_str(&super::run::text(run));
+    }
     for warning in &evidence.warnings {
         wrap(&mut text, &format!("warning: {warning}"));
     }
@@ -97,6 +101,7 @@ fn rows(kernel: &Kernel<'_>, clock: Clock, counted: bool) -> Vec<Vec<String>> {
         row.push(
             match reading.standing() {
                 Standing::Holds => "",
+                Standing::Violated => "!",
                 Standing::NoGain => "=",
                 Standing::Inconclusive(_) => "?",
             }

@@ -276,6 +276,7 @@ pub fn full() -> Evidence {
         machine,
         palette: Some(palette(lcg)),
         conflicts: vec![],
+        run: None,
         experiments: SHAPES.iter().flat_map(|shape| shape.sizes.iter().map(|&size| experiment(lcg, shape, size)).collect::<Vec<_>>()).collect(),
         warnings: vec![
             "This is made-up evidence for the tests of the report; no machine was measured.".into(),

@@ -1,0 +1,555 @@
+//! `isochrome run`: the programs of a plan, together, every job held against its bound.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Outcome, Planned, Request};
+use isochrome_host::ledger::Owner;
+use isochrome_host::probe::{ProbeRequest, probe};
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::watch::Watch;
+use isochrome_host::recolor::{RecolorError, inspect};
+use isochrome_host::{interrupt, runtime};
+use isochrome_model::evidence::RawFile;
+use isochrome_model::machine::Waiting;
+use isochrome_model::plan::Plan;
+use isochrome_model::report;
+use isochrome_model::running::{
+    Comparison, Conclusion, JobRecord, Placement, Promise, ResponseBound, Run, Tally, TaskComparison, TaskOutcome,
+    Window,
+};
+use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
+use isochrome_model::units::{Color, CpuId, Ns};
+use sha2::{Digest, Sha256};
+
+use crate::args::{By, ChosenColors, CompareWith, Place, RunPlanOptions, ViolationAction};
+use crate::coloring::Coloring;
+use crate::station::{Station, spinner};
+use crate::{Verdict, evidence, files};
+
+/// Length of a window of a comparison.
+const WINDOW: Ns = Ns(250_000_000);
+
+/// Programs are started anew for every block of a comparison, about this long.
+const BLOCK: Ns = Ns(3_000_000_000);
+
+/// Bytes of jobs kept in memory before they are written; they are written every second in any case.
+const UNWRITTEN: usize = 64 << 10;
+
+/// The longest hyperperiods make sense to be asked for: a day.
+const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
+
+/// A program with the colors that its partitions are; none for best effort.
+struct Placed {
+    planned: Planned,
+    partitions: Vec<u32>,
+}
+
+pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
+    let text = files::read(&options.plan)?;
+    let shown = options.plan.display();
+    let plan: Plan = serde_json::from_str(&text)
+        .with_context(|| format!("{shown}: not a plan\n  hint: isochrome plan profile.json -o plan.json"))?;
+    let programs = plan.programs.as_ref().with_context(|| {
+        format!("{shown}: a plan without programs\n  hint: plan what `isochrome profile taskset.toml -o profile.json` writes")
+    })?;
+    let placed = placed(&plan, programs).with_context(|| shown.to_string())?;
+    let length = length(options, programs)?;
+    let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
+    let place =
+        Place { cpu: first_cpu, level: Some(programs.level), by: By::Auto, memory: options.memory, seed: options.seed };
+    let mut station = Station::new(&place)?;
+    if let Some(fingerprint) = &plan.fingerprint {
+        ensure!(
+            *fingerprint == station.machine.fingerprint(),
+            "{shown}: the times behind its bounds were measured on another machine\n  hint: isochrome profile taskset.toml -o profile.json, here, and plan again"
+        );
+    }
+    for planned in placed.iter().map(|placed| &placed.planned) {
+        ensure!(
+            station.allowed.contains(&planned.cpu),
+            "{}: CPU {} is not one this process may run on\n  hint: choose other CPUs in the task set",
+            planned.program.name,
+            planned.cpu.0
+        );
+    }
+    ensure!(
+        matches!(programs.method, Partitioning::Colors | Partitioning::None),
+        "{shown}: ways are not partitioned yet\n  hint: method = \"colors\" or \"none\" in the task set"
+    );
+    let partitioned = programs.method == Partitioning::Colors;
+    let coloring = if partitioned { Some(coloring(options, programs.level, &placed)?) } else { None };
+    let folder = &options.output;
+    fs::create_dir_all(folder)
+        .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
+
+    let retention = options.compare.and_then(|_| retention(&mut station, programs));
+    let mut book = Book::new(folder, &placed, options.compare.is_some())?;
+    let mut rng = fastrand::Rng::with_seed(station.seed);
+    let blocks = if options.compare.is_some() { (length.0 / BLOCK.0).clamp(2, 1000) } else { 1 };
+    let block = Ns(length.0 / blocks);
+    let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
+    let request = Request {
+        programs: &planned,
+        length: block,
+        on_violation: match options.on_violation {
+            ViolationAction::Trace => OnViolation::Trace,
+            ViolationAction::Signal => OnViolation::Signal,
+            ViolationAction::Stop => OnViolation::Stop,
+        },
+        keep_going: options.keep_going,
+        alone: !options.share_cpus,
+        folder: &runtime::folder(),
+    };
+    // As planned; the other side of a comparison is kept apart.
+    let mut sum: Option<Outcome> = None;
+    let mut done = 0;
+    'blocks: for number in 0..blocks {
+        let mut sides = vec![true];
+        if options.compare == Some(CompareWith::None) {
+            sides.push(false);
+            rng.shuffle(&mut sides);
+        }
+        for side in sides {
+            let colored = coloring.as_ref().filter(|_| side);
+            if blocks > 1 {
+                eprintln!(
+                    "block {} of {blocks}, {}",
+                    number + 1,
+                    if side { "as planned" } else { "without partitions" }
+                );
+            }
+            let outcome = one_block(&request, &placed, colored, &mut book.block(number, side))?;
+            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.faults.is_empty();
+            if side {
+                sum = Some(match sum.take() {
+                    Some(sum) => together(sum, outcome),
+                    None => outcome,
+                });
+            } else if !outcome.faults.is_empty() || outcome.unrecorded.is_some() {
+                // What fails without partitions is no fault of the plan, but nothing more can be compared.
+                eprintln!("without partitions: {:?}", outcome.faults);
+                if let Some(sum) = &mut sum {
+                    sum.unrecorded = sum.unrecorded.take().or(outcome.unrecorded);
+                }
+            }
+            if over || interrupt::interrupted() {
+                break 'blocks;
+            }
+        }
+        done = number + 1;
+    }
+    let mut outcome = sum.context("interrupted before anything was run as planned")?;
+    let raw = book.close();
+    if let (Err(error), None) = (&raw, &outcome.unrecorded) {
+        outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
+    }
+    let inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
+    let tasks = book.outcomes(true, &outcome.placements);
+    let comparison =
+        options.compare.map(|_| Comparison { window: WINDOW, blocks: done, tasks: book.compared(&placed) });
+    let recorded = Run {
+        cpus: programs.cpus.clone(),
+        partitioned,
+        level: programs.level,
+        duration: outcome.duration,
+        tasks,
+        violations: outcome.violations,
+        faults: outcome.faults,
+        overhead: outcome.overhead,
+        stolen: outcome.stolen,
+        settings: outcome.settings,
+        inputs,
+        memory: outcome.memory,
+        retention,
+        comparison,
+    };
+    let mut warnings = warnings(&station, options, &recorded, outcome.interrupted);
+    warnings.extend(outcome.notes);
+    let raw_files: Vec<RawFile> = raw.into_iter().collect();
+    let mut evidence = evidence::of(&station, None, Vec::new(), &raw_files, warnings);
+    let (conclusion, _) = recorded.conclusion();
+    evidence.run = Some(recorded);
+    let written = files::write_json(&folder.join("evidence.json"), &evidence)
+        .and_then(|()| files::write(&folder.join("index.html"), &report::html(&evidence)));
+    if let Some(error) = outcome.unrecorded {
+        let jobs = folder.join("jobs.csv");
+        return Err(error).with_context(|| {
+            format!(
+                "{}: jobs could not be written any more; the {} before stay readable\n  hint: choose a folder with more room: -o DIR",
+                jobs.display(),
+                book.written
+            )
+        });
+    }
+    written?;
+    if options.json {
+        files::print_json(&evidence)?;
+    } else {
+        files::print(&report::text::table(&evidence))?;
+    }
+    eprintln!("evidence and report: {}", folder.join("index.html").display());
+    Ok(match conclusion {
+        Conclusion::Holds => Verdict::Holds,
+        Conclusion::Violated => Verdict::Violated,
+        Conclusion::Inconclusive => Verdict::Inconclusive,
+    })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// The shortest wait after which the level has lost half of its contents on one of the CPUs, whatever runs there.
+fn retention(station: &mut Station, programs: &Programs) -> Option<Ns> {
+    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: station.seed };
+    let bar = spinner("retention");
+    for note in probe(&mut station.machine, None, &request, |_| {}) {
+        bar.println(format!("note: {}: {}", note.subject, note.reason));
+    }
+    bar.finish_and_clear();
+    let of = |cpu: &CpuId| {
+        let seen = station.machine.data_level_of(programs.level, *cpu)?.retention.iter();
+        let lost = seen.filter(|seen| seen.cpu == *cpu && seen.waiting == Waiting::Busy && seen.lost_median >= 0.5);
+        lost.map(|seen| seen.wait_ns).min()
+    };
+    programs.cpus.iter().filter_map(of).min()
+}
+
+/// How long to run.
+fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
+    let length = match options.hyperperiods {
+        None => options.duration,
+        Some(times) => {
+            let periods = programs.periodic().map(|program| program.period.0.max(1));
+            let multiple = periods.fold(Some(1u64), |multiple, period| least_common_multiple(multiple?, period));
+            let length = multiple.and_then(|multiple| multiple.checked_mul(times)).filter(|ns| *ns <= LENGTH_MAX.0);
+            Ns(length.context("so many hyperperiods take more than a day\n  hint: --duration 30s")?)
+        }
+    };
+    ensure!(length.0 > 0, "a run of no time\n  hint: --duration 30s");
+    Ok(length)
+}
+
+fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).checked_mul(b)
+}
+
+/// The programs with their places in the plan: the tasks CPU by CPU, highest priority first, then what is best effort.
+fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
+    let mut left: BTreeMap<&str, &Program> =
+        programs.tasks.iter().map(|program| (program.name.as_str(), program)).collect();
+    let mut placed = Vec::new();
+    for core in &plan.cores {
+        let cpu = CpuId(core.cpu);
+        ensure!(programs.cpus.contains(&cpu), "CPU {} is not one of its CPUs\n  hint: plan again", cpu.0);
+        for (place, task) in core.tasks.iter().enumerate() {
+            let program = left
+                .remove(task.name.as_str())
+                .with_context(|| format!("{}: no program of this name\n  hint: plan again", task.name))?;
+            ensure!(program.period.0 > 0, "{}: has no period\n  hint: plan again", task.name);
+            let promise = Promise {
+                name: task.name.clone(),
+                period: program.period,
+                deadline: Ns(task.deadline_ns),
+                bound: task.response_ns.map(|bound| ResponseBound(Ns(bound))),
+                without_interference: task.no_interference_ns.map(Ns),
+                budget: program.budget,
+                wcet: task.wcet_ns.map(Ns),
+                utilization: task.utilization,
+            };
+            let scheduling = Some(engine::fifo(place, core.tasks.len()));
+            let planned = Planned { program: program.clone(), cpu, scheduling, promise: Some(promise) };
+            placed.push(Placed { planned, partitions: task.partitions.clone() });
+        }
+    }
+    ensure!(!placed.is_empty(), "a plan without tasks\n  hint: isochrome plan says why");
+    for program in left.into_values() {
+        ensure!(program.best_effort, "{}: has no place in the plan\n  hint: isochrome plan says why", program.name);
+        let cpu = program.cpu.or(programs.cpus.first().copied()).context("no CPUs\n  hint: plan again")?;
+        let planned = Planned { program: program.clone(), cpu, scheduling: None, promise: None };
+        placed.push(Placed { planned, partitions: Vec::new() });
+    }
+    Ok(placed)
+}
+
+/// The palette, for all programs.
+fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed]) -> Result<Coloring> {
+    let chosen = ChosenColors {
+        // Each program gets its own.
+        colors: Some("0".to_owned()),
+        exclusive: false,
+        // Tasks of a plan may share partitions.
+        group: Some(format!("run-{}", std::process::id())),
+        palette: options.palette.clone(),
+        level: Some(level),
+        memory: options.memory,
+        force: false,
+    };
+    let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    let coloring = Coloring::of(&chosen, cpus)?;
+    let most = placed.iter().flat_map(|placed| &placed.partitions).max().copied().unwrap_or(0);
+    ensure!(
+        most <= coloring.color_count(),
+        "the plan has partition {most}, the cache {} colors\n  hint: plan with as many partitions as colors",
+        coloring.color_count()
+    );
+    Ok(coloring)
+}
+
+/// Runs the programs once.
+fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, sheet: &mut Sheet) -> Result<Outcome> {
+    // Best effort has what no task has.
+    let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
+    let colors = |task: usize, count: u32| -> Vec<Color> {
+        let own = &placed[task].partitions;
+        let partitions = (1..=count).filter(|partition| match placed[task].planned.promise {
+            Some(_) => own.contains(partition),
+            None => !taken.contains(partition),
+        });
+        partitions.map(|partition| Color(partition as u16 - 1)).collect()
+    };
+    let of = |task: usize| {
+        let coloring = coloring?;
+        let colors = colors(task, coloring.color_count());
+        (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].planned.cpu]))
+    };
+    let mut hooks = Hooks {
+        place: &mut |task, pids| {
+            let Some(mut coloring) = of(task) else { return Ok(()) };
+            for pid in pids {
+                let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
+                coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
+            }
+            let mut watch = Watch::default();
+            let failed = coloring.with(|wanted| watch.round(pids, wanted, &coloring.limits));
+            match failed.into_iter().next() {
+                Some((_, error)) => Err(error.to_string()),
+                None => Ok(()),
+            }
+        },
+        look: &mut |task, pids| {
+            let coloring = of(task)?;
+            let reports: Result<Vec<_>, RecolorError> =
+                coloring.with(|wanted| pids.iter().map(|pid: &Pid| inspect(*pid, wanted)).collect());
+            let sum = |count: fn(&isochrome_host::recolor::Report) -> usize| -> Option<u64> {
+                Some(reports.as_ref().ok()?.iter().map(|report| count(report) as u64).sum())
+            };
+            Some(Placement {
+                colors: coloring.colors().to_vec(),
+                resident: sum(|report| report.resident())?,
+                right: sum(|report| report.right())?,
+                fixed: sum(|report| report.left())?,
+            })
+        },
+        record: &mut |job| sheet.record(job),
+    };
+    let outcome = engine::run(request, &mut hooks)?;
+    sheet.end();
+    Ok(outcome)
+}
+
+/// Two blocks as one.
+fn together(mut sum: Outcome, next: Outcome) -> Outcome {
+    let Outcome {
+        placements,
+        violations,
+        faults,
+        overhead,
+        stolen,
+        duration,
+        settings,
+        memory,
+        notes,
+        interrupted,
+        unrecorded,
+    } = next;
+    sum.placements = placements;
+    sum.violations.extend(violations);
+    sum.faults.extend(faults);
+    sum.notes.extend(notes);
+    let (all, more) = (&mut sum.overhead, overhead);
+    all.events += more.events;
+    all.lost += more.lost;
+    all.tool_cpu.0 += more.tool_cpu.0;
+    all.elapsed.0 += more.elapsed.0;
+    all.release_late_max = all.release_late_max.max(more.release_late_max);
+    sum.stolen.0 += stolen.0;
+    sum.duration.0 += duration.0;
+    sum.settings = settings;
+    for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
+        *most = (*most).max(memory);
+    }
+    sum.interrupted |= interrupted;
+    sum.unrecorded = sum.unrecorded.or(unrecorded);
+    sum
+}
+
+/// What the reader must know to judge the run, most important first.
+fn warnings(station: &Station, options: &RunPlanOptions, run: &Run, interrupted: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if interrupted {
+        warnings.push(evidence::INTERRUPTED.to_owned());
+    }
+    if let Some(hypervisor) = &station.machine.hypervisor {
+        warnings.push(format!(
+            "This is a virtual machine ({hypervisor}): jobs during which the kernel saw time stolen are marked, but time stolen from an \
+             idle CPU delays a start unseen."
+        ));
+    }
+    if options.share_cpus {
+        warnings.push("Other programs were left on the CPUs of the tasks.".to_owned());
+    }
+    if station.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
+        warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
+    }
+    warnings.push("Misses per job were not counted.".to_owned());
+    if run.partitioned && run.tasks.iter().all(|task| task.placement.is_none()) {
+        warnings.push("Where memory lay at the end could not be seen.".to_owned());
+    }
+    warnings
+}
+
+/// Where jobs are kept: a file, and the tallies of both sides.
+struct Book {
+    path: PathBuf,
+    file: File,
+    hash: Sha256,
+    unwritten: String,
+    unwritten_jobs: u64,
+    last: Instant,
+    bytes: u64,
+    /// Jobs in the file.
+    written: u64,
+    names: Vec<String>,
+    /// As planned, and without partitions.
+    tallies: [Vec<Option<Tally>>; 2],
+    /// By task; only where they are compared.
+    windows: [Vec<Vec<Window>>; 2],
+    comparing: bool,
+}
+
+impl Book {
+    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Book> {
+        let path = folder.join("jobs.csv");
+        let shown = path.display().to_string();
+        let file = File::create(&path)
+            .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
+        let promises: Vec<Option<Promise>> = placed.iter().map(|placed| placed.planned.promise.clone()).collect();
+        let tallies = || promises.iter().map(|promise| promise.clone().map(Tally::new)).collect();
+        let windows = || vec![Vec::new(); placed.len()];
+        Ok(Book {
+            path,
+            file,
+            hash: Sha256::new(),
+            unwritten: JobRecord::CSV_HEADER.to_owned(),
+            unwritten_jobs: 0,
+            last: Instant::now(),
+            bytes: 0,
+            written: 0,
+            names: placed.iter().map(|placed| placed.planned.program.name.clone()).collect(),
+            tallies: [tallies(), tallies()],
+            windows: [windows(), windows()],
+            comparing,
+        })
+    }
+
+    fn block(&mut self, number: u64, partitioned: bool) -> Sheet<'_> {
+        let tasks = self.names.len();
+        Sheet { book: self, number, partitioned, window: vec![(0, Vec::new()); tasks] }
+    }
+
+    /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
+    fn flush(&mut self) -> io::Result<()> {
+        let written = self.file.write_all(self.unwritten.as_bytes());
+        if written.is_err() {
+            // The end of a line that was cut off belongs to no job.
+            let _ = self.file.set_len(self.bytes);
+        } else {
+            self.bytes += self.unwritten.len() as u64;
+            self.written += self.unwritten_jobs;
+            self.hash.update(self.unwritten.as_bytes());
+        }
+        self.unwritten.clear();
+        self.unwritten_jobs = 0;
+        self.last = Instant::now();
+        written
+    }
+
+    fn close(&mut self) -> io::Result<RawFile> {
+        self.flush()?;
+        self.file.sync_all()?;
+        let sha256 = self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(RawFile { path: file_name(&self.path), sha256 })
+    }
+
+    fn outcomes(&self, partitioned: bool, placements: &[Option<Placement>]) -> Vec<TaskOutcome> {
+        let tallies = self.tallies[usize::from(!partitioned)].iter().zip(placements);
+        tallies
+            .filter_map(|(tally, placement)| {
+                Some(TaskOutcome { placement: placement.clone(), ..tally.as_ref()?.outcome() })
+            })
+            .collect()
+    }
+
+    fn compared(&self, placed: &[Placed]) -> Vec<TaskComparison> {
+        let compared = placed.iter().enumerate().filter(|(_, placed)| placed.planned.promise.is_some());
+        compared
+            .map(|(task, _)| TaskComparison::of(&self.names[task], &self.windows[0][task], &self.windows[1][task]))
+            .collect()
+    }
+}
+
+/// The jobs of one block.
+struct Sheet<'a> {
+    book: &'a mut Book,
+    number: u64,
+    partitioned: bool,
+    /// Which window, and the jobs of it so far, by task.
+    window: Vec<(u64, Vec<JobRecord>)>,
+}
+
+impl Sheet<'_> {
+    fn record(&mut self, job: &JobRecord) -> io::Result<()> {
+        let side = usize::from(!self.partitioned);
+        if let Some(tally) = &mut self.book.tallies[side][job.task] {
+            tally.push(job);
+        }
+        if self.book.comparing {
+            let number = job.release.0 / WINDOW.0;
+            if self.window[job.task].0 != number {
+                self.close_window(job.task);
+                self.window[job.task].0 = number;
+            }
+            self.window[job.task].1.push(*job);
+        }
+        let Book { names, unwritten, .. } = &mut *self.book;
+        job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
+        self.book.unwritten_jobs += 1;
+        if self.book.unwritten.len() > UNWRITTEN || self.book.last.elapsed() > Duration::from_secs(1) {
+            self.book.flush()?;
+        }
+        Ok(())
+    }
+
+    fn close_window(&mut self, task: usize) {
+        let jobs = std::mem::take(&mut self.window[task].1);
+        if let Some(window) = Window::of(&jobs) {
+            self.book.windows[usize::from(!self.partitioned)][task].push(window);
+        }
+    }
+
+    fn end(&mut self) {
+        (0..self.window.len()).for_each(|task| self.close_window(task));
+    }
+}

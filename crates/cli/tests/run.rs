@@ -1,0 +1,463 @@
+//! Programs of a plan run together: every job is seen, every fault is named, and the machine is as it was afterwards.
+//!
+//! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. A test that the machine cannot
+//! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // One at a time: they use the same CPU.
+    arguments.test_threads.get_or_insert(1);
+    let trials = vec![
+        trial("every_job_is_recorded_and_held_against_its_bound", every_job),
+        trial("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
+        trial("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
+        trial("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
+        trial("without_keep_going_the_first_fault_ends_the_run", first_fault),
+        trial("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        trial("after_sigterm_other_programs_have_their_cpus_back", sigterm),
+        trial("after_sigkill_the_next_start_puts_everything_back", sigkill),
+        trial("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
+        trial("a_plan_for_another_machine_or_without_programs_is_refused", refusals),
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+type Outcome = Result<(), NotRun>;
+
+/// Why a machine cannot run a test.
+struct NotRun(String);
+
+fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    Trial::ignorable_test(name, move || match Stage::new().and_then(|stage| test(&stage)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
+        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
+    })
+}
+
+/// A folder with the program of the tests, and the CPU that its tasks run on.
+struct Stage {
+    folder: TempDir,
+    cpu: usize,
+}
+
+/// CPUs that a process may run on, as the kernel lists them.
+fn cpus_of(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+}
+
+impl Stage {
+    fn new() -> Result<Stage, NotRun> {
+        let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+        if !root {
+            return Err(NotRun("real-time priorities and events of the scheduler take root".to_owned()));
+        }
+        let cpus = cpus_of(std::process::id());
+        let cpu: usize = cpus.rsplit([',', '-']).next().and_then(|last| last.parse().ok()).unwrap();
+        if cpus == cpu.to_string() {
+            return Err(NotRun("there is one CPU only".to_owned()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/task.c");
+        match Command::new("cc").args(["-O2", "-o"]).arg(folder.path().join("task")).arg(source).status() {
+            Ok(status) => assert!(status.success(), "the program does not compile"),
+            Err(_) => return Err(NotRun("there is no C compiler to build the program with".to_owned())),
+        }
+        Ok(Stage { folder, cpu })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A task: its mode, the time of a job in us, its period and its bound in us; how its jobs are seen.
+    fn task(&self, name: &str, words: &[&str], period_us: u64, bound_us: u64, jobs: &str) -> Task {
+        let program = self.path("task").display().to_string();
+        let command: Vec<String> =
+            std::iter::once(program).chain(words.iter().map(|word| (*word).to_owned())).collect();
+        Task {
+            plan: json!({
+                "name": name, "partitions": [1], "response_ns": bound_us * 1000, "deadline_ns": period_us * 1000,
+                "no_interference_ns": bound_us * 900, "wcet_ns": 30_000, "utilization": 0.1,
+            }),
+            program: json!({
+                "name": name, "command": command, "period_ns": period_us * 1000, "deadline_ns": period_us * 1000,
+                "memory_bytes": 1 << 20, "jobs": jobs,
+            }),
+        }
+    }
+
+    /// A good program that is released every 5 ms.
+    fn good(&self) -> Task {
+        self.task("good", &["line", "50"], 5000, 4000, "line")
+    }
+
+    fn plan(&self, method: &str, mut tasks: Vec<Task>) -> PathBuf {
+        for (place, task) in tasks.iter_mut().enumerate() {
+            task.plan["partitions"] = json!([4 * place + 1, 4 * place + 2, 4 * place + 3, 4 * place + 4]);
+        }
+        let (planned, programs): (Vec<Value>, Vec<Value>) =
+            tasks.into_iter().map(|task| (task.plan, task.program)).unzip();
+        let plan = json!({
+            "schedulable": true, "method": "optimal", "objective": "partitions", "analysis": "kim2013",
+            "partitions_used": 4, "utilization": 0.1, "bound": null, "gap": null,
+            "cores": [{"cpu": self.cpu, "partitions": [1, 2, 3, 4], "utilization": 0.1, "tasks": planned}],
+            "programs": {"cpus": [self.cpu], "level": 2, "method": method, "tasks": programs},
+        });
+        let path = self.path("plan.json");
+        fs::write(&path, plan.to_string()).unwrap();
+        path
+    }
+
+    /// The command, with a runtime folder of its own.
+    fn tool(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.env("ISOCHROME_RUNTIME_DIR", self.path("runtime")).args(words);
+        command
+    }
+
+    fn run(&self, plan: &Path, options: &[&str]) -> Command {
+        let mut command = self.tool(&["run", "--json"]);
+        command.arg(plan).arg("-o").arg(self.path("out")).args(options);
+        command
+    }
+
+    /// Runs a plan on a CPU that others use as well; the evidence.
+    fn evidence(&self, plan: &Path, options: &[&str]) -> Evidence {
+        let output = self.run(plan, options).arg("--share-cpus").output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{}: {text}", output.status);
+        Evidence { run: json_of(&output)["run"].clone(), code: output.status.code().unwrap(), text }
+    }
+
+    /// Lines of jobs of a task.
+    fn jobs(&self, task: &str) -> Vec<Vec<u64>> {
+        let text = fs::read_to_string(self.path("out/jobs.csv")).unwrap();
+        let mut lines = text.lines();
+        let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+        assert_eq!(header[2..7], ["task", "instance", "release_ns", "start_ns", "completion_ns"]);
+        let rows = lines.map(|line| line.split(',').collect::<Vec<_>>()).filter(|row| row[2] == task);
+        rows.map(|row| row[3..].iter().map(|field| field.parse().unwrap_or(0)).collect()).collect()
+    }
+
+    /// What a run leaves behind when it does not clean up.
+    fn traces(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let runtime = fs::read_dir(self.path("runtime")).into_iter().flatten().flatten();
+        found.extend(
+            runtime
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .filter(|name| name.starts_with("run-")),
+        );
+        let program = self.path("task");
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            if fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == program) {
+                found.push(format!("process {}", process.file_name().to_string_lossy()));
+            }
+        }
+        found
+    }
+}
+
+struct Task {
+    plan: Value,
+    program: Value,
+}
+
+struct Evidence {
+    run: Value,
+    code: i32,
+    text: String,
+}
+
+impl Evidence {
+    fn faults(&self) -> Vec<(String, String)> {
+        let fault =
+            |fault: &Value| (fault["task"].as_str().unwrap().to_owned(), fault["what"].as_str().unwrap().to_owned());
+        self.run["faults"].as_array().unwrap().iter().map(fault).collect()
+    }
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    })
+}
+
+/// A program beside the tasks, ended with the test.
+struct Bystander(Child);
+
+impl Bystander {
+    fn new() -> Bystander {
+        Bystander(Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    fn cpus(&self) -> String {
+        cpus_of(self.0.id())
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what} does not come about");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn every_job(stage: &Stage) -> Outcome {
+    let fast = stage.task("fast", &["line", "30"], 1000, 900, "line");
+    let plan = stage.plan("none", vec![fast, stage.good()]);
+    let Evidence { run, code, text } = stage.evidence(&plan, &["--duration", "1s"]);
+    assert_eq!(run["faults"], json!([]), "{text}");
+    for (name, expected) in [("fast", 1000), ("good", 200)] {
+        let jobs = stage.jobs(name);
+        // Of the last ones the end may not have been seen.
+        assert!((expected - 5..=expected).contains(&jobs.len()), "{name}: {}", jobs.len());
+        for (number, job) in jobs.iter().enumerate() {
+            let [instance, release, start, completion, response, execution] = job[..6] else { panic!("{job:?}") };
+            assert_eq!(instance, number as u64);
+            assert!(release <= start && start <= completion && response == completion - release, "{job:?}");
+            // It computes for 30 us at least, and cannot have executed longer than it took.
+            assert!((30_000..=response).contains(&execution), "{name}: {job:?}");
+        }
+    }
+    // The verdict is that of the jobs, whatever the machine did meanwhile.
+    let own =
+        |task: &Value, limit: &str| task[limit]["jobs"].as_u64().unwrap() - task[limit]["stolen"].as_u64().unwrap();
+    let tasks = run["tasks"].as_array().unwrap();
+    assert_eq!(tasks.len(), 2);
+    let violated = tasks.iter().any(|task| own(task, "beyond_bound") + own(task, "beyond_deadline") > 0);
+    assert_eq!(code == 2, violated, "{run}");
+    let beyond = stage.jobs("fast").iter().filter(|job| job[4] > 900_000).count() as u64;
+    assert_eq!(tasks[0]["beyond_bound"]["jobs"], json!(beyond));
+    assert_eq!(tasks[0]["jobs"], json!(stage.jobs("fast").len()));
+    let evidence: Value = serde_json::from_str(&fs::read_to_string(stage.path("out/evidence.json")).unwrap()).unwrap();
+    let sum = Command::new("sha256sum").arg(stage.path("out/jobs.csv")).output().unwrap();
+    assert_eq!(evidence["raw"][0]["sha256"].as_str().unwrap().as_bytes(), &sum.stdout[..64]);
+    let report = stage.tool(&["report", "--text"]).arg(stage.path("out")).output().unwrap();
+    assert!(String::from_utf8_lossy(&report.stdout).contains("fast"), "{report:?}");
+    assert_eq!(stage.traces(), Vec::<String>::new());
+    Ok(())
+}
+
+fn wake_ups(stage: &Stage) -> Outcome {
+    let log = stage.path("log");
+    let mut timed = stage.task("timed", &["periodic", "200", "2000", log.to_str().unwrap()], 2000, 1900, "wakeup");
+    timed.program["memory_bytes"] = json!(8 << 20);
+    let plan = stage.plan("none", vec![timed]);
+    let evidence = stage.evidence(&plan, &["--duration", "1s"]);
+    assert_eq!(evidence.faults(), []);
+    let seen: Vec<(u64, u64)> = stage.jobs("timed").iter().map(|job| (job[2], job[3])).collect();
+    let text = fs::read_to_string(&log).expect("the program wrote what it saw");
+    let own: Vec<(u64, u64)> = text
+        .lines()
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(begin, end)| (begin.parse().unwrap(), end.parse().unwrap()))
+        .collect();
+    assert!(seen.len() > 300, "{}", seen.len());
+    // Where the first release lies on its clock, by the match with the least scatter; then job by job.
+    let scatter = |shift: usize| {
+        let offsets = || own[shift..].iter().zip(&seen).map(|(own, seen)| own.0 - seen.0);
+        offsets().max().unwrap() - offsets().min().unwrap()
+    };
+    let shift = (0..=own.len() - seen.len()).min_by_key(|&shift| scatter(shift)).unwrap();
+    let offset = own[shift..].iter().zip(&seen).map(|(own, seen)| own.0 - seen.0).min().unwrap();
+    for ((begin, end), (start, completion)) in own[shift..].iter().zip(&seen) {
+        // It starts before it reads its clock, and sleeps after it read its clock last.
+        assert!(start + offset <= *begin, "{start} {begin}");
+        assert!(completion + offset >= *end, "{completion} {end}");
+    }
+    Ok(())
+}
+
+fn violations(stage: &Stage) -> Outcome {
+    let hopeless = || stage.task("hopeless", &["line", "100"], 5000, 50, "line");
+    let plan = stage.plan("none", vec![hopeless()]);
+    let evidence = stage.evidence(&plan, &["--duration", "500ms"]);
+    assert_eq!(evidence.code, 2);
+    let task = &evidence.run["tasks"][0];
+    assert_eq!(task["beyond_bound"]["jobs"], task["jobs"]);
+    let first = &evidence.run["violations"][0];
+    assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
+    let timeline = first["timeline"].as_array().unwrap();
+    assert!(timeline.iter().any(|stretch| stretch["what"] == "hopeless"), "{timeline:?}");
+    let stopped = stage.evidence(&plan, &["--duration", "20s", "--on-violation", "stop"]);
+    assert!(stopped.run["duration"].as_u64().unwrap() < 5_000_000_000, "{}", stopped.run["duration"]);
+    assert!(stopped.run["violations"].as_array().is_some_and(|all| !all.is_empty()));
+    // SIGUSR1 ends a program that does not expect it.
+    let signaled = stage.evidence(&plan, &["--duration", "20s", "--on-violation", "signal"]);
+    assert_eq!(signaled.faults(), [("hopeless".to_owned(), "was ended by signal 10".to_owned())]);
+    Ok(())
+}
+
+/// What a program does wrong, and how that is named.
+const FAULTS: [(&str, &str); 8] = [
+    ("crashes", "was ended by signal 6"),
+    ("ends", "ended with code 0"),
+    ("exits-early", "ended with code 3 before it was ready"),
+    ("forks", "started another process"),
+    ("spins", "has not slept for"),
+    ("hangs", "has not completed a job for"),
+    ("garbage", "lines that complete no job"),
+    ("grows", "of memory of its own, more than the 1 MiB it was planned with"),
+];
+
+fn faults(stage: &Stage) -> Outcome {
+    for (mode, named) in FAULTS {
+        let bad = stage.task("bad", &[mode, "50"], 2000, 1900, "line");
+        let plan = stage.plan("none", vec![stage.good(), bad]);
+        let evidence = stage.evidence(&plan, &["--duration", "1500ms", "--keep-going"]);
+        let faults = evidence.faults();
+        assert!(faults.len() == 1 && faults[0].0 == "bad" && faults[0].1.contains(named), "{mode}: {faults:?}");
+        assert_eq!(evidence.code, 2, "{mode}");
+        let good = evidence.run["tasks"][0]["jobs"].as_u64().unwrap();
+        assert!(good > 290, "{mode}: the other program has done {good} of 300 jobs");
+        assert_eq!(stage.traces(), Vec::<String>::new(), "{mode}");
+    }
+    Ok(())
+}
+
+fn first_fault(stage: &Stage) -> Outcome {
+    let bad = stage.task("bad", &["crashes", "50"], 2000, 1900, "line");
+    let plan = stage.plan("none", vec![stage.good(), bad]);
+    let evidence = stage.evidence(&plan, &["--duration", "20s"]);
+    assert_eq!(evidence.faults().len(), 1);
+    assert!(evidence.run["duration"].as_u64().unwrap() < 5_000_000_000);
+    assert!(evidence.text.is_empty() || !evidence.text.contains("panicked"), "{}", evidence.text);
+    Ok(())
+}
+
+fn colors_and_comparison(stage: &Stage) -> Outcome {
+    let palette = stage.path("bits.json");
+    fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
+    let fast = stage.task("fast", &["line", "50"], 1000, 900, "line");
+    let plan = stage.plan("colors", vec![fast, stage.good()]);
+    let options = ["--duration", "1s", "--memory", "1G", "--compare", "none", "--palette", palette.to_str().unwrap()];
+    let Evidence { run, text, .. } = stage.evidence(&plan, &options);
+    assert_eq!(run["faults"], json!([]), "{text}");
+    for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
+        let placement = &task["placement"];
+        assert_eq!(placement["colors"], json!([first, first + 1, first + 2, first + 3]));
+        let number = |name: &str| placement[name].as_u64().unwrap();
+        assert_eq!(number("right") + number("fixed"), number("resident"), "{placement}");
+    }
+    let compared = run["comparison"]["tasks"].as_array().unwrap();
+    for (task, jobs) in compared.iter().zip([1000, 200]) {
+        for side in ["partitioned", "unpartitioned"] {
+            // Two blocks of half a second each, in windows of a quarter.
+            assert_eq!(task[side]["windows"], 4, "{task}");
+            assert!(task[side]["jobs"].as_u64().unwrap() <= jobs, "{task}");
+        }
+        let quiet = ["partitioned", "unpartitioned"].map(|side| task[side]["quiet"].as_u64().unwrap());
+        assert!(quiet.iter().all(|quiet| *quiet >= 1), "{task}");
+    }
+    Ok(())
+}
+
+fn sigterm(stage: &Stage) -> Outcome {
+    let bystander = Bystander::new();
+    let before = bystander.cpus();
+    let mut run = stage
+        .run(&stage.plan("none", vec![stage.good()]), &["--duration", "60s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("a run", || bystander.cpus() != before);
+    wait_until("a job", || fs::metadata(stage.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
+    Command::new("kill").arg(run.id().to_string()).status().unwrap();
+    wait_until("its end", || run.try_wait().unwrap().is_some());
+    assert_eq!(bystander.cpus(), before);
+    assert_eq!(stage.traces(), Vec::<String>::new());
+    let evidence: Value = serde_json::from_str(&fs::read_to_string(stage.path("out/evidence.json")).unwrap()).unwrap();
+    assert!(evidence["warnings"][0].as_str().unwrap().starts_with("Interrupted"));
+    assert!(evidence["run"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
+    Ok(())
+}
+
+fn sigkill(stage: &Stage) -> Outcome {
+    let bystander = Bystander::new();
+    let before = bystander.cpus();
+    let forks = stage.task("forks", &["forks", "50"], 2000, 1900, "line");
+    let plan = stage.plan("none", vec![stage.good(), forks]);
+    let mut run = stage.run(&plan, &["--duration", "60s", "--keep-going"]).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("a run", || bystander.cpus() != before);
+    // Two programs and what one of them started.
+    wait_until("three processes", || stage.traces().iter().filter(|trace| trace.starts_with("process")).count() == 3);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // Started while CPUs were kept off, by a program that was kept off itself.
+    wait_until("the end of the programs", || {
+        stage.traces().iter().filter(|trace| trace.starts_with("process")).count() == 1
+    });
+    assert_ne!(bystander.cpus(), before);
+    let next = stage.tool(&["ps"]).output().unwrap();
+    let told = String::from_utf8_lossy(&next.stderr);
+    assert!(told.contains("a run was killed; 1 of its programs were ended"), "{told}");
+    assert_eq!(bystander.cpus(), before);
+    wait_until("nothing left", || stage.traces().is_empty());
+    let instances = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
+    let own = format!("isochrome-{}.", run.id());
+    assert!(!instances.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
+    Ok(())
+}
+
+fn full_disk(stage: &Stage) -> Outcome {
+    let small = stage.path("out");
+    fs::create_dir(&small).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=80k", "tmpfs"]).arg(&small).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return Err(NotRun("no small file system can be mounted".to_owned()));
+    }
+    let fast = stage.task("fast", &["line", "20"], 500, 400, "line");
+    let output = stage.run(&stage.plan("none", vec![fast]), &["--duration", "20s", "--share-cpus"]).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let jobs = fs::read_to_string(small.join("jobs.csv"));
+    assert!(Command::new("umount").arg(&small).status().unwrap().success());
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("could not be written any more") && told.contains("hint:"), "{told}");
+    let jobs = jobs.unwrap();
+    assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
+    assert!(jobs.lines().all(|line| line.split(',').count() == 12));
+    assert!(told.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{told}");
+    assert_eq!(stage.traces(), Vec::<String>::new());
+    Ok(())
+}
+
+fn refusals(stage: &Stage) -> Outcome {
+    let path = stage.plan("none", vec![stage.good()]);
+    let plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let refused = |change: &dyn Fn(&mut Value), named: &str| {
+        let mut changed = plan.clone();
+        change(&mut changed);
+        fs::write(&path, changed.to_string()).unwrap();
+        let output = stage.run(&path, &[]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(named) && told.contains("hint:"), "{told}");
+    };
+    refused(&|plan| plan["fingerprint"] = json!("another"), "measured on another machine");
+    refused(&|plan| plan["programs"] = Value::Null, "a plan without programs");
+    refused(&|plan| plan["programs"]["tasks"] = json!([]), "no program of this name");
+    refused(&|plan| plan["programs"]["tasks"][0]["command"] = json!(["/nowhere/at/all"]), "cannot be started");
+    refused(&|plan| plan["cores"] = json!("none"), "not a plan");
+    assert_eq!(stage.traces(), Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,105 @@
+/* A program for the tests of `isochrome run`: what it does wrong is its first argument, how long a job takes in us its second. */
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static uint64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+/* Computes until it has had the CPU for so long: what others take away does not count. */
+static void work(uint64_t ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    uint64_t end = t.tv_sec * 1000000000ull + t.tv_nsec + ns;
+    do
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    while (t.tv_sec * 1000000000ull + t.tv_nsec < end);
+}
+
+/* Reads a line; 0 at the end of the input. */
+static int line(void)
+{
+    char c;
+    do
+        if (read(0, &c, 1) != 1)
+            return 0;
+    while (c != '\n');
+    return 1;
+}
+
+static void say(const char *text)
+{
+    if (write(1, text, strlen(text)) < 0)
+        exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "line";
+    uint64_t ns = argc > 2 ? strtoull(argv[2], 0, 10) * 1000 : 20000;
+    uint64_t period = argc > 3 ? strtoull(argv[3], 0, 10) * 1000 : 1000000;
+    if (!strcmp(mode, "periodic")) {
+        /* What it says of its own jobs, in a file at the end: wake-up and end, by its own clock. */
+        uint64_t next = now() + period, log_size = 200000, jobs = 0;
+        uint64_t *log = calloc(2 * log_size, sizeof *log);
+        memset(log, 1, 2 * log_size * sizeof *log);
+        sigset_t ends;
+        sigemptyset(&ends);
+        sigaddset(&ends, SIGTERM);
+        sigprocmask(SIG_BLOCK, &ends, 0);
+        for (;;) {
+            struct timespec t = {next / 1000000000, next % 1000000000}, none = {0, 0};
+            clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, 0);
+            uint64_t begin = now();
+            work(ns);
+            if (sigtimedwait(&ends, 0, &none) == SIGTERM)
+                break;
+            if (jobs < log_size) {
+                log[2 * jobs] = begin;
+                log[2 * jobs++ + 1] = now();
+            }
+            next += period;
+        }
+        FILE *out = argc > 4 ? fopen(argv[4], "w") : 0;
+        for (uint64_t job = 0; out && job < jobs; job++)
+            fprintf(out, "%llu %llu\n", (unsigned long long)log[2 * job], (unsigned long long)log[2 * job + 1]);
+        return 0;
+    }
+    if (!strcmp(mode, "exits-early"))
+        return 3;
+    say("ready\n");
+    for (int job = 0; line(); job++) {
+        int due = job == 50;
+        work(ns);
+        if (due && !strcmp(mode, "crashes"))
+            abort();
+        if (due && !strcmp(mode, "ends"))
+            return 0;
+        if (due && !strcmp(mode, "forks") && !fork())
+            for (;;)
+                pause();
+        if (due && !strcmp(mode, "spins"))
+            for (;;)
+                ;
+        if (due && !strcmp(mode, "hangs"))
+            sleep(100);
+        if (due && !strcmp(mode, "garbage"))
+            say("one\ntwo\nthree\n");
+        if (due && !strcmp(mode, "grows"))
+            memset(malloc(64 << 20), 1, 64 << 20);
+        if (due && !strcmp(mode, "late"))
+            work(5000000);
+        say("done\n");
+    }
+    return 0;
+}

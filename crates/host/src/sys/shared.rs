@@ -1,0 +1,76 @@
+//! Memory that several processes share: words that are read and written atomically.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+/// Words in memory of their own file, which has no name and no place on disk. Unmapped on drop.
+pub struct SharedWords {
+    base: NonNull<AtomicU64>,
+    count: usize,
+}
+
+// SAFETY: the mapping is owned by this value, is tied to no thread, and is accessed through atomic words only.
+unsafe impl Send for SharedWords {}
+// SAFETY: as above: all access through a shared borrow is atomic.
+unsafe impl Sync for SharedWords {}
+
+/// What keeps the file from becoming shorter than its mappings, whose lost part would end programs that touch it.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+impl SharedWords {
+    /// `count` words of 0, and the descriptor that programs started from now on inherit.
+    pub fn create(name: &str, count: usize) -> io::Result<(SharedWords, OwnedFd)> {
+        // Not closed on exec: to be inherited is what it is for.
+        let file = memfd_create(name, MemfdFlags::ALLOW_SEALING)?;
+        let bytes = count.checked_mul(size_of::<u64>()).ok_or(io::ErrorKind::InvalidInput)?;
+        ftruncate(file.as_fd(), bytes as u64)?;
+        fcntl_add_seals(file.as_fd(), SEALS)?;
+        Ok((SharedWords::inherited(file.as_raw_fd())?, file))
+    }
+
+    /// The words behind a descriptor that another process made by [`create`](Self::create). Any other descriptor, and a number that is
+    /// none, is an error.
+    pub fn inherited(descriptor: RawFd) -> io::Result<SharedWords> {
+        // SAFETY: fcntl with this request and fstat touch no memory but the structure, which is live, exclusively borrowed and made of
+        // integers, so zeros are valid; a number that is no descriptor is refused.
+        let (seals, bytes) = unsafe {
+            let mut status: libc::stat = std::mem::zeroed();
+            let seals = libc::fcntl(descriptor, libc::F_GET_SEALS);
+            if seals < 0 || libc::fstat(descriptor, &mut status) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            (SealFlags::from_bits_retain(seals as u32), status.st_size as usize)
+        };
+        if !seals.contains(SealFlags::SHRINK) || bytes == 0 || !bytes.is_multiple_of(size_of::<u64>()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: a fresh mapping at an address of the kernel's choice disturbs no other memory. Of a file that cannot become shorter
+        // every page stays there.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, descriptor, 0)
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(SharedWords { base, count: bytes / size_of::<u64>() })
+    }
+
+    /// The words.
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is readable, writable and as long as that, begins at a page, and lives as long as this value. Other
+        // processes may write to it at any time, which atomic words allow.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
+    }
+}
+
+impl Drop for SharedWords {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own mapping, and nothing borrowed from it outlives it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.count * size_of::<u64>()) };
+    }
+}
