@@ -59,7 +59,10 @@ pub enum Verb {
     )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
-    #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
+    )]
     Demo(DemoOptions),
     /// Count cache events of a program on a modeled machine
     #[command(
@@ -393,6 +396,9 @@ pub struct RunOptions {
 /// Options of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoOptions {
+    /// Something else.
+    #[command(subcommand)]
+    pub of: Option<DemoOf>,
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
@@ -402,6 +408,30 @@ pub struct DemoOptions {
     /// Fewer sizes and blocks: a look in seconds, not a measurement
     #[arg(long)]
     pub quick: bool,
+}
+
+/// What else there is to show.
+#[derive(Debug, Subcommand)]
+pub enum DemoOf {
+    /// Four programs of a robot: profile, plan, run, report
+    Taskset(DemoTasksetOptions),
+}
+
+/// Options of `demo taskset`.
+#[derive(Debug, Args)]
+pub struct DemoTasksetOptions {
+    /// Folder for everything
+    #[arg(short, long, value_name = "DIR", default_value = "robot-demo")]
+    pub output: PathBuf,
+    /// How long they run, partitioned and without partitions each
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub duration: Ns,
+    /// Add this to the longest time seen, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
+    pub margin: f64,
+    /// Seed of every random choice [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 /// Options of `report`.
