@@ -241,10 +241,14 @@ fn refill_time(
     let place = Place { cpu: Some(cpu.0), level: Some(level), by: By::Auto, memory: None, seed: Some(seed) };
     let mut station = Station::new(&place)?;
     let target = station.target(&place)?;
-    let collection = {
+    let collect = || {
         let _settings = station.settle();
-        station.collect(&place, target, None)?
+        station.collect(&place, target, None)
     };
+    // What is in doubt now may not be in a moment.
+    let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
+    let collection =
+        collect().or_else(|_| collect()).with_context(|| format!("no refill time of a color\n  hint: {hint}"))?;
     let pool = crate::probe::pool_of(collection);
     for note in probe::refill_time(&mut station.machine, cpu, &pool, level, seed) {
         eprintln!("note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);
