@@ -45,7 +45,7 @@ static inline void shuffled(uint32_t *order, uint32_t count, uint32_t *state) {
 }
 
 static inline int run(int argc, char **argv, void (*job)(void)) {
-    (void)mlockall(MCL_CURRENT | MCL_FUTURE);
+    (void)mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT);
     if (argc > 1) {
         long period_ns = 1000 * atol(argv[1]);
         if (period_ns <= 0) {

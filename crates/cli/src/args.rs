@@ -60,7 +60,10 @@ pub enum Verb {
     )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
-    #[command(after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report")]
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
+    )]
     Demo(DemoOptions),
     /// Count cache events of a program on a modeled machine
     #[command(
@@ -83,7 +86,7 @@ pub enum Verb {
     /// Measure how long every task of a set executes, against its share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
-                      isochrome profile taskset.toml --from-trace zen3 --trace control=control.iso -o profile.json\n\
+                      isochrome profile taskset.toml --from-trace zen3 --mhz 3500 --trace control=control.iso --trace fft=workload:fft:points=1024\n\
                       It goes on where it was interrupted. The next step: isochrome plan profile.json -o plan.json")]
     Profile(ProfileOptions),
     /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
@@ -118,6 +121,14 @@ pub enum Verb {
     #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 -- ./control --rate 1000\n  \
                       isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.")]
     Exec(ExecOptions),
+    /// Make a task set of a file of another tool
+    #[command(
+        after_help = "Example:\n  isochrome import rt-app workload.json -o taskset.toml\nWhat has no counterpart is named on standard error."
+    )]
+    Import(ImportOptions),
+    /// Do the jobs of a workload that is built in, one for every line on standard input
+    #[command(hide = true)]
+    Job(JobOptions),
     /// Make a report to read from evidence
     #[command(
         after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
@@ -423,6 +434,9 @@ pub struct RunOptions {
 /// Options of `demo`.
 #[derive(Debug, Args)]
 pub struct DemoOptions {
+    /// Something else.
+    #[command(subcommand)]
+    pub of: Option<DemoOf>,
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
@@ -432,6 +446,30 @@ pub struct DemoOptions {
     /// Fewer sizes and blocks: a look in seconds, not a measurement
     #[arg(long)]
     pub quick: bool,
+}
+
+/// What else there is to show.
+#[derive(Debug, Subcommand)]
+pub enum DemoOf {
+    /// Four programs of a robot: profile, plan, run, report
+    Taskset(DemoTasksetOptions),
+}
+
+/// Options of `demo taskset`.
+#[derive(Debug, Args)]
+pub struct DemoTasksetOptions {
+    /// Folder for everything
+    #[arg(short, long, value_name = "DIR", default_value = "robot-demo")]
+    pub output: PathBuf,
+    /// How long they run, partitioned and without partitions each
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub duration: Ns,
+    /// Add this to the longest time seen, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
+    pub margin: f64,
+    /// Seed of every random choice [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
 }
 
 /// Options of `report`.
@@ -507,18 +545,29 @@ pub struct ProfileOptions {
     /// Limit of the memory touched to find frames of the colors [default: half of what is available]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
-    /// Run nothing: take the times from traces on a modeled machine
-    #[arg(long, value_name = "MACHINE", requires = "trace")]
-    pub from_trace: Option<String>,
-    /// A task's trace of one job, in the iso form; repeatable
-    #[arg(long, value_name = "TASK=FILE", requires = "from_trace")]
-    pub trace: Vec<String>,
+    /// What to do without a machine.
+    #[command(flatten)]
+    pub modeled: ModeledOptions,
     /// Seed of the order and of the colors chosen [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `profile` without a machine.
+#[derive(Debug, Args)]
+pub struct ModeledOptions {
+    /// Run nothing: take the times from traces on a modeled machine, a name or a file as for `simulate`
+    #[arg(long, value_name = "MACHINE", requires_all = ["trace", "mhz"])]
+    pub from_trace: Option<String>,
+    /// A task's trace of one job in the iso form (`isochrome trace`), or TASK=workload:SPEC; repeatable
+    #[arg(long, value_name = "TASK=FILE", requires = "from_trace")]
+    pub trace: Vec<String>,
+    /// Clock rate of the modeled machine
+    #[arg(long, value_name = "MHZ", requires = "from_trace", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub mhz: Option<u32>,
 }
 
 /// Options of `plan`.
@@ -804,6 +853,36 @@ impl std::str::FromStr for Ready {
             _ => Err("write settle:500ms, sd_notify, line:TEXT or signal".to_owned()),
         }
     }
+}
+
+/// Options of `import`.
+#[derive(Debug, Args)]
+pub struct ImportOptions {
+    /// Whose file it is
+    #[arg(value_enum)]
+    pub form: ImportForm,
+    /// The file; `-` for standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Write the task set here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Files that can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImportForm {
+    /// A workload of rt-app, JSON
+    RtApp,
+}
+
+/// Options of `job`.
+#[derive(Debug, Args)]
+pub struct JobOptions {
+    /// filter, filter-i32, dct, fft or spin
+    pub kernel: String,
+    /// Taps, points or microseconds
+    pub size: usize,
 }
 
 /// Options of `man`.

@@ -1,5 +1,7 @@
 //! `isochrome demo`: the heart of [Liedtke1997, §5] on this machine, and a report.
 
+mod taskset;
+
 use std::fs;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use isochrome_host::palette::{Collection, Target};
 use isochrome_model::report::{html, is_conclusive, text::table};
 use isochrome_model::units::CpuId;
 
-use crate::args::DemoOptions;
+use crate::args::{DemoOf, DemoOptions};
 use crate::station::{InDoubt, Station, spinner};
 use crate::{Verdict, bench, evidence, files, probe};
 
@@ -27,6 +29,9 @@ const SLICES_US: [u64; 6] = [25, 50, 100, 250, 500, 1000];
 const RATES_HZ: [u64; 4] = [2000, 5000, 10_000, 20_000];
 
 pub fn run(options: &DemoOptions) -> Result<Verdict> {
+    if let Some(DemoOf::Taskset(options)) = &options.of {
+        return taskset::run_all(options);
+    }
     let folder = &options.output;
     let shown = folder.display();
     fs::create_dir_all(folder)

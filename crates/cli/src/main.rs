@@ -11,6 +11,8 @@ mod evidence;
 mod exec;
 mod export;
 mod files;
+mod import;
+mod job;
 mod manual;
 mod map;
 mod palette;
@@ -68,8 +70,8 @@ fn main() -> ExitCode {
         }
     };
     let run = || -> anyhow::Result<Verdict> {
-        // `exec` passes signals on to the program instead.
-        if !matches!(arguments.verb, Verb::Exec(_)) {
+        // `exec` passes signals on to the program instead, and `job` is such a program.
+        if !matches!(arguments.verb, Verb::Exec(_) | Verb::Job(_)) {
             interrupt::install()?;
         }
         if let Some(restored) = isochrome_host::jobs::clearing::restore_left(&isochrome_host::runtime::folder()) {
@@ -95,6 +97,8 @@ fn main() -> ExitCode {
             Verb::Recolor(options) => recolor::run(&options),
             Verb::Export(options) => export::run(&options),
             Verb::Exec(options) => exec::run(&options),
+            Verb::Import(options) => import::run(&options),
+            Verb::Job(options) => job::run(&options),
             Verb::Report(options) => report::run(&options),
             Verb::Man(options) => manual::pages(&options),
             Verb::Completions(options) => manual::completions(&options),

@@ -1,5 +1,7 @@
 //! `isochrome profile`: how long every task of a set executes alone, against its share of the cache.
 
+mod modeled;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -41,8 +43,8 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     resolve(&mut programs, &options.tasks)?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     eprintln!("seed {seed}");
-    let mut profile = match &options.from_trace {
-        Some(_) => anyhow::bail!("--from-trace"),
+    let mut profile = match &options.modeled.from_trace {
+        Some(_) => modeled::run(options, &options.modeled, programs, &text)?,
         None => measured(options, programs, &text, seed)?,
     };
     if profile.complete {
@@ -239,10 +241,14 @@ fn refill_time(
     let place = Place { cpu: Some(cpu.0), level: Some(level), by: By::Auto, memory: None, seed: Some(seed) };
     let mut station = Station::new(&place)?;
     let target = station.target(&place)?;
-    let collection = {
-        let _settings = station.pin();
-        station.collect(&place, target, None)?
+    let collect = || {
+        let _settings = station.settle();
+        station.collect(&place, target, None)
     };
+    // What is in doubt now may not be in a moment.
+    let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
+    let collection =
+        collect().or_else(|_| collect()).with_context(|| format!("no refill time of a color\n  hint: {hint}"))?;
     let pool = crate::probe::pool_of(collection);
     for note in probe::refill_time(&mut station.machine, cpu, &pool, level, seed) {
         eprintln!("note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);

@@ -117,7 +117,7 @@ fn resolve(machine: &ModeledMachine) -> Result<Resolved> {
 }
 
 /// A machine that comes with isochrome, or that a file describes.
-fn named_machine(name: &str) -> Result<DescribedMachine> {
+pub fn named_machine(name: &str) -> Result<DescribedMachine> {
     match DescribedMachine::named(name) {
         Some(described) => Ok(described),
         None if Path::new(name).exists() => files::read_json(Path::new(name), DESCRIBED_SCHEMA),
@@ -129,7 +129,7 @@ fn named_machine(name: &str) -> Result<DescribedMachine> {
 }
 
 /// Hands all accesses of the program to `each`; after an interruption, those up to then.
-fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<()> {
+pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<()> {
     let mut kept = Vec::new();
     let mut hand_over = |batch: &[Access]| {
         if program.data_only {

@@ -173,7 +173,7 @@ impl Station {
     /// Fails where none is saved, where it is stale or foreign, and where the test contradicts it or cannot be made.
     pub fn saved_palette(&self, place: &Place, target: Target) -> Result<(Palette, SpotCheck)> {
         let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&self.machine, &self.sysfs))?;
-        let _settings = self.pin();
+        let _settings = self.settle();
         let mut attempt = 0;
         loop {
             let memory = Survey::memory(target, place.memory())?;

@@ -278,7 +278,7 @@ pub fn remove_left() {
 }
 
 impl Timeline {
-    /// Records, from now on, who has each of `cpus`. Wake-ups come with [`follow`](Self::follow).
+    /// Records, from now on, who has each of `cpus`. What concerns single threads comes with [`follow`](Self::follow).
     ///
     /// Fails with [`HostError::Events`] where the kernel has no such events or does not give them to this user.
     pub fn open(cpus: &[CpuId]) -> Result<Timeline, HostError> {
@@ -310,10 +310,8 @@ impl Timeline {
         write(&self.folder.join("trace_clock"), "mono")?;
         write(&self.folder.join("buffer_size_kb"), &RING_KIB.to_string())?;
         let here: Vec<String> = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0)).collect();
-        for event in ["sched_switch", "sched_stat_runtime"] {
-            write(&events.join(event).join("filter"), &here.join(" || "))?;
-            write(&events.join(event).join("enable"), "1")?;
-        }
+        write(&events.join("sched_switch/filter"), &here.join(" || "))?;
+        write(&events.join("sched_switch/enable"), "1")?;
         for cpu in Sysfs::system().online_cpus()? {
             let path = self.folder.join(format!("per_cpu/cpu{}/trace_pipe_raw", cpu.0));
             let ring = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -322,10 +320,13 @@ impl Timeline {
         write(&self.folder.join("tracing_on"), "1")
     }
 
-    /// Records from now on when `threads` are woken, and when they start others.
+    /// Records from now on when `threads` are woken, when time is accounted to them, and when they start others.
     pub fn follow(&mut self, threads: &[i32]) -> Result<(), HostError> {
         let events = self.folder.join("events/sched");
-        for (event, field) in [("sched_waking", "pid"), ("sched_process_fork", "parent_pid")] {
+        // Time may be accounted from any CPU.
+        for (event, field) in
+            [("sched_waking", "pid"), ("sched_stat_runtime", "pid"), ("sched_process_fork", "parent_pid")]
+        {
             if threads.is_empty() {
                 write(&events.join(event).join("enable"), "0")?;
                 continue;

@@ -6,6 +6,7 @@
 pub mod partitions;
 pub mod programs;
 pub mod read;
+pub mod rtapp;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -66,10 +66,10 @@ pub struct Program {
     /// The program and its arguments, at least one text. That of a built-in workload begins with [`OWN`] and [`JOB_VERB`].
     pub command: Vec<String>,
     /// Time between releases; 0 where it is best effort.
-    #[serde(rename = "period_ns", default)]
+    #[serde(rename = "period_ns", default, skip_serializing_if = "is_default")]
     pub period: Ns,
     /// Relative deadline, at most the period.
-    #[serde(rename = "deadline_ns", default)]
+    #[serde(rename = "deadline_ns", default, skip_serializing_if = "is_default")]
     pub deadline: Ns,
     /// Memory it uses.
     #[serde(rename = "memory_bytes", default)]
@@ -84,14 +84,19 @@ pub struct Program {
     #[serde(rename = "budget_ns", default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Ns>,
     /// How its jobs are seen.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub jobs: Jobs,
     /// Programs of one bundle share memory and stay on one CPU. [Kim2013, §4.5]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
     /// It has no period and no bound, and runs at ordinary priority beside the others.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub best_effort: bool,
+}
+
+/// Whether a field is as it is read where it is missing.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Programs {
@@ -307,4 +312,132 @@ fn command(fields: &Fields) -> Result<(Vec<String>, bool), ReadError> {
         return Err(fields.wrong(name, "holds a byte of 0, which no argument can"));
     }
     Ok((command, name == "workload"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SET: &str = r#"cpus = "0-1"
+level = 3
+method = "both"
+
+[[tasks]]
+name = "control"
+command = "./control --rate 1000"
+period = "1ms"
+deadline = "800us"
+memory = "64K"
+cpu = 1
+budget = "0.5ms"
+bundle = "arm"
+
+[[tasks]]
+name = "filter"
+workload = "filter 4096"
+period_ns = 200_000
+
+[[tasks]]
+name = "log"
+command = ["./log", "--to", "a file"]
+best_effort = true
+"#;
+
+    fn read(text: &str) -> Result<Programs, String> {
+        programs(text).map(|(programs, _)| programs).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_task_set_says_what_runs_how_often_and_on_what() {
+        let (set, warnings) = programs(SET).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!((set.cpus.as_slice(), set.level, set.method), (&[CpuId(0), CpuId(1)][..], 3, Partitioning::Both));
+        let [control, filter, log] = set.tasks.as_slice() else { panic!("{set:?}") };
+        assert_eq!(control.command, ["./control", "--rate", "1000"]);
+        assert_eq!((control.period, control.deadline, control.budget), (Ns(1_000_000), Ns(800_000), Some(Ns(500_000))));
+        assert_eq!((control.memory, control.cpu, control.jobs), (Bytes(65_536), Some(CpuId(1)), Jobs::Wakeup));
+        assert_eq!(control.bundle.as_deref(), Some("arm"));
+        assert_eq!(filter.command, ["isochrome", "job", "filter", "4096"]);
+        assert_eq!((filter.period, filter.deadline, filter.jobs), (Ns(200_000), Ns(200_000), Jobs::Line));
+        assert_eq!((log.command[2].as_str(), log.best_effort), ("a file", true));
+        assert_eq!(set.periodic().count(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line_column_and_field() {
+        let wrong = |from: &str, to: &str| {
+            assert!(SET.contains(from), "{from}");
+            read(&SET.replace(from, to)).unwrap_err()
+        };
+        let begins = |error: String, text: &str| assert!(error.starts_with(text), "{error}");
+        begins(wrong("\"0-1\"", "\"a\""), "line 1, column 8: cpus: `a` is not a list");
+        begins(wrong("\"0-1\"", "[0, -1]"), "line 1, column 12: cpus[1]: -1 is negative");
+        begins(wrong("\"0-1\"", "\"\""), "line 1, column 8: cpus: names no CPU");
+        begins(wrong("cpus = \"0-1\"\n", ""), "line 1, column 1: cpus: is missing");
+        begins(wrong("level = 3", "level = 7"), "line 2, column 9: level: 7 is not a cache level");
+        begins(wrong("\"both\"", "\"magic\""), "line 3, column 10: method: `magic` is not one of `colors`");
+        begins(wrong("\"1ms\"", "\"1 m\""), "line 8, column 10: tasks[0].period: `1 m` is not a time");
+        begins(wrong("\"1ms\"", "\"0ms\""), "line 8, column 10: tasks[0].period: a time must be positive");
+        begins(wrong("\"800us\"", "\"2ms\""), "line 9, column 12: tasks[0].deadline: 2000000 ns exceeds the period");
+        begins(wrong("\"64K\"", "\"64Q\""), "line 10, column 10: tasks[0].memory: `64Q` is not a size");
+        begins(wrong("cpu = 1", "cpu = 2"), "line 11, column 7: tasks[0].cpu: CPU 2 is not among `cpus`");
+        begins(wrong("bundle = \"arm\"", "jobs = \"seen\""), "line 13, column 8: tasks[0].jobs: `seen` is not one of");
+        begins(wrong("\"filter\"", "\"control\""), "line 16, column 8: tasks[1].name: `control` is taken already");
+        begins(wrong("period_ns = 200_000", ""), "line 15, column 1: tasks[1].period: is missing");
+        begins(
+            wrong("period_ns = 200_000", "period_ns = 1\nperiod = \"1us\""),
+            "line 18, column 13: tasks[1].period_ns: is there already, as `period`",
+        );
+        begins(
+            wrong("workload = \"filter 4096\"", "command = 'a \"b\"'"),
+            "line 17, column 11: tasks[1].command: `a \"b\"` holds quotes",
+        );
+        begins(
+            wrong("workload = \"filter 4096\"", "command = []"),
+            "line 17, column 11: tasks[1].command: names no program",
+        );
+        begins(wrong("workload = \"filter 4096\"\n", ""), "line 15, column 1: tasks[1].command: is missing");
+        begins(
+            wrong("workload", "command = \"a\"\nworkload"),
+            "line 18, column 12: tasks[1].workload: is of no use beside `command`",
+        );
+        begins(
+            wrong("best_effort = true", "best_effort = true\nperiod = \"1s\""),
+            "line 24, column 10: tasks[2].period: is of no use",
+        );
+        begins(
+            wrong("cpu = 1", "priority = 3"),
+            "line 15, column 1: tasks[1].priority: missing, while other tasks have one",
+        );
+        begins(read("cpus = \"0\"\ntasks = []").unwrap_err(), "line 2, column 9: tasks: none of them has a period");
+    }
+
+    #[test]
+    fn what_was_read_reads_back() {
+        let (set, _) = programs(SET).unwrap();
+        let (again, warnings) = programs(&serde_json::to_string(&set).unwrap()).unwrap();
+        assert!(warnings.is_empty(), "{warnings:?}");
+        assert_eq!(again, set);
+        assert_eq!(serde_json::from_str::<Programs>(&serde_json::to_string(&set).unwrap()).unwrap(), set);
+        assert_eq!(runnable(SET).unwrap().unwrap().programs, set);
+        assert_eq!(runnable("tasks = [{name = \"a\"}]").unwrap(), None);
+    }
+
+    #[test]
+    fn no_damaged_task_set_makes_the_reader_panic() {
+        let mut random = fastrand::Rng::with_seed(6);
+        let pieces =
+            ["-", "0", "18446744073709551616", "[", "]", "\"", "=", "\n", "é", "\\u0000", "true", "us", "[[tasks]]\n"];
+        let mut accepted = 0;
+        for _ in 0..5_000 {
+            let mut text: Vec<char> = SET.chars().collect();
+            for _ in 0..random.usize(0..=3) {
+                let at = random.usize(0..text.len());
+                let end = (at + random.usize(0..=6)).min(text.len());
+                text.splice(at..end, pieces[random.usize(0..pieces.len())].chars());
+            }
+            accepted += usize::from(programs(&text.into_iter().collect::<String>()).is_ok());
+        }
+        assert!((500..4_500).contains(&accepted), "{accepted}");
+    }
 }

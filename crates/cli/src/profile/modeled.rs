@@ -1,0 +1,125 @@
+//! Execution times without a machine: a trace of one job, on a modeled machine, against its share of the colors.
+
+use anyhow::{Context, Result, ensure};
+use isochrome_host::interrupt;
+use isochrome_model::machine::Holds;
+use isochrome_model::profile::{Profile, Request, SCHEMA, TaskProfile, Visit};
+use isochrome_model::sim::{Allocation, DescribedMachine, PageTable};
+use isochrome_model::stats::HighWaterMark;
+use isochrome_model::taskset::Scope;
+use isochrome_model::taskset::programs::Programs;
+use isochrome_model::trace::Format;
+use isochrome_model::units::{Bytes, Color};
+
+use crate::args::{ModeledOptions, ProfileOptions, Program};
+use crate::files;
+use crate::simulate::{each_batch, named_machine};
+
+/// Memory of a modeled machine: enough that it decides nothing.
+const MEMORY: Bytes = Bytes(64 << 30);
+
+/// The profile of the tasks on the machine, from a trace of each.
+pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Programs, text: &str) -> Result<Profile> {
+    let name = modeled.from_trace.as_deref().context("no machine\n  hint: --from-trace zen3")?;
+    let machine = named_machine(name)?;
+    let mhz = modeled.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
+    let traces = programs.periodic().map(|task| trace_of(&modeled.trace, &task.name)).collect::<Result<Vec<_>>>()?;
+    let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
+    let level = data().nth(usize::from(programs.level) - 1);
+    let level = level.with_context(|| format!("{} has no data level {}", machine.name, programs.level))?;
+    let colors = level.cache.color_count(machine.page_bytes);
+    let partitions = options.partitions.unwrap_or(colors);
+    ensure!(
+        partitions <= colors,
+        "--partitions {partitions} are more than the {colors} colors of {}",
+        level.cache.name
+    );
+    // One miss after the other, each answered by memory: nobody says that a level between holds the line.
+    let between: u64 = machine.timing.read_cycles.iter().skip(usize::from(programs.level) - 1).sum();
+    let miss_cycles = between + machine.timing.memory_read_cycles;
+    let geometry = level.cache.geometry;
+    let lines = u64::from(geometry.ways) * geometry.set_count / u64::from(colors);
+    let nanoseconds = |cycles: u64| (cycles as f64 * 1e3 / f64::from(mhz)).ceil() as u64;
+    let mut profile = Profile {
+        schema: SCHEMA.to_owned(),
+        fingerprint: None,
+        by: format!(
+            "a trace of one job of each task on the modeled {} at {mhz} MHz, the caches warm from the same job",
+            machine.name
+        ),
+        input: files::sha256(text),
+        margin: options.margin / 100.0,
+        cores: programs.cpus.len() as u32,
+        cpus: programs.cpus,
+        level: programs.level,
+        method: programs.method,
+        cache: if level.shared { Scope::Shared } else { Scope::Private },
+        partitions,
+        memory_bytes: MEMORY,
+        refill_ns_per_partition: Some(nanoseconds(lines * miss_cycles)),
+        refill_dirty_ns_per_partition: None,
+        complete: false,
+        tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+    };
+    let periodic: Vec<usize> =
+        (0..profile.tasks.len()).filter(|task| !profile.tasks[*task].program.best_effort).collect();
+    let request = Request { jobs: 1, visit: 1, flat: options.flat / 100.0, seed: 0 };
+    profile.measure(
+        request,
+        |task, partitions, _| {
+            let trace =
+                &traces[periodic.iter().position(|place| *place == task).expect("only periodic tasks are measured")];
+            let (cycles, misses) = job(&machine, usize::from(programs.level), colors, partitions, trace)?;
+            let time = nanoseconds(cycles);
+            let longest = HighWaterMark { value: time, n: 1, last_rose_at: 1 };
+            let visit = Visit {
+                jobs: 1,
+                sum_ns: time,
+                median_ns: time,
+                longest,
+                waiting_ns: 0,
+                misses: Some(misses),
+                cycles_per_instruction: None,
+            };
+            Ok::<_, anyhow::Error>((!interrupt::interrupted()).then_some(visit))
+        },
+        |profile| files::write_json(&options.output, profile),
+    )?;
+    Ok(profile)
+}
+
+/// The trace given for a task: `TASK=FILE`, or `TASK=workload:SPEC`.
+fn trace_of(given: &[String], task: &str) -> Result<Program> {
+    let found = given.iter().find_map(|text| text.strip_prefix(task)?.strip_prefix('='));
+    let found = found.with_context(|| {
+        format!("{task}: no trace of a job is given\n  hint: --trace {task}=FILE, or --trace {task}=workload:fft:points=1024")
+    })?;
+    let program = Program { trace: None, format: Format::Iso, data_only: false, workload: None };
+    Ok(match found.strip_prefix("workload:") {
+        Some(spec) => Program { workload: Some(spec.parse()?), ..program },
+        None => Program { trace: Some(found.into()), ..program },
+    })
+}
+
+/// Cycles of the second of two jobs, and its misses of the level.
+fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
+    let color_count = u16::try_from(colors).context("more colors than fit into 16 bits")?;
+    let granted = (0..partitions as u16).map(Color).collect();
+    let mut pages = PageTable::new(machine.page_bytes, Allocation::Colored { colors: granted, color_count });
+    let mut caches = machine.hierarchy(1)?;
+    let shift = machine.page_bytes.0.trailing_zeros();
+    let mut begin = 0;
+    for _ in 0..2 {
+        begin = caches.cycles();
+        caches.reset_counts();
+        each_batch(trace, |batch| {
+            for part in batch.iter().flat_map(|access| access.by_pages(shift)) {
+                caches.access(pages.translate(part));
+            }
+        })?;
+    }
+    let data = machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
+    let name = data.map(|level| level.cache.name.clone()).nth(level - 1).unwrap_or_default();
+    let counts = caches.caches_named(&name).first().map(|cache| caches.counts(*cache));
+    Ok((caches.cycles() - begin, counts.map_or(0, |counts| counts.read_misses + counts.write_misses)))
+}
