@@ -78,7 +78,7 @@ pub struct Generator {
     pub profiles_ns: Vec<Vec<u64>>,
     /// Range of a task's memory.
     pub task_memory_mib: [u64; 2],
-    /// Range of a task's partitions, on a core whose partitions are decided.
+    /// Range of a task's partitions, on a core whose partitions are drawn too.
     pub task_partitions: [u32; 2],
     /// Cores of the machine.
     pub cores: u32,
@@ -156,8 +156,8 @@ impl Generator {
             return wrong("partitions", format!("{} is not from 1 to {PARTITIONS_MAX}", self.partitions));
         }
         let [fewest, most] = self.task_partitions;
-        if fewest == 0 || fewest > most || most > self.partitions {
-            return wrong("task_partitions", format!("{fewest} to {most} is no range within 1 to {}", self.partitions));
+        if fewest == 0 || fewest > most {
+            return wrong("task_partitions", format!("{fewest} to {most} is no range from 1 on"));
         }
         if self.task_memory_mib[0] > self.task_memory_mib[1] || self.task_memory_mib[1] > self.memory_mib {
             return wrong("task_memory_mib", format!("{:?} is no range within memory_mib", self.task_memory_mib));
@@ -200,6 +200,10 @@ impl Generator {
 
     /// Set number `index` on one core, highest priority first: each task on partitions that follow one another around the cache.
     pub fn core(&self, seed: u64, index: u64) -> Result<Vec<CoreTask>, Invalid> {
+        if self.task_partitions[1] > self.partitions {
+            let problem = format!("{} are more than the {} there are", self.task_partitions[1], self.partitions);
+            return Err(Invalid::at("task_partitions", problem));
+        }
         let tasks = self.draw(seed, index)?;
         let mut random = stream(seed, index, Stream::Partitions);
         let mut core: Vec<CoreTask> = tasks
@@ -362,8 +366,7 @@ fn capped(total: f64, caps: &[f64], random: &mut fastrand::Rng) -> Option<Vec<f6
     let mut vector = vec![0.0; caps.len()];
     (0..TRIES_MAX).find_map(|_| {
         let mut left = total;
-        for (i, (x, &cap)) in vector.iter_mut().zip(caps).enumerate().filter(|(i, _)| *i != last) {
-            debug_assert_ne!(i, last);
+        for (_, (x, &cap)) in vector.iter_mut().zip(caps).enumerate().filter(|(i, _)| *i != last) {
             let r = random.f64();
             let reach = theta * cap;
             *x = if reach < 1e-9 { r * cap } else { (-libm::log1p(r * libm::expm1(-reach)) / theta).min(cap) };
@@ -560,7 +563,11 @@ mod tests {
         assert_eq!(place(with(4, f64::NAN, Utilizations::Uunifast, vec![1.0])), "utilization");
         assert_eq!(place(with(4, 1.0, Utilizations::Capped, vec![0.5, 0.5])), "caps");
         assert_eq!(place(Generator { period_ns: [5, 4], ..Generator::default() }), "period_ns");
-        assert_eq!(place(Generator { task_partitions: [1, 33], ..Generator::default() }), "task_partitions");
+        assert_eq!(place(Generator { task_partitions: [2, 1], ..Generator::default() }), "task_partitions");
+        let many = Generator { task_partitions: [1, 33], ..Generator::default() };
+        // A planner decides itself.
+        assert!(many.task_set(1, 1).is_ok());
+        assert_eq!(many.core(1, 1).unwrap_err().place, "task_partitions");
         assert_eq!(place(Generator { classes: Vec::new(), ..Generator::default() }), "classes");
         assert_eq!(place(Generator { cores: 0, ..Generator::default() }), "cores");
     }

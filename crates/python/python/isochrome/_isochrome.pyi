@@ -6,6 +6,29 @@ import numpy as np
 from isochrome.types import Batch, Response
 from numpy.typing import ArrayLike, NDArray
 
+__all__ = [
+    "CacheSim",
+    "Comparison",
+    "Generator",
+    "IsochromeError",
+    "Machine",
+    "Palette",
+    "Plan",
+    "TaskSet",
+    "__version__",
+    "beside_kim2013",
+    "compare",
+    "evidence",
+    "figures_14_to_16",
+    "miss_curve",
+    "plan",
+    "plan_batch",
+    "proportion_interval",
+    "response_times",
+    "response_times_batch",
+    "uniformity",
+]
+
 __version__: str
 
 class IsochromeError(ValueError): ...

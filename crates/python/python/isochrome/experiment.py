@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from isochrome._isochrome import (
     Generator,
@@ -48,7 +49,8 @@ class Experiment:
     """An experiment file.
 
     kind "analysis": every set is one core with partitions at random, bounded by each of `analyses`.
-    kind "plan": every set is planned by each of `methods`; a search looks at the clock at most `looks_limit` times.
+    kind "plan": every set is planned by each of `methods` for `objective`. A search stops after `looks_limit` looks at its stop
+    condition, which, unlike a time, does not depend on the machine; what it has not found by then counts as not schedulable.
     kind "kim2013": [Kim2013, section 5.5] on `task_set`, a file's text.
 
     `grid`: fields of the generator and their values; the points are all combinations. `utilization_per_core` stands for a
@@ -62,6 +64,7 @@ class Experiment:
     sets_per_chunk: int = 1000
     analyses: tuple[str, ...] = ("kim2013",)
     methods: tuple[str, ...] = ("bfd", "wfd", "cata")
+    objective: str = "utilization"
     looks_limit: int | None = None
     generator: dict[str, Any] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
@@ -166,10 +169,11 @@ class Experiment:
         fixed = {"set": pa.array(index), "error": pa.array([errors.get(int(i)) for i in index], pa.string())}
         return pa.table(fixed | columns)
 
-    def _spread(self, chunk: Chunk, index: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> pa.Array:
+    def _spread(self, chunk: Chunk, index: np.ndarray[Any, Any], found: ArrayLike) -> pa.Array:
         """Values of the sets that did not fail, null for the others."""
         import pyarrow as pa
 
+        values = np.asarray(found)
         missing = np.ones(chunk.count, dtype=bool)
         all_values = np.zeros(chunk.count, dtype=values.dtype)
         places = index.astype(np.int64) - chunk.first
@@ -206,6 +210,7 @@ class Experiment:
                 first=chunk.first,
                 count=chunk.count,
                 method=method,
+                objective=self.objective,
                 looks_limit=self.looks_limit,
             )
             columns[method] = self._spread(chunk, index, schedulable)

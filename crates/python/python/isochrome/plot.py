@@ -17,11 +17,17 @@ from isochrome.types import Response
 
 #: Tells lines apart without color, too.
 MARKERS = "os^vD<>ph"
+DASHES = ("-", "--", ":", "-.")
 
 
 def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
     # A figure of its own, not pyplot's: nothing global, no window, no memory kept.
     return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
+
+
+def _legend(ax: Axes) -> None:
+    # Beside the axes: lines are everywhere.
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def save(ax: Axes, path: Path) -> None:
@@ -78,21 +84,26 @@ def schedulability(
 
     `rows`: as in summary and weighted of a sweep. What is neither `x` nor a result tells lines apart.
     """
-    ax = _axes(ax)
+    ax = _axes(ax, 9.0)
     results = {"point", "sets", "schedulable", "ratio", "low", "high", "weighted", x}
     lines: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         if row[y] is not None:
             lines.setdefault(tuple((name, value) for name, value in row.items() if name not in results), []).append(row)
-    for number, (key, line) in enumerate(lines.items()):
+    # One color for each analysis or method, one dash for each combination of the rest.
+    by = list(dict.fromkeys(dict(key)["by"] for key in lines))
+    rest = list(dict.fromkeys(key[:-1] for key in lines))
+    for key, line in lines.items():
         label = ", ".join(str(value) if name == "by" else f"{name} {value}" for name, value in key)
         line = sorted(line, key=lambda row: row[x])
         at = [row[x] for row in line]
-        (drawn,) = ax.plot(at, [row[y] for row in line], marker=MARKERS[number % len(MARKERS)], markersize=4, label=label)
+        number, dash = by.index(dict(key)["by"]), DASHES[rest.index(key[:-1]) % len(DASHES)]
+        color, marker = f"C{number}", MARKERS[number % len(MARKERS)]
+        ax.plot(at, [row[y] for row in line], color=color, marker=marker, linestyle=dash, markersize=4, label=label)
         if "low" in line[0]:
-            ax.fill_between(at, [r["low"] for r in line], [r["high"] for r in line], color=drawn.get_color(), alpha=0.2)
+            ax.fill_between(at, [r["low"] for r in line], [r["high"] for r in line], color=color, alpha=0.15, lw=0)
     ax.set(xlabel=x.replace("_", " "), ylabel="weighted schedulability" if y == "weighted" else "schedulable sets, of all", ylim=(0, 1.02))
-    ax.legend()
+    _legend(ax)
     return ax
 
 
@@ -116,20 +127,28 @@ def crpd_curve(working_set_bytes: ArrayLike, delay_ns: ArrayLike, *, label: str 
     return ax
 
 
-def methods(comparisons: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
-    """Share of all partitions that each method needs at least, by tasks and memory. [Kim2013, Figure 14]"""
-    ax = _axes(ax, 8.0)
+#: What methods are compared by, as axes call it.
+COMPARED = {
+    "share": "fewest partitions, of all",
+    "memory_used": "memory used of the fewest partitions",
+    "least": "least utilization with all partitions",
+}
+
+
+def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", ax: Axes | None = None) -> Axes:
+    """What each method makes of each set, by tasks and memory: `share`, `memory_used` or `least`. [Kim2013, Figures 14 to 16]"""
+    ax = _axes(ax, 9.0)
     names = [compared["method"] for compared in comparisons[0]["methods"]]
     width = 0.8 / len(names)
     for number, name in enumerate(names):
-        shares = [next(m["share"] for m in c["methods"] if m["method"] == name) for c in comparisons]
+        values = [next(m[value] for m in c["methods"] if m["method"] == name) for c in comparisons]
         at = np.arange(len(comparisons)) + (number - (len(names) - 1) / 2) * width
-        ax.bar(at, [share or 0 for share in shares], width, label=name)
-        for place, share in zip(at, shares, strict=True):
-            if share is None:
+        ax.bar(at, [found or 0 for found in values], width, label=name)
+        for place, found in zip(at, values, strict=True):
+            if found is None:
                 ax.text(place, 0.01, "none", rotation=90, ha="center", va="bottom")
     labels = [f"{c['tasks']} tasks\n{c['memory'] >> 20} MiB" for c in comparisons]
     ax.set_xticks(range(len(comparisons)), labels)
-    ax.set(ylabel="fewest partitions, of all", ylim=(0, 1.05))
-    ax.legend()
+    ax.set_ylabel(COMPARED[value])
+    _legend(ax)
     return ax

@@ -65,7 +65,6 @@ def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callabl
     from distributed.scheduler import KilledWorker
 
     digest = experiment.digest()[:16]
-    described = client.scatter(experiment, broadcast=True, hash=False)
     deaths: dict[int, int] = {}
     under_way: dict[str, Chunk] = {}
     left = iter(chunks)
@@ -74,7 +73,8 @@ def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callabl
     def submit(chunk: Chunk) -> None:
         key = f"isochrome-{digest}-{chunk.number}-{deaths.get(chunk.number, 0)}"
         under_way[key] = chunk
-        finished.add(client.submit(Experiment.run, described, chunk, key=key, pure=False))
+        # The experiment goes along with every chunk: scattered data is lost with the last worker that has it.
+        finished.add(client.submit(Experiment.run, experiment, chunk, key=key, pure=False))
 
     def fill() -> None:
         threads = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
@@ -236,7 +236,8 @@ def compared(experiment: Experiment, folder: Path) -> None:
     lines += [f"| {' | '.join(row)} |" for row in beside_kim2013(comparisons)]
     text = "\n".join(map(str, comparisons)) + "\n" + "\n".join(lines) + "\n"
     write(folder / "beside-kim2013.md", lambda file: file.write_text(text))
-    plot.save(plot.methods([comparison.to_dict() for comparison in comparisons]), folder / "methods")
+    for number, value in ((14, "share"), (15, "memory_used"), (16, "least")):
+        plot.save(plot.methods([comparison.to_dict() for comparison in comparisons], value=value), folder / f"figure-{number}")
     sys.stdout.write(text)
 
 
