@@ -1,7 +1,7 @@
 """isochrome: caches, real-time tasks and what they do to each other, with numpy in and out.
 
 Times are nanoseconds, sizes bytes or MiB, as names say. What cannot be used raises IsochromeError with the field and a hint. What
-takes long runs without the interpreter's lock and ends on Ctrl-C.
+takes long runs without the interpreter's lock, and plans end on Ctrl-C.
 """
 
 from isochrome._isochrome import (
