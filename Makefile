@@ -25,7 +25,8 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
 
 $(VENV)/made: $(PINNED)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) -r $(PINNED)
+	$(PIP) --no-deps -r $(PINNED)
+	$(VENV)/bin/python -m pip check
 	touch $@
 
 test-python: toolchain python $(VENV)/made

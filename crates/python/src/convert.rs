@@ -67,7 +67,7 @@ pub fn whole_numbers<'py>(values: &Bound<'py, PyAny>, name: &str) -> PyResult<Py
         _ => return Err(PyTypeError::new_err(format!("{name}: whole numbers are needed, as of dtype uint64"))),
     }
     let array = array.call_method1("astype", ("uint64", "C", "unsafe", true, false))?;
-    Ok(array.extract::<PyReadonlyArrayDyn<'py, u64>>()?)
+    array.extract::<PyReadonlyArrayDyn<'py, u64>>()
 }
 
 /// The numbers of an array of this shape.
