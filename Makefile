@@ -21,7 +21,7 @@ PYTHON ?= python3
 PYTHON_PROFILE ?= dev
 VENV := $(or $(CARGO_TARGET_DIR),target)/python
 PINNED := crates/python/requirements-test.txt
-PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile
 
 $(VENV)/made: $(PINNED)
 	$(PYTHON) -m venv --clear $(VENV)
