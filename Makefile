@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo test lint bench torture
+.PHONY: demo test test-python lint bench torture
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -12,8 +12,27 @@ demo: toolchain
 	$(CARGO) build --release --locked
 	./target/release/isochrome demo -o report || [ $$? -eq 3 ]
 
-test: toolchain
+test: toolchain python
 	$(CARGO) test --workspace --locked
+	$(MAKE) test-python
+
+# The wheel as `pip install` builds it, in the profile of the tests, so that the model is not compiled once more.
+PYTHON ?= python3
+PYTHON_PROFILE ?= dev
+VENV := $(or $(CARGO_TARGET_DIR),target)/python
+PINNED := crates/python/requirements-test.txt
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --no-compile
+
+$(VENV)/made: $(PINNED)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) --no-deps -r $(PINNED)
+	$(VENV)/bin/python -m pip check
+	touch $@
+
+test-python: toolchain python $(VENV)/made
+	MATURIN_PEP517_ARGS="--profile $(PYTHON_PROFILE) --locked" \
+	  $(PIP) --no-deps --no-build-isolation --force-reinstall ./crates/python
+	$(VENV)/bin/python -m pytest -p no:cacheprovider crates/python/tests
 
 lint: toolchain
 	$(CARGO) fmt --all --check
@@ -28,7 +47,11 @@ bench: toolchain
 torture: toolchain
 	RECOLOR_ROUNDS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
 
-.PHONY: toolchain
+.PHONY: toolchain python
+python:
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo 'isochrome tests its package with Python 3.11 or newer. Install it with: apt-get install -y python3-venv' >&2; exit 1; }
+
 toolchain:
 	@command -v $(CARGO) >/dev/null || { \
 	  echo 'isochrome needs a Rust toolchain. Install it with: $(RUSTUP)' >&2; exit 1; }

@@ -217,6 +217,22 @@ fn chi_square_survival(x: f64, degrees: usize) -> f64 {
     (q_first + (0..steps).map(term).sum::<f64>()).min(1.0)
 }
 
+/// Where the probability of a success lies after `successes` of `n` trials: the 95 % interval of \[Wilson1927\], within 0 to 1; of
+/// no trials it knows nothing.
+///
+/// Unlike the textbook's `p ± 1.96 sqrt(p (1 - p) / n)` it says something where all trials succeed, or none.
+pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
+    const Z: f64 = 1.959_963_984_540_054;
+    if n == 0 {
+        return (0.0, 1.0);
+    }
+    let n = n as f64;
+    let (p, square) = (successes as f64 / n, Z * Z / n);
+    let middle = (p + square / 2.0) / (1.0 + square);
+    let half = Z * (p * (1.0 - p) / n + square / (4.0 * n)).max(0.0).sqrt() / (1.0 + square);
+    ((middle - half).max(0.0), (middle + half).min(1.0))
+}
+
 /// A straight line through measured points by least squares.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Line {
@@ -330,6 +346,16 @@ mod tests {
 
     fn sorted(samples: &[u64]) -> Sorted {
         Sorted::of(samples.iter().copied()).expect("samples")
+    }
+
+    #[test]
+    fn a_proportion_lies_within_its_interval_even_where_every_trial_succeeds() {
+        // Wilson's interval for 8 of 10 is (0.490, 0.943); for 0 of 10 it ends at z²/(n + z²) = 0.2775.
+        let (low, high) = proportion_interval(8, 10);
+        assert!((low - 0.4902).abs() < 1e-4 && (high - 0.9433).abs() < 1e-4, "{low} {high}");
+        let (low, high) = proportion_interval(0, 10);
+        assert!(low == 0.0 && (high - 0.2775).abs() < 1e-4, "{low} {high}");
+        assert_eq!(proportion_interval(0, 0), (0.0, 1.0));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
-use super::{Method, Objective, PlanError, Request, plan};
+use serde::{Deserialize, Serialize};
+
+use super::{Method, Objective, PlanError, Request, bars, plan};
 use crate::taskset::TaskSet;
 use crate::units::Bytes;
 
 /// What one method makes of a set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Which.
     pub method: Method,
@@ -24,7 +26,7 @@ pub struct Compared {
 }
 
 /// All methods on one set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// How many tasks.
     pub tasks: usize,
@@ -43,6 +45,53 @@ impl Comparison {
     pub fn of(&self, method: Method) -> &Compared {
         self.methods.iter().find(|compared| compared.method == method).expect("every method is compared")
     }
+}
+
+/// What is compared, what comes out here, and what [Kim2013, §5.5] says of it.
+pub type Row = [String; 3];
+
+/// Comparisons of one set with more and more copies and memory, beside what [Kim2013, §5.5] reports of its own.
+///
+/// Ranges are over all comparisons in which both methods have a plan; the first one is that of 8 tasks in 1 GiB.
+pub fn beside_kim2013(comparisons: &[Comparison]) -> Vec<Row> {
+    // What CATA saves against `method`, where that one has a plan.
+    let saved = |method: Method, of: fn(&Compared) -> Option<f64>| {
+        let pairs = comparisons.iter().filter_map(|all| of(all.of(method)).zip(of(all.of(Method::Cata))));
+        let (low, high) = pairs
+            .map(|(other, cata)| other - cata)
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
+        if low > high { "none".to_owned() } else { format!("{:.0} to {:.0}", low * 100.0, high * 100.0) }
+    };
+    let unused = |c: &Compared| c.memory_used.map(|used| -used);
+    let without = comparisons.iter().filter(|all| all.of(Method::Bfd).fewest.is_none());
+    let without: Vec<String> = without.map(|all| format!("{} tasks in {}", all.tasks, all.memory)).collect();
+    let first = comparisons.first().and_then(|all| all.of(Method::Cata).memory_used);
+    let rows = [
+        ("partitions CATA saves against BFD, % of all", saved(Method::Bfd, |c| c.share), "16 to 25"),
+        ("partitions CATA saves against WFD, % of all", saved(Method::Wfd, |c| c.share), "12 to 19"),
+        ("memory used better than with BFD, points", saved(Method::Bfd, unused), "25 to 39"),
+        ("memory used better than with WFD, points", saved(Method::Wfd, unused), "14 to 35"),
+        ("utilization CATA saves against BFD, points", saved(Method::Bfd, |c| c.least), "29 to 44"),
+        ("utilization CATA saves against WFD, points", saved(Method::Wfd, |c| c.least), "14 to 49"),
+        ("BFD has no plan for", without.join(", "), "16 tasks in 1 GiB"),
+        (
+            "memory used by CATA, 8 tasks in 1 GiB",
+            first.map_or("none".to_owned(), |used| format!("{:.0} %", used * 100.0)),
+            "97 %",
+        ),
+    ];
+    rows.map(|(what, here, paper)| [what.to_owned(), here, paper.to_owned()]).to_vec()
+}
+
+/// [Kim2013, Figures 14 to 16] of these comparisons, each with what is to be compared in it.
+pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
+    let rows = beside_kim2013(comparisons);
+    let note = |bfd: usize| {
+        let ([_, bfd, paper_bfd], [_, wfd, paper_wfd]) = (&rows[bfd], &rows[bfd + 1]);
+        format!("CATA against BFD: here {bfd}, paper {paper_bfd}; against WFD: here {wfd}, paper {paper_wfd} points")
+    };
+    let notes = [note(0), note(2), note(4)];
+    bars(comparisons, [&notes[0], &notes[1], &notes[2]]) + "\n"
 }
 
 /// Plans `set` by every method, once for the fewest partitions and once for the least utilization.

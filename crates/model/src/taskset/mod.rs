@@ -3,6 +3,7 @@
 //! A cache of `N_P` partitions (page colors, or ways) is shared out among tasks. Giving a task a partition also gives it
 //! the memory of that color, `M_total / N_P`, so partitions are counted twice: as cache, and as memory.
 
+pub mod generate;
 pub mod partitions;
 pub mod programs;
 pub mod read;

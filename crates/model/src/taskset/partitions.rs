@@ -17,6 +17,11 @@ impl PartitionSet {
         (first..first + count).collect()
     }
 
+    /// The partitions whose bits are set, 64 to a word; words beyond [`PARTITIONS_MAX`] do not count.
+    pub fn from_words(words: &[u64]) -> Self {
+        Self(std::array::from_fn(|word| words.get(word).copied().unwrap_or(0)))
+    }
+
     /// Adds a partition. Panics beyond [`PARTITIONS_MAX`].
     pub fn insert(&mut self, partition: u32) {
         assert!(partition < PARTITIONS_MAX, "partition {partition} of at most {PARTITIONS_MAX}");
@@ -95,6 +100,7 @@ mod tests {
         assert_eq!(set.len(), 4);
         assert!(set.contains(64) && !set.contains(2) && !set.contains(5000));
         assert_eq!(set.intersection(&PartitionSet::range(60, 10)), [63, 64].into_iter().collect());
+        assert_eq!(PartitionSet::from_words(&[5, 1]), [0, 2, 64].into_iter().collect());
         assert_eq!(PartitionSet::range(0, 3).union(&PartitionSet::range(2, 2)), PartitionSet::range(0, 4));
     }
 }

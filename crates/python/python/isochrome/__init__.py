@@ -1,0 +1,52 @@
+"""isochrome: caches, real-time tasks and what they do to each other, with numpy in and out.
+
+Times are nanoseconds, sizes bytes or MiB, as names say. What cannot be used raises IsochromeError with the field and a hint. What
+takes long runs without the interpreter's lock, and plans end on Ctrl-C.
+"""
+
+from isochrome._isochrome import (
+    CacheSim,
+    Comparison,
+    Generator,
+    IsochromeError,
+    Machine,
+    Palette,
+    Plan,
+    TaskSet,
+    __version__,
+    beside_kim2013,
+    compare,
+    figures_14_to_16,
+    miss_curve,
+    plan,
+    plan_batch,
+    proportion_interval,
+    response_times,
+    response_times_batch,
+    uniformity,
+)
+from isochrome.evidence import Evidence, read_evidence
+
+__all__ = [
+    "CacheSim",
+    "Comparison",
+    "Evidence",
+    "Generator",
+    "IsochromeError",
+    "Machine",
+    "Palette",
+    "Plan",
+    "TaskSet",
+    "__version__",
+    "beside_kim2013",
+    "compare",
+    "figures_14_to_16",
+    "miss_curve",
+    "plan",
+    "plan_batch",
+    "proportion_interval",
+    "read_evidence",
+    "response_times",
+    "response_times_batch",
+    "uniformity",
+]

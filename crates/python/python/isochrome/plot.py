@@ -1,0 +1,154 @@
+"""Figures, on matplotlib. Every function draws on the axes given, or on new ones, and returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from isochrome._isochrome import TaskSet
+from isochrome.types import Response
+
+#: Tells lines apart without color, too.
+MARKERS = "os^vD<>ph"
+DASHES = ("-", "--", ":", "-.")
+
+
+def _axes(ax: Axes | None, width: float = 6.4, height: float = 4.0) -> Axes:
+    # A figure of its own, not pyplot's: nothing global, no window, no memory kept.
+    return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
+
+
+def _legend(ax: Axes) -> None:
+    # Beside the axes: lines are everywhere.
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+
+
+def save(ax: Axes, path: Path) -> None:
+    """Writes the figure of `ax` as SVG and PNG; the same figure gives the same bytes."""
+    from isochrome.sweep import write
+
+    figure = ax.figure.get_figure(root=True)
+    assert figure is not None
+    with matplotlib.rc_context({"svg.hashsalt": "isochrome", "svg.fonttype": "none"}):
+        write(path.with_suffix(".svg"), lambda file: figure.savefig(file, format="svg", metadata={"Date": None}))
+        write(path.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=150, metadata={"Software": None}))
+
+
+def wcet_curves(task_set: TaskSet, *, ax: Axes | None = None) -> Axes:
+    """Execution time of every task against its partitions, as a share of that with one. [Kim2013, Figure 10]"""
+    ax = _axes(ax)
+    curves = task_set.wcet_ns().astype(float)
+    partitions = np.arange(1, curves.shape[1] + 1)
+    for number, (name, curve) in enumerate(zip(task_set.names, curves, strict=True)):
+        ax.plot(partitions, curve / curve[0], marker=MARKERS[number % len(MARKERS)], markersize=3, label=name)
+    ax.set(xlabel="partitions", ylabel="execution time, of that with 1 partition", ylim=(0, 1.05))
+    ax.legend()
+    return ax
+
+
+def response_times(
+    responses: Sequence[Response], *, observed_max_ns: Mapping[str, int] | None = None, ax: Axes | None = None
+) -> Axes:
+    """What the bound of every task consists of, its deadline, and, where given, the longest response seen."""
+    ax = _axes(ax)
+    names = [response["name"] for response in responses]
+    left = np.zeros(len(names))
+    parts = ("own", "interference", "omega", "gamma", "blocking", "jitter")
+    for part in parts:
+        width = np.array([response[f"{part}_ns"] / 1e6 for response in responses])  # type: ignore[literal-required]
+        if width.any():
+            ax.barh(names, width, left=left, label=part)
+        left += width
+    deadlines = [response["deadline_ns"] / 1e6 for response in responses]
+    ax.plot(deadlines, names, "k|", markersize=14, label="deadline")
+    if observed_max_ns:
+        seen = [name for name in names if name in observed_max_ns]
+        ax.plot([observed_max_ns[name] / 1e6 for name in seen], seen, "kx", label="longest seen")
+    ax.set(xlabel="ms", xlim=(0, None))
+    ax.invert_yaxis()
+    ax.legend()
+    return ax
+
+
+def schedulability(
+    rows: Sequence[Mapping[str, Any]], *, x: str, y: str = "ratio", ax: Axes | None = None
+) -> Axes:
+    """Share of task sets that are schedulable, with 95 % intervals where rows have `low` and `high`.
+
+    `rows`: as in summary and weighted of a sweep. What is neither `x` nor a result tells lines apart.
+    """
+    ax = _axes(ax, 9.0)
+    results = {"point", "sets", "schedulable", "ratio", "low", "high", "weighted", x}
+    lines: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row[y] is not None:
+            lines.setdefault(tuple((name, value) for name, value in row.items() if name not in results), []).append(row)
+    # One color for each analysis or method, one dash for each combination of the rest.
+    by = list(dict.fromkeys(dict(key)["by"] for key in lines))
+    rest = list(dict.fromkeys(key[:-1] for key in lines))
+    for key, line in lines.items():
+        label = ", ".join(str(value) if name == "by" else f"{name} {value}" for name, value in key)
+        line = sorted(line, key=lambda row: row[x])
+        at = [row[x] for row in line]
+        number, dash = by.index(dict(key)["by"]), DASHES[rest.index(key[:-1]) % len(DASHES)]
+        color, marker = f"C{number}", MARKERS[number % len(MARKERS)]
+        ax.plot(at, [row[y] for row in line], color=color, marker=marker, linestyle=dash, markersize=4, label=label)
+        if "low" in line[0]:
+            ax.fill_between(at, [r["low"] for r in line], [r["high"] for r in line], color=color, alpha=0.15, lw=0)
+    ax.set(xlabel=x.replace("_", " "), ylabel="weighted schedulability" if y == "weighted" else "schedulable sets, of all", ylim=(0, 1.02))
+    _legend(ax)
+    return ax
+
+
+def color_heat_map(eviction: ArrayLike, *, ax: Axes | None = None) -> Axes:
+    """How much of a page of one color the pages of another evict: row i, column j, 0 to 1."""
+    ax = _axes(ax, 5.0, 4.2)
+    image = ax.imshow(np.asarray(eviction, dtype=float), vmin=0, vmax=1, cmap="magma")
+    ax.figure.colorbar(image, ax=ax, label="share evicted")
+    ax.set(xlabel="color of the evicting pages", ylabel="color of the page")
+    return ax
+
+
+def crpd_curve(working_set_bytes: ArrayLike, delay_ns: ArrayLike, *, label: str = "", ax: Axes | None = None) -> Axes:
+    """Preemption delay against the memory a task works on. [Sebek2002]"""
+    ax = _axes(ax)
+    ax.plot(np.asarray(working_set_bytes) / 1024, np.asarray(delay_ns) / 1e3, marker="o", markersize=3, label=label)
+    ax.set_xscale("log", base=2)
+    ax.set(xlabel="working set, KiB", ylabel="preemption delay, us", ylim=(0, None))
+    if label:
+        ax.legend()
+    return ax
+
+
+#: What methods are compared by, as axes call it.
+COMPARED = {
+    "share": "fewest partitions, of all",
+    "memory_used": "memory used of the fewest partitions",
+    "least": "least utilization with all partitions",
+}
+
+
+def methods(comparisons: Sequence[Mapping[str, Any]], *, value: str = "share", ax: Axes | None = None) -> Axes:
+    """What each method makes of each set, by tasks and memory: `share`, `memory_used` or `least`. [Kim2013, Figures 14 to 16]"""
+    ax = _axes(ax, 9.0)
+    names = [compared["method"] for compared in comparisons[0]["methods"]]
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        values = [next(m[value] for m in c["methods"] if m["method"] == name) for c in comparisons]
+        at = np.arange(len(comparisons)) + (number - (len(names) - 1) / 2) * width
+        ax.bar(at, [found or 0 for found in values], width, label=name)
+        for place, found in zip(at, values, strict=True):
+            if found is None:
+                ax.text(place, 0.01, "none", rotation=90, ha="center", va="bottom")
+    labels = [f"{c['tasks']} tasks\n{c['memory'] >> 20} MiB" for c in comparisons]
+    ax.set_xticks(range(len(comparisons)), labels)
+    ax.set_ylabel(COMPARED[value])
+    _legend(ax)
+    return ax

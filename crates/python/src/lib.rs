@@ -1,0 +1,37 @@
+//! The Python module `isochrome._isochrome`: the model with numpy in and out.
+//!
+//! Conversions only. Arrays and dictionaries become what `isochrome-model` takes, its answers become arrays and dictionaries, and
+//! whatever takes long runs without the interpreter's lock. Dictionaries are those of the files: both go through the same readers.
+
+mod convert;
+mod generator;
+mod machine;
+mod planning;
+mod simulate;
+
+use pyo3::prelude::*;
+
+/// The module; python/isochrome/__init__.py is what users import.
+#[pymodule]
+mod _isochrome {
+    #[pymodule_export]
+    use super::convert::IsochromeError;
+    #[pymodule_export]
+    use super::generator::{Generator, plan_batch, proportion_interval, uniformity};
+    #[pymodule_export]
+    use super::machine::{Machine, Palette, evidence};
+    #[pymodule_export]
+    use super::planning::{
+        Comparison, Plan, TaskSet, beside_kim2013, compare, figures_14_to_16, plan, response_times,
+        response_times_batch,
+    };
+    #[pymodule_export]
+    use super::simulate::{CacheSim, miss_curve};
+
+    use super::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

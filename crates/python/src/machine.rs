@@ -1,0 +1,212 @@
+//! Machines, palettes, evidence.
+
+use std::path::PathBuf;
+
+use isochrome_model::machine as measured;
+use isochrome_model::palette::{self, Inference, Samples, samples};
+use isochrome_model::sim::{DESCRIBED_SCHEMA, DescribedMachine};
+use isochrome_model::units::FrameNumber;
+use numpy::{IntoPyArray, PyArray1};
+use pyo3::prelude::*;
+use serde::Deserialize;
+
+use crate::convert::{in_shape, read, to_json, to_python, whole_numbers, wrong};
+
+/// A machine: one described from data sheets and papers, or one that `isochrome probe` measured.
+#[pyclass(frozen, module = "isochrome")]
+pub struct Machine(Known);
+
+enum Known {
+    Described(Box<DescribedMachine>),
+    Measured(Box<measured::Machine>),
+}
+
+#[derive(Deserialize)]
+struct Schema {
+    schema: String,
+}
+
+#[pymethods]
+impl Machine {
+    /// A machine that comes with isochrome, by the name of its folder.
+    #[staticmethod]
+    fn named(name: &str) -> PyResult<Machine> {
+        let known = || DescribedMachine::names().collect::<Vec<_>>().join(", ");
+        let machine = DescribedMachine::named(name)
+            .ok_or_else(|| wrong(format!("{name}: no such machine\n  hint: there are {}", known())))?;
+        Ok(Machine(Known::Described(Box::new(machine))))
+    }
+
+    /// Names of the machines that come with isochrome.
+    #[staticmethod]
+    fn names() -> Vec<&'static str> {
+        DescribedMachine::names().collect()
+    }
+
+    /// A machine from JSON text: a description, or what `isochrome probe --json` says.
+    #[staticmethod]
+    fn from_json(text: &str) -> PyResult<Machine> {
+        let Schema { schema } = serde_json::from_str(text).map_err(wrong)?;
+        let known = match schema.as_str() {
+            DESCRIBED_SCHEMA => Known::Described(serde_json::from_str(text).map_err(wrong)?),
+            measured::SCHEMA => Known::Measured(serde_json::from_str(text).map_err(wrong)?),
+            _ => return Err(wrong(format!("{schema}: neither {DESCRIBED_SCHEMA} nor {}", measured::SCHEMA))),
+        };
+        Ok(Machine(known))
+    }
+
+    /// A machine from such a file.
+    #[staticmethod]
+    fn from_file(path: PathBuf) -> PyResult<Machine> {
+        Self::from_json(&read(&path)?).map_err(|error| wrong(format!("{}: {error}", path.display())))
+    }
+
+    /// Its full name.
+    #[getter]
+    fn name(&self) -> &str {
+        match &self.0 {
+            Known::Described(machine) => &machine.name,
+            Known::Measured(machine) => &machine.cpu_model,
+        }
+    }
+
+    /// Bytes per page.
+    #[getter]
+    fn page_bytes(&self) -> u64 {
+        match &self.0 {
+            Known::Described(machine) => machine.page_bytes.0,
+            Known::Measured(machine) => machine.page_bytes.0,
+        }
+    }
+
+    /// Page colors of each level that holds data, innermost first.
+    fn colors(&self) -> Vec<(String, u32)> {
+        match &self.0 {
+            Known::Described(machine) => machine.colors(),
+            Known::Measured(machine) => {
+                let data = machine.levels.iter().filter(|level| level.holds != measured::Holds::Instruction);
+                data.map(|l| (format!("L{}", l.level), l.geometry.value.color_count(machine.page_bytes))).collect()
+            }
+        }
+    }
+
+    /// SHA-256 over what does not change while the machine stays the same; `None` for one that is described.
+    #[getter]
+    fn fingerprint(&self) -> Option<String> {
+        match &self.0 {
+            Known::Described(_) => None,
+            Known::Measured(machine) => Some(machine.fingerprint()),
+        }
+    }
+
+    /// All of it, as in its file.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match &self.0 {
+            Known::Described(machine) => to_python(py, machine),
+            Known::Measured(machine) => to_python(py, machine),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Machine({:?}, colors={:?})", self.name(), self.colors())
+    }
+}
+
+impl Machine {
+    /// The description, for simulating.
+    pub fn described(&self) -> PyResult<&DescribedMachine> {
+        match &self.0 {
+            Known::Described(machine) => Ok(machine),
+            Known::Measured(machine) => Err(wrong(format!(
+                "{}: a measured machine has no replacement policies to simulate\n  hint: Machine.named, or CacheSim.of_levels",
+                machine.cpu_model
+            ))),
+        }
+    }
+}
+
+/// Which frames have which color.
+#[pyclass(frozen, module = "isochrome")]
+pub struct Palette {
+    palette: palette::Palette,
+    inference: Option<Inference>,
+}
+
+#[pymethods]
+impl Palette {
+    /// What samples of `isochrome palette --samples FILE` say: a dictionary, or the file.
+    #[staticmethod]
+    fn infer(samples: &Bound<'_, PyAny>) -> PyResult<Palette> {
+        let text = match samples.extract::<PathBuf>() {
+            Ok(path) => read(&path)?,
+            Err(_) => to_json(samples)?,
+        };
+        let samples: Samples = serde_json::from_str(&text).map_err(wrong)?;
+        if samples.schema != samples::SCHEMA {
+            return Err(wrong(format!("{}: samples are {}", samples.schema, samples::SCHEMA)));
+        }
+        samples.check().map_err(wrong)?;
+        let inference = samples_inferred(samples);
+        Ok(Palette { palette: inference.palette.clone(), inference: Some(inference) })
+    }
+
+    /// A palette that `isochrome palette -o FILE` wrote.
+    #[staticmethod]
+    fn from_file(path: PathBuf) -> PyResult<Palette> {
+        let palette: palette::Palette = serde_json::from_str(&read(&path)?).map_err(wrong)?;
+        if palette.schema != palette::SCHEMA {
+            return Err(wrong(format!("{}: {} is not {}", path.display(), palette.schema, palette::SCHEMA)));
+        }
+        Ok(Palette { palette, inference: None })
+    }
+
+    /// Number of colors.
+    #[getter]
+    fn colors(&self) -> u32 {
+        self.palette.colors
+    }
+
+    /// Cache level.
+    #[getter]
+    fn level(&self) -> u8 {
+        self.palette.level
+    }
+
+    /// What speaks against it, in words; empty where nothing does or where it was not inferred here.
+    #[getter]
+    fn doubts(&self) -> Vec<String> {
+        self.inference.iter().flat_map(|inference| &inference.doubts).map(ToString::to_string).collect()
+    }
+
+    /// All that was inferred, or `None`.
+    fn inference<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.inference.as_ref().map(|inference| to_python(py, inference)).transpose()
+    }
+
+    /// Color of each frame number; -1 where the palette does not know it.
+    fn color_of<'py>(&self, py: Python<'py>, frames: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<i32>>> {
+        let frames = whole_numbers(frames, "frames")?;
+        let frames = in_shape(&frames, &[frames.as_array().len()], "frames")?;
+        let color = |frame: &u64| self.palette.color_of(FrameNumber(*frame)).map_or(-1, |color| i32::from(color.0));
+        Ok(py.detach(|| frames.iter().map(color).collect::<Vec<i32>>()).into_pyarray(py))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Palette(level={}, colors={}, doubts={})", self.palette.level, self.palette.colors, self.doubts().len())
+    }
+}
+
+fn samples_inferred(samples: Samples) -> Inference {
+    palette::infer(&samples)
+}
+
+/// Evidence from JSON text, checked, as plain Python.
+#[pyfunction]
+pub fn evidence<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
+    use isochrome_model::evidence::{Evidence, SCHEMA};
+    let Schema { schema } = serde_json::from_str(text).map_err(wrong)?;
+    if schema != SCHEMA {
+        return Err(wrong(format!("{schema} is not {SCHEMA}")));
+    }
+    to_python(py, &serde_json::from_str::<Evidence>(text).map_err(wrong)?)
+}

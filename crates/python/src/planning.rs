@@ -1,0 +1,548 @@
+//! Task sets, response times, plans.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use isochrome_model::analysis::{self, Analysis, Charges, CoreTask, Workspace, core_task};
+use isochrome_model::plan::{self as planner, Method, Objective, Request};
+use isochrome_model::taskset::read::{Overrides, allocation, task_set};
+use isochrome_model::taskset::{self, PARTITIONS_MAX, PartitionSet, RefillChoice, TIME_MAX_NS};
+use isochrome_model::units::{Bytes, Ns};
+use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
+use pyo3::prelude::*;
+use rayon::prelude::*;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::convert::{from_python, in_shape, interruptible, read, to_json, to_python, whole_numbers, wrong};
+
+/// Tasks and the machine to run them on.
+#[pyclass(frozen, module = "isochrome")]
+pub struct TaskSet {
+    pub set: taskset::TaskSet,
+    warnings: Vec<String>,
+}
+
+#[pymethods]
+impl TaskSet {
+    /// A task set from a dictionary with the fields of the file; what is given by name replaces them.
+    #[new]
+    #[pyo3(signature = (fields, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
+    fn new(
+        fields: &Bound<'_, PyAny>,
+        cores: Option<u32>,
+        partitions: Option<u32>,
+        memory_mib: Option<u64>,
+        refill_ns: Option<u64>,
+    ) -> PyResult<TaskSet> {
+        Self::from_text(&to_json(fields)?, cores, partitions, memory_mib, refill_ns)
+    }
+
+    /// A task set from JSON or TOML text.
+    #[staticmethod]
+    #[pyo3(signature = (text, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
+    fn from_text(
+        text: &str,
+        cores: Option<u32>,
+        partitions: Option<u32>,
+        memory_mib: Option<u64>,
+        refill_ns: Option<u64>,
+    ) -> PyResult<TaskSet> {
+        let memory = match memory_mib.map(|mib| mib.checked_mul(1 << 20)) {
+            Some(None) => return Err(wrong("memory_mib: more than any machine has")),
+            known => known.flatten().map(Bytes),
+        };
+        let refill = refill_ns.map(|time| RefillChoice::Time(Ns(time)));
+        let overrides = Overrides { cores, partitions, memory, refill, ..Overrides::default() };
+        let (set, warnings) = task_set(text, overrides).map_err(wrong)?;
+        Ok(TaskSet { set, warnings })
+    }
+
+    /// A task set from such a file.
+    #[staticmethod]
+    #[pyo3(signature = (path, *, cores = None, partitions = None, memory_mib = None, refill_ns = None))]
+    fn from_file(
+        path: PathBuf,
+        cores: Option<u32>,
+        partitions: Option<u32>,
+        memory_mib: Option<u64>,
+        refill_ns: Option<u64>,
+    ) -> PyResult<TaskSet> {
+        Self::from_text(&read(&path)?, cores, partitions, memory_mib, refill_ns)
+            .map_err(|error| wrong(format!("{}: {error}", path.display())))
+    }
+
+    /// A task set from arrays. `wcet_ns`: tasks x partitions, `C^p` in column p - 1; the others: one number per task.
+    #[staticmethod]
+    #[pyo3(signature = (wcet_ns, period_ns, *, task_memory_mib, cores, partitions, memory_mib, refill_ns, deadline_ns = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn from_arrays(
+        wcet_ns: &Bound<'_, PyAny>,
+        period_ns: &Bound<'_, PyAny>,
+        task_memory_mib: &Bound<'_, PyAny>,
+        cores: u32,
+        partitions: u32,
+        memory_mib: u64,
+        refill_ns: u64,
+        deadline_ns: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<TaskSet> {
+        let curves = whole_numbers(wcet_ns, "wcet_ns")?;
+        let &[tasks, count] = curves.as_array().shape() else {
+            return Err(wrong("wcet_ns: needs two dimensions, tasks and partitions"));
+        };
+        let periods = whole_numbers(period_ns, "period_ns")?;
+        let deadlines = whole_numbers(deadline_ns.unwrap_or(period_ns), "deadline_ns")?;
+        let memory = whole_numbers(task_memory_mib, "task_memory_mib")?;
+        let curves = in_shape(&curves, &[tasks, count], "wcet_ns")?;
+        let [periods, deadlines, memory] = [
+            in_shape(&periods, &[tasks], "period_ns")?,
+            in_shape(&deadlines, &[tasks], "deadline_ns")?,
+            in_shape(&memory, &[tasks], "task_memory_mib")?,
+        ];
+        let task = |i: usize| {
+            json!({
+                "name": format!("task{}", i + 1), "period_ns": periods[i], "deadline_ns": deadlines[i],
+                "memory_mib": memory[i], "wcet_ns": curves[i * count..(i + 1) * count],
+            })
+        };
+        let tasks: Vec<_> = (0..tasks).map(task).collect();
+        let text = json!({"refill_ns_per_partition": refill_ns, "tasks": tasks}).to_string();
+        Self::from_text(&text, Some(cores), Some(partitions), Some(memory_mib), None)
+    }
+
+    /// Every task `copies` times. [Kim2013, §5.5]
+    fn copied(&self, copies: u32) -> PyResult<TaskSet> {
+        Ok(TaskSet::new_unwarned(self.set.copied(copies).map_err(wrong)?))
+    }
+
+    /// What was raised, extended or ignored.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.warnings.clone()
+    }
+
+    /// Names of the tasks.
+    #[getter]
+    fn names(&self) -> Vec<String> {
+        self.set.tasks().iter().map(|task| task.name.clone()).collect()
+    }
+
+    /// Cores, partitions, bytes of memory, refill time.
+    #[getter]
+    fn platform<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let p = self.set.platform();
+        to_python(
+            py,
+            &json!({
+                "cores": p.cores, "partitions": p.partitions, "memory_bytes": p.memory.0,
+                "refill_ns": p.refill_ns, "switch_ns": p.switch_ns,
+            }),
+        )
+    }
+
+    /// `C^p` of every task, tasks x partitions.
+    fn wcet_ns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray2<u64>>> {
+        let curves: Vec<Vec<u64>> = self.set.tasks().iter().map(|task| task.wcet_ns.clone()).collect();
+        PyArray2::from_vec2(py, &curves).map_err(wrong)
+    }
+
+    /// Periods of the tasks.
+    fn period_ns(&self) -> Vec<u64> {
+        self.set.tasks().iter().map(|task| task.period_ns).collect()
+    }
+
+    fn __len__(&self) -> usize {
+        self.set.tasks().len()
+    }
+
+    fn __repr__(&self) -> String {
+        let p = self.set.platform();
+        format!(
+            "TaskSet({} tasks, {} cores, {} partitions, {})",
+            self.set.tasks().len(),
+            p.cores,
+            p.partitions,
+            p.memory
+        )
+    }
+
+    fn _repr_html_(&self) -> String {
+        let row = |task: &taskset::Task| {
+            let cells = [
+                escaped(&task.name),
+                ms(task.period_ns),
+                ms(task.deadline_ns),
+                task.memory.to_string(),
+                ms(task.wcet_ns[0]),
+                ms(task.wcet_ns[task.wcet_ns.len() - 1]),
+            ];
+            format!("<tr><td>{}</td></tr>", cells.join("</td><td>"))
+        };
+        let rows: String = self.set.tasks().iter().map(row).collect();
+        format!(
+            "<table><caption>{}</caption><tr><th>task</th><th>period ms</th><th>deadline ms</th><th>memory</th>\
+             <th>C, 1 partition, ms</th><th>C, all, ms</th></tr>{rows}</table>",
+            escaped(&self.__repr__())
+        )
+    }
+}
+
+impl TaskSet {
+    /// A set that was made, not read.
+    pub fn new_unwarned(set: taskset::TaskSet) -> TaskSet {
+        TaskSet { set, warnings: Vec::new() }
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}
+
+fn ms(time_ns: u64) -> String {
+    format!("{:.4}", time_ns as f64 / 1e6)
+}
+
+#[derive(Serialize)]
+struct Response {
+    name: String,
+    cpu: u32,
+    response_ns: Option<u64>,
+    deadline_ns: u64,
+    own_ns: u64,
+    interference_ns: u64,
+    omega_ns: u64,
+    gamma_ns: u64,
+    blocking_ns: u64,
+    jitter_ns: u64,
+}
+
+/// Bounds for every task of a set under an allocation, with the parts they consist of.
+///
+/// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions` (from 1).
+/// `response_ns` is `None` where the bound passes the deadline.
+#[pyfunction]
+#[pyo3(signature = (task_set, allocation, *, analysis = "kim2013"))]
+pub fn response_times<'py>(
+    py: Python<'py>,
+    task_set: PyRef<'py, TaskSet>,
+    #[pyo3(from_py_with = allocation_text)] allocation: String,
+    analysis: &str,
+) -> PyResult<Bound<'py, PyAny>> {
+    let analysis: Analysis = analysis.parse().map_err(wrong)?;
+    let set = &task_set.set;
+    let (allocated, _) = self::allocation(&allocation, set).map_err(wrong)?;
+    let mut responses = Vec::new();
+    for (cpu, mut members) in allocated {
+        members.sort_by_key(|member| set.rank(member.task));
+        let core: Vec<CoreTask> = members
+            .iter()
+            .map(|member| CoreTask { useful: member.useful, ..core_task(set, member.task, member.partitions) })
+            .collect();
+        let bounds = analysis::analyze(&core, Charges::of(set), analysis);
+        responses.extend(members.iter().zip(bounds).map(|(member, bound)| Response {
+            name: set.tasks()[member.task].name.clone(),
+            cpu,
+            response_ns: bound.verdict.response_ns(),
+            deadline_ns: set.tasks()[member.task].deadline_ns,
+            own_ns: bound.own_ns,
+            interference_ns: bound.interference_ns,
+            omega_ns: bound.omega_ns,
+            gamma_ns: bound.gamma_ns,
+            blocking_ns: bound.blocking_ns,
+            jitter_ns: bound.jitter_ns,
+        }));
+    }
+    to_python(py, &responses)
+}
+
+fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<Plan>() {
+        Ok(plan) => serde_json::to_string(&plan.get().0).map_err(wrong),
+        Err(_) => to_json(value),
+    }
+}
+
+/// Bounds for every task of many cores in one call, in ns; -1 where a bound passes the deadline.
+///
+/// `wcet_ns`, `period_ns`, `deadline_ns` (periods without): sets x tasks, every row highest priority first.
+/// `partitions`: bit masks of the partitions of each task, sets x tasks, or sets x tasks x words of 64 for more than 64; no caches
+/// without. `useful`: those used again after a preemption; all without. `threads`: CPUs to use.
+#[pyfunction]
+#[pyo3(signature = (wcet_ns, period_ns, *, deadline_ns = None, partitions = None, useful = None, refill_ns = 0, switch_ns = 0,
+    analysis = "kim2013", threads = 1))]
+#[allow(clippy::too_many_arguments)]
+pub fn response_times_batch<'py>(
+    py: Python<'py>,
+    wcet_ns: &Bound<'py, PyAny>,
+    period_ns: &Bound<'py, PyAny>,
+    deadline_ns: Option<&Bound<'py, PyAny>>,
+    partitions: Option<&Bound<'py, PyAny>>,
+    useful: Option<&Bound<'py, PyAny>>,
+    refill_ns: u64,
+    switch_ns: u64,
+    analysis: &str,
+    threads: usize,
+) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    let analysis: Analysis = analysis.parse().map_err(wrong)?;
+    let wcet = whole_numbers(wcet_ns, "wcet_ns")?;
+    let &[sets, tasks] = wcet.as_array().shape() else {
+        return Err(wrong("wcet_ns: needs two dimensions, sets and tasks"));
+    };
+    let period = whole_numbers(period_ns, "period_ns")?;
+    let deadline = whole_numbers(deadline_ns.unwrap_or(period_ns), "deadline_ns")?;
+    let wcet = in_shape(&wcet, &[sets, tasks], "wcet_ns")?;
+    let period = in_shape(&period, &[sets, tasks], "period_ns")?;
+    let deadline = in_shape(&deadline, &[sets, tasks], "deadline_ns")?;
+    let masks = |masks: Option<&Bound<'py, PyAny>>, name: &str| masks.map(|m| whole_numbers(m, name)).transpose();
+    let (partitions, useful) = (masks(partitions, "partitions")?, masks(useful, "useful")?);
+    let words = partitions.as_ref().map_or(1, |array| array.as_array().shape().get(2).copied().unwrap_or(1));
+    if words > PARTITIONS_MAX as usize / 64 {
+        return Err(wrong(format!("partitions: {words} words of 64 are more than {PARTITIONS_MAX} partitions")));
+    }
+    let shape = match &partitions {
+        Some(array) if array.as_array().ndim() == 3 => vec![sets, tasks, words],
+        _ => vec![sets, tasks],
+    };
+    let partitions = partitions.as_ref().map(|array| in_shape(array, &shape, "partitions")).transpose()?;
+    let useful = useful.as_ref().map(|array| in_shape(array, &shape, "useful")).transpose()?;
+    let responses = py.detach(|| {
+        let place = |i: usize| format!("[{}, {}]", i / tasks, i % tasks);
+        let late = |&(i, &d): &(usize, &u64)| d > period[i] || d > TIME_MAX_NS || d == 0;
+        if let Some((i, d)) = deadline.iter().enumerate().find(late) {
+            let problem = format!("{d} is not from 1 to the period {}, nor below 2^63", period[i]);
+            return Err(wrong(format!("deadline_ns{}: {problem}", place(i))));
+        }
+        let set_of = |masks: Option<&[u64]>, at: usize| {
+            masks.map(|masks| PartitionSet::from_words(&masks[at * words..(at + 1) * words]))
+        };
+        let mut responses = vec![-1i64; sets * tasks];
+        let charges = Charges { refill_ns, switch_ns, cold_start: false };
+        let analyze = |(workspace, core): &mut (Workspace, Vec<CoreTask>), (set, row): (usize, &mut [i64])| {
+            core.clear();
+            core.extend((set * tasks..(set + 1) * tasks).map(|at| {
+                let all = set_of(partitions, at).unwrap_or_default();
+                let useful = set_of(useful, at).map_or(all, |useful| useful.intersection(&all));
+                let deadline_ns = deadline[at];
+                CoreTask { deadline_ns, useful, ..CoreTask::new(wcet[at], period[at], all) }
+            }));
+            let verdicts = analysis::responses(core, charges, analysis, workspace);
+            for (cell, verdict) in row.iter_mut().zip(verdicts) {
+                *cell = verdict.response_ns().map_or(-1, |time| time as i64);
+            }
+        };
+        if tasks == 0 {
+            return Ok(responses);
+        }
+        if threads <= 1 {
+            let mut state = <(Workspace, Vec<CoreTask>)>::default();
+            responses.chunks_mut(tasks).enumerate().for_each(|row| analyze(&mut state, row));
+        } else {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(wrong)?;
+            pool.install(|| {
+                let rows = responses.par_chunks_mut(tasks).enumerate();
+                rows.with_min_len(256).for_each_init(Default::default, analyze);
+            });
+        }
+        Ok(responses)
+    })?;
+    responses.into_pyarray(py).reshape([sets, tasks])
+}
+
+/// What is asked of the planner, by name.
+pub struct Asked {
+    pub method: Method,
+    pub objective: Objective,
+    pub then: Vec<Objective>,
+    pub analysis: Analysis,
+    pub time_limit: Option<Duration>,
+    pub looks_limit: Option<u64>,
+}
+
+impl Asked {
+    pub fn named(
+        method: &str,
+        objective: &str,
+        then: &[String],
+        analysis: &str,
+        time_limit_s: Option<f64>,
+        looks_limit: Option<u64>,
+    ) -> PyResult<Asked> {
+        Ok(Asked {
+            method: method.parse().map_err(wrong)?,
+            objective: objective.parse().map_err(wrong)?,
+            then: then.iter().map(|name| name.parse()).collect::<Result<_, _>>().map_err(wrong)?,
+            analysis: analysis.parse().map_err(wrong)?,
+            time_limit: time_limit_s.map(Duration::try_from_secs_f64).transpose().map_err(wrong)?,
+            looks_limit,
+        })
+    }
+
+    /// Works with the request that these make, until `stop`, the time limit or the limit of looks.
+    pub fn request<T>(&self, stop: &AtomicBool, work: impl FnOnce(&Request) -> T) -> T {
+        let (start, looks) = (Instant::now(), AtomicU64::new(0));
+        let should_stop = || {
+            let looks = looks.fetch_add(1, Ordering::Relaxed);
+            stop.load(Ordering::Relaxed)
+                || self.looks_limit.is_some_and(|limit| looks >= limit)
+                || self.time_limit.is_some_and(|limit| start.elapsed() >= limit)
+        };
+        work(&Request {
+            method: self.method,
+            objective: self.objective,
+            then: &self.then,
+            analysis: self.analysis,
+            should_stop: &should_stop,
+            progress: &|_| {},
+        })
+    }
+}
+
+/// Work that finds the same, and stops at the same look, on every machine.
+pub fn on_one_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().map_err(|error| error.to_string())?;
+    Ok(pool.install(work))
+}
+
+/// Where every task runs, with which partitions, and how late it can be.
+#[pyclass(frozen, module = "isochrome")]
+pub struct Plan(planner::Plan);
+
+#[pymethods]
+impl Plan {
+    /// Whether every task has a place and meets its deadline.
+    #[getter]
+    fn schedulable(&self) -> bool {
+        self.0.schedulable
+    }
+
+    /// Partitions in use.
+    #[getter]
+    fn partitions_used(&self) -> u32 {
+        self.0.partitions_used
+    }
+
+    /// Sum over the cores, cache delays included.
+    #[getter]
+    fn utilization(&self) -> f64 {
+        self.0.utilization
+    }
+
+    /// Distance from what is proven, as a share; 0 is proven optimal, `None` nothing proven.
+    #[getter]
+    fn gap(&self) -> Option<f64> {
+        self.0.gap
+    }
+
+    /// All of it, as in its file.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.0)
+    }
+
+    /// Which partitions are whose, as SVG. `partitions`: of the machine.
+    #[pyo3(signature = (*, partitions))]
+    fn to_svg(&self, partitions: u32) -> String {
+        planner::color_map(&self.0, partitions)
+    }
+
+    fn __repr__(&self) -> String {
+        let planner::Plan { schedulable, partitions_used, utilization, .. } = &self.0;
+        format!(
+            "Plan(schedulable={}, partitions_used={partitions_used}, utilization={utilization:.4})",
+            if *schedulable { "True" } else { "False" }
+        )
+    }
+
+    fn _repr_html_(&self) -> String {
+        let most = self.0.cores.iter().flat_map(|core| &core.partitions).max().copied().unwrap_or(1);
+        format!("<p>{}</p>{}", escaped(&self.__repr__()), planner::color_map(&self.0, most))
+    }
+}
+
+/// Plans a task set. `then`: further objectives; `looks_limit`: how often the search may look at the clock, a limit that does not
+/// depend on the machine.
+#[pyfunction]
+#[pyo3(signature = (task_set, *, method = "optimal", objective = "partitions", then = Vec::new(), analysis = "kim2013",
+    time_limit_s = None, looks_limit = None))]
+#[allow(clippy::too_many_arguments)]
+pub fn plan(
+    py: Python<'_>,
+    task_set: PyRef<'_, TaskSet>,
+    method: &str,
+    objective: &str,
+    then: Vec<String>,
+    analysis: &str,
+    time_limit_s: Option<f64>,
+    looks_limit: Option<u64>,
+) -> PyResult<Plan> {
+    let asked = Asked::named(method, objective, &then, analysis, time_limit_s, looks_limit)?;
+    let set = &task_set.set;
+    let plan = interruptible(py, |stop| asked.request(stop, |request| planner::plan(set, request)))?;
+    plan.map(Plan).map_err(wrong)
+}
+
+/// All methods on one set. [Kim2013, §5.5]
+#[pyclass(frozen, module = "isochrome")]
+#[derive(Clone)]
+pub struct Comparison(planner::Comparison);
+
+#[pymethods]
+impl Comparison {
+    /// A comparison from what `to_dict` gave.
+    #[staticmethod]
+    fn from_dict(fields: &Bound<'_, PyAny>) -> PyResult<Comparison> {
+        let comparison: planner::Comparison = from_python(fields)?;
+        let compared = |method| comparison.methods.iter().any(|compared| compared.method == method);
+        match [Method::Bfd, Method::Wfd, Method::Cata, Method::Optimal].into_iter().find(|method| !compared(*method)) {
+            Some(method) => Err(wrong(format!("methods: {method} is missing"))),
+            None => Ok(Comparison(comparison)),
+        }
+    }
+
+    /// All of it: `tasks`, `cores`, `partitions`, `memory`, and `methods`, one dictionary each.
+    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        to_python(py, &self.0)
+    }
+
+    /// A table in Markdown.
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// Plans a set by every method, for the fewest partitions and for the least utilization; on one thread, so that among plans that are
+/// equally good the same is found everywhere.
+#[pyfunction]
+#[pyo3(signature = (task_set, *, analysis = "kim2013", time_limit_s = None, looks_limit = None))]
+pub fn compare(
+    py: Python<'_>,
+    task_set: PyRef<'_, TaskSet>,
+    analysis: &str,
+    time_limit_s: Option<f64>,
+    looks_limit: Option<u64>,
+) -> PyResult<Comparison> {
+    let asked = Asked::named("optimal", "partitions", &[], analysis, time_limit_s, looks_limit)?;
+    let set = &task_set.set;
+    let comparison = interruptible(py, |stop| {
+        let compared =
+            || asked.request(stop, |request| planner::compare(set, request)).map_err(|error| error.to_string());
+        on_one_thread(compared).and_then(|comparison| comparison)
+    })?;
+    comparison.map(Comparison).map_err(wrong)
+}
+
+fn unwrapped(comparisons: &[PyRef<'_, Comparison>]) -> Vec<planner::Comparison> {
+    comparisons.iter().map(|comparison| comparison.0.clone()).collect()
+}
+
+/// What is compared, what comes out here, what [Kim2013, §5.5] says: rows of three texts.
+#[pyfunction]
+pub fn beside_kim2013(comparisons: Vec<PyRef<'_, Comparison>>) -> Vec<[String; 3]> {
+    planner::beside_kim2013(&unwrapped(&comparisons))
+}
+
+/// [Kim2013, Figures 14 to 16] of these comparisons, as SVG.
+#[pyfunction]
+pub fn figures_14_to_16(comparisons: Vec<PyRef<'_, Comparison>>) -> String {
+    planner::figures_14_to_16(&unwrapped(&comparisons))
+}

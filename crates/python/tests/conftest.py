@@ -1,0 +1,10 @@
+"""What tests share: where the repository is."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    return Path(__file__).resolve().parents[3]
