@@ -438,6 +438,9 @@ fn pair(stage: &Stage) -> Outcome {
     if ["make", "cc", "chrt", "taskset", "mkfifo"].iter().any(|program| !is_there(program)) {
         return Err(NotRun("make, cc, chrt, taskset or mkfifo is missing".to_owned()));
     }
+    if !Command::new("chrt").args(["-f", "40", "true"]).status().unwrap().success() {
+        return Err(NotRun("no real-time priority may be had here".to_owned()));
+    }
     let runner = std::env::current_exe().unwrap().with_file_name("../examples/pair");
     if !runner.exists() {
         return Err(NotRun("the example is not built; cargo build -p isochrome-cli --example pair".to_owned()));
