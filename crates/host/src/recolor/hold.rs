@@ -302,12 +302,13 @@ impl Hold {
     /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none.
     pub fn new(pid: Pid, whom: Whom, area: (u64, u64)) -> Result<Hold, RecolorError> {
         let began = Instant::now();
-        let memory = pid.memory()?;
         let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
         let mut seized = match whom {
             Whom::All => Seized::all(pid)?,
             Whom::One => Seized::one(pid)?,
         };
+        // Only now: a program that begins another one in its place would leave what was opened before behind.
+        let memory = pid.memory()?;
         let userfaults = if whom == Whom::All { Some(pid.userfaults()?) } else { None };
         let mut threads = Vec::new();
         for (id, registers) in &seized.threads {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 use super::RecolorError;
+use super::hold::Turn;
 use crate::pagemap::{self, PageEntry};
 use crate::sys::memory::page_bytes;
 use crate::sys::trace;
@@ -293,7 +294,12 @@ impl Pid {
             return Err(RecolorError::Ended { pid });
         }
         if number("TracerPid") != 0 {
-            return Err(RecolorError::Traced { pid, by: number("TracerPid") });
+            // Another isochrome that is at work on it is waited for.
+            drop(Turn::wait());
+            let tracer = self.status("TracerPid")?.parse().unwrap_or(0);
+            if tracer != 0 {
+                return Err(RecolorError::Traced { pid, by: tracer });
+            }
         }
         if number("Seccomp") != 0 {
             return Err(RecolorError::Seccomp { pid });
