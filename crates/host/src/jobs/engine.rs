@@ -378,8 +378,10 @@ impl Session<'_, '_> {
     fn get_ready(&mut self, spoken: &mut [Spoken]) {
         for Spoken { task, program, .. } in spoken {
             // The first jobs touch what they need, before it is moved to its place.
-            let first = |_| program.job(READY_LIMIT).map(drop);
-            if let Err(error) = program.ready(READY_LIMIT).and_then(|_| (0..FIRST_JOBS).try_for_each(first)) {
+            let ready = program
+                .ready(READY_LIMIT)
+                .and_then(|_| (0..FIRST_JOBS).try_for_each(|_| program.job(READY_LIMIT).map(drop)));
+            if let Err(error) = ready {
                 // What it ended with says more.
                 std::thread::sleep(BATCH);
                 match ended(self.started[*task].pid) {
@@ -447,7 +449,7 @@ impl Session<'_, '_> {
         let woken = |thread: i32| {
             events
                 .iter()
-                .filter(|event| matches!(event.what, What::Waking { thread: woken } if woken == thread))
+                .filter(|event| matches!(event.what, What::Wakeup { thread: woken } if woken == thread))
                 .count()
         };
         Ok(threads

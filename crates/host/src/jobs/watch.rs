@@ -202,7 +202,7 @@ impl Watch {
         match what {
             Fact::Scheduler(cpu, What::Switch { from, left, to, name }) => self.switch(at, cpu, from, left, to, name),
             Fact::Scheduler(_, What::Ran { thread, time }) => self.account(at, thread, time),
-            Fact::Scheduler(_, What::Waking { thread }) => self.wake(at, thread),
+            Fact::Scheduler(_, What::Wakeup { thread }) => self.wake(at, thread),
             Fact::Scheduler(_, What::Fork { .. }) => {}
             Fact::Released(task, due) => self.open(task, at, due),
             Fact::Begins(task) => {
@@ -385,7 +385,7 @@ mod tests {
         }
 
         fn wake(&mut self, at: u64, thread: i32) -> &mut Self {
-            self.event(at, What::Waking { thread })
+            self.event(at, What::Wakeup { thread })
         }
 
         fn event(&mut self, at: u64, what: What) -> &mut Self {
