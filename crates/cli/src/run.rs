@@ -40,6 +40,9 @@ const BLOCK: Ns = Ns(3_000_000_000);
 /// Bytes of jobs kept in memory before they are written; they are written every second in any case.
 const UNWRITTEN: usize = 64 << 10;
 
+/// Attempts to color a program whose threads do not stop at once.
+const ATTEMPTS: u32 = 20;
+
 /// The longest hyperperiods make sense to be asked for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
 
@@ -332,11 +335,16 @@ fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, 
                 coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
             }
             let mut watch = Watch::default();
-            let failed = coloring.with(|wanted| watch.round(pids, wanted, &coloring.limits));
-            match failed.into_iter().next() {
-                Some((_, error)) => Err(error.to_string()),
-                None => Ok(()),
+            let mut round = || coloring.with(|wanted| watch.round(pids, wanted, &coloring.limits)).into_iter().next();
+            for _ in 0..ATTEMPTS {
+                match round() {
+                    None => return Ok(()),
+                    // It may be otherwise in a moment.
+                    Some((_, RecolorError::NotStopping { .. })) => std::thread::sleep(Duration::from_millis(100)),
+                    Some((_, error)) => return Err(error.to_string()),
+                }
             }
+            round().map_or(Ok(()), |(_, error)| Err(error.to_string()))
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;

@@ -273,17 +273,20 @@ fn wake_ups(stage: &Stage) -> Outcome {
         .map(|(begin, end)| (begin.parse().unwrap(), end.parse().unwrap()))
         .collect();
     assert!(seen.len() > 300, "{}", seen.len());
-    // Where the first release lies on its clock, by the match with the least scatter; then job by job.
-    let scatter = |shift: usize| {
-        let offsets = || own[shift..].iter().zip(&seen).map(|(own, seen)| own.0 - seen.0);
-        offsets().max().unwrap() - offsets().min().unwrap()
+    // Where the first release lies on its clock: there most of the jobs seen start shortly before one of its own.
+    const NEAR: u64 = 100_000;
+    let pairs = |zero: u64| {
+        let near = |start: u64| own.get(own.partition_point(|own| own.0 < start)).filter(|own| own.0 - start < NEAR);
+        seen.iter().filter_map(|seen| Some((*seen, *near(seen.0 + zero)?))).collect::<Vec<_>>()
     };
-    let shift = (0..=own.len() - seen.len()).min_by_key(|&shift| scatter(shift)).unwrap();
-    let offset = own[shift..].iter().zip(&seen).map(|(own, seen)| own.0 - seen.0).min().unwrap();
-    for ((begin, end), (start, completion)) in own[shift..].iter().zip(&seen) {
-        // It starts before it reads its clock, and sleeps after it read its clock last.
-        assert!(start + offset <= *begin, "{start} {begin}");
-        assert!(completion + offset >= *end, "{completion} {end}");
+    let zeros = own.iter().take(200).flat_map(|own| seen.iter().take(20).map(|seen| own.0 - seen.0 - 1000));
+    let zero = zeros.max_by_key(|&zero| pairs(zero).len()).unwrap();
+    let pairs = pairs(zero);
+    assert!(pairs.len() * 10 > seen.len() * 9, "{} of {}", pairs.len(), seen.len());
+    // It starts before it reads its clock, so this is the latest that the first release can have been; and it sleeps after it read it last.
+    let latest = pairs.iter().map(|(seen, own)| own.0 - seen.0).min().unwrap();
+    for (seen, own) in pairs {
+        assert!(seen.1 + latest >= own.1, "{seen:?} {own:?}");
     }
     Ok(())
 }
@@ -357,7 +360,8 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
         let placement = &task["placement"];
         assert_eq!(placement["colors"], json!([first, first + 1, first + 2, first + 3]));
         let number = |name: &str| placement[name].as_u64().unwrap();
-        assert_eq!(number("right") + number("fixed"), number("resident"), "{placement}");
+        let off = number("resident") - number("right") - number("fixed");
+        assert!(off * 100 <= number("resident"), "{placement}");
     }
     let compared = run["comparison"]["tasks"].as_array().unwrap();
     for (task, jobs) in compared.iter().zip([1000, 200]) {

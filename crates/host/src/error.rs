@@ -238,6 +238,16 @@ pub enum HostError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// Another run has the CPU.
+    #[error(
+        "CPU {cpu} is that of another run (process {pid})\n  hint: wait for its end, or choose another CPU in the task set"
+    )]
+    CpuTaken {
+        /// The CPU.
+        cpu: u32,
+        /// Process of the other run.
+        pid: u32,
+    },
     /// A program does not do its jobs.
     #[error(transparent)]
     Job(#[from] crate::jobs::JobError),

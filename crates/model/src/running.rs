@@ -939,6 +939,18 @@ mod tests {
     }
 
     #[test]
+    fn a_million_jobs_take_no_more_memory_than_a_few() {
+        let mut tally = Tally::new(promise());
+        let memory = allocation_counter::measure(|| {
+            for instance in 0..1_000_000 {
+                tally.push(&JobRecord { misses: Some(instance % 7), ..job(instance, 400 + instance % 90_000, 200, 0) });
+            }
+        });
+        assert!(memory.bytes_max < 64 << 10, "{} bytes", memory.bytes_max);
+        assert_eq!(tally.outcome().jobs, 1_000_000);
+    }
+
+    #[test]
     fn the_four_utilizations_of_figure_13() {
         let outcome = &run(&[job(0, 400, 200, 0), job(1, 400, 240, 0)]).tasks[0];
         let expected =

@@ -46,6 +46,8 @@ struct Journal {
     schema: String,
     boot_id: String,
     owner: Owner,
+    /// CPUs of its tasks.
+    cpus: Vec<CpuId>,
     /// The value of [`VARIABLE`].
     mark: String,
     /// When it was written, in ticks since boot.
@@ -131,6 +133,20 @@ impl Journal {
         folder.join(format!("run-{owner}.json"))
     }
 
+    /// The journals in `folder`, with their files.
+    fn all(folder: &Path) -> Vec<(PathBuf, Journal)> {
+        let paths = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let of_run = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.strip_prefix("run-").is_some_and(|rest| rest.ends_with(".json"))
+        };
+        let read = |path: PathBuf| {
+            let journal: Journal = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            (journal.schema == SCHEMA).then_some((path, journal))
+        };
+        paths.filter(of_run).filter_map(read).collect()
+    }
+
     fn write(&self, path: &Path) -> Result<(), HostError> {
         runtime::replace(path, &serde_json::to_vec(self).expect("a journal is plain data"))
     }
@@ -178,15 +194,24 @@ impl Journal {
 
 impl Clearing {
     /// Keeps other programs off `cpus` where `alone`; enters the run in the journal in any case.
+    ///
+    /// Fails with [`HostError::CpuTaken`] where another run has one of them.
     pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<Clearing, HostError> {
         runtime::make(folder)?;
         let owner = Owner::of(std::process::id())?;
+        let others = Journal::all(folder).into_iter().map(|(_, journal)| journal);
+        for other in others.filter(|other| other.owner != owner && other.owner.is_alive()) {
+            if let Some(cpu) = cpus.iter().find(|cpu| other.cpus.contains(cpu)) {
+                return Err(HostError::CpuTaken { cpu: cpu.0, pid: other.owner.pid });
+            }
+        }
         let mark = format!("{}.{}", owner.pid, owner.start_ticks);
         let path = Journal::path(folder, owner.pid);
         let journal = Journal {
             schema: SCHEMA.to_owned(),
             boot_id: boot_id(),
             owner,
+            cpus: cpus.to_vec(),
             mark,
             written_ticks: ticks_since_boot(),
             moved: Vec::new(),
@@ -278,14 +303,7 @@ fn ticks_since_boot() -> u64 {
 /// Puts right what runs left whose process has ended; nothing where there was none.
 pub fn restore_left(folder: &Path) -> Option<Restored> {
     let mut all: Option<Restored> = None;
-    for entry in fs::read_dir(folder).ok()?.flatten() {
-        let path = entry.path();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.strip_prefix("run-").is_some_and(|rest| rest.ends_with(".json")) {
-            continue;
-        }
-        let journal: Option<Journal> = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-        let Some(journal) = journal.filter(|journal| journal.schema == SCHEMA) else { continue };
+    for (path, journal) in Journal::all(folder) {
         if journal.owner.is_alive() {
             continue;
         }

@@ -39,6 +39,9 @@ const BATCH: Duration = Duration::from_millis(10);
 /// How long a program may take until it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
+/// Jobs that are done and not counted before a program that is released by lines counts as ready.
+const FIRST_JOBS: u32 = 5;
+
 /// A program is ready when its memory has not grown for this long.
 const SETTLED: Duration = Duration::from_millis(200);
 
@@ -374,7 +377,11 @@ impl Session<'_, '_> {
 
     fn get_ready(&mut self, spoken: &mut [Spoken]) {
         for Spoken { task, program, .. } in spoken {
-            if let Err(error) = program.ready(READY_LIMIT) {
+            // The first jobs touch what they need, before it is moved to its place.
+            let ready = program
+                .ready(READY_LIMIT)
+                .and_then(|_| (0..FIRST_JOBS).try_for_each(|_| program.job(READY_LIMIT).map(drop)));
+            if let Err(error) = ready {
                 // What it ended with says more.
                 std::thread::sleep(BATCH);
                 match ended(self.started[*task].pid) {
@@ -398,7 +405,8 @@ impl Session<'_, '_> {
     }
 
     fn place(&mut self) {
-        for task in 0..self.started.len() {
+        // Again, for pages that came while others were moved.
+        for task in (0..self.started.len()).chain(0..self.started.len()) {
             if self.stop || self.started[task].gone {
                 continue;
             }
@@ -441,7 +449,7 @@ impl Session<'_, '_> {
         let woken = |thread: i32| {
             events
                 .iter()
-                .filter(|event| matches!(event.what, What::Waking { thread: woken } if woken == thread))
+                .filter(|event| matches!(event.what, What::Wakeup { thread: woken } if woken == thread))
                 .count()
         };
         Ok(threads

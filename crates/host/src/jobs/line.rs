@@ -214,7 +214,7 @@ mod tests {
         late.ready(LIMIT).unwrap();
         let error = late.job(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(error, JobError::Late { .. }), "{error}");
-        let mut often = shell("echo ready; read line; echo one; echo two; echo three; read line");
+        let mut often = shell("echo ready; read line; printf 'one\\ntwo\\nthree\\n'; read line");
         often.ready(LIMIT).unwrap();
         let mut jobs = (0..3).map(|_| often.job(LIMIT));
         assert!(jobs.any(|job| matches!(job, Err(JobError::Unreleased { .. }))));

@@ -78,8 +78,8 @@ pub enum What {
         /// Name of who has it.
         name: Name,
     },
-    /// A thread is woken.
-    Waking {
+    /// A thread that slept can run from now on.
+    Wakeup {
         /// Which.
         thread: i32,
     },
@@ -113,7 +113,7 @@ impl std::fmt::Display for Name {
 /// The events that are read, with where their fields lie.
 struct Layout {
     switch: [usize; 5],
-    waking: [usize; 2],
+    wakeup: [usize; 2],
     ran: [usize; 3],
     fork: [usize; 3],
 }
@@ -147,7 +147,8 @@ impl Layout {
         Ok(Layout {
             // The state is a long: that of 64-bit kernels is read.
             switch: array(fields(events, "sched_switch", ["prev_pid", "prev_state", "next_pid", "next_comm"])?),
-            waking: array(fields(events, "sched_waking", ["pid"])?),
+            // Not sched_waking, which can come before the switch by which the thread went to sleep.
+            wakeup: array(fields(events, "sched_wakeup", ["pid"])?),
             ran: array(fields(events, "sched_stat_runtime", ["pid", "runtime"])?),
             fork: array(fields(events, "sched_process_fork", ["parent_pid", "child_pid"])?),
         })
@@ -165,7 +166,7 @@ impl Layout {
                 to: number(self.switch[3])?,
                 name: Name(bytes.get(self.switch[4]..self.switch[4] + 16)?.try_into().ok()?),
             }),
-            _ if id == self.waking[0] => Some(What::Waking { thread: number(self.waking[1])? }),
+            _ if id == self.wakeup[0] => Some(What::Wakeup { thread: number(self.wakeup[1])? }),
             _ if id == self.ran[0] => Some(What::Ran { thread: number(self.ran[1])?, time: Ns(long(self.ran[2])?) }),
             _ if id == self.fork[0] => Some(What::Fork { parent: number(self.fork[1])?, child: number(self.fork[2])? }),
             _ => None,
@@ -278,7 +279,7 @@ pub fn remove_left() {
 }
 
 impl Timeline {
-    /// Records, from now on, who has each of `cpus`. Wake-ups come with [`follow`](Self::follow).
+    /// Records, from now on, who has each of `cpus`. What concerns single threads comes with [`follow`](Self::follow).
     ///
     /// Fails with [`HostError::Events`] where the kernel has no such events or does not give them to this user.
     pub fn open(cpus: &[CpuId]) -> Result<Timeline, HostError> {
@@ -295,7 +296,7 @@ impl Timeline {
             cpus: cpus.to_vec(),
             rings: Vec::new(),
             // Replaced below; the instance is removed in any case.
-            layout: Layout { switch: [0; 5], waking: [0; 2], ran: [0; 3], fork: [0; 3] },
+            layout: Layout { switch: [0; 5], wakeup: [0; 2], ran: [0; 3], fork: [0; 3] },
             page: vec![0; 1 << 16],
             lost: 0,
             _mount: mount,
@@ -310,10 +311,8 @@ impl Timeline {
         write(&self.folder.join("trace_clock"), "mono")?;
         write(&self.folder.join("buffer_size_kb"), &RING_KIB.to_string())?;
         let here: Vec<String> = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0)).collect();
-        for event in ["sched_switch", "sched_stat_runtime"] {
-            write(&events.join(event).join("filter"), &here.join(" || "))?;
-            write(&events.join(event).join("enable"), "1")?;
-        }
+        write(&events.join("sched_switch/filter"), &here.join(" || "))?;
+        write(&events.join("sched_switch/enable"), "1")?;
         for cpu in Sysfs::system().online_cpus()? {
             let path = self.folder.join(format!("per_cpu/cpu{}/trace_pipe_raw", cpu.0));
             let ring = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
@@ -322,10 +321,13 @@ impl Timeline {
         write(&self.folder.join("tracing_on"), "1")
     }
 
-    /// Records from now on when `threads` are woken, and when they start others.
+    /// Records from now on when `threads` are woken, when time is accounted to them, and when they start others.
     pub fn follow(&mut self, threads: &[i32]) -> Result<(), HostError> {
         let events = self.folder.join("events/sched");
-        for (event, field) in [("sched_waking", "pid"), ("sched_process_fork", "parent_pid")] {
+        // Time may be accounted from any CPU.
+        for (event, field) in
+            [("sched_wakeup", "pid"), ("sched_stat_runtime", "pid"), ("sched_process_fork", "parent_pid")]
+        {
             if threads.is_empty() {
                 write(&events.join(event).join("enable"), "0")?;
                 continue;

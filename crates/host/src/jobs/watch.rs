@@ -201,8 +201,8 @@ impl Watch {
     pub fn note(&mut self, Happening { at, what }: Happening) {
         match what {
             Fact::Scheduler(cpu, What::Switch { from, left, to, name }) => self.switch(at, cpu, from, left, to, name),
-            Fact::Scheduler(cpu, What::Ran { thread, time }) => self.account(cpu, thread, time),
-            Fact::Scheduler(_, What::Waking { thread }) => self.wake(at, thread),
+            Fact::Scheduler(_, What::Ran { thread, time }) => self.account(at, thread, time),
+            Fact::Scheduler(_, What::Wakeup { thread }) => self.wake(at, thread),
             Fact::Scheduler(_, What::Fork { .. }) => {}
             Fact::Released(task, due) => self.open(task, at, due),
             Fact::Begins(task) => {
@@ -274,8 +274,16 @@ impl Watch {
         }
     }
 
-    fn account(&mut self, id: CpuId, thread: i32, time: Ns) {
-        if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known && cpu.running == thread) {
+    fn account(&mut self, at: Ns, thread: i32, time: Ns) {
+        let Some(&task) = self.by_thread.get(&thread) else { return };
+        let Some(id) = self.watched[task].as_ref().map(|watched| watched.cpu) else { return };
+        let Some(cpu) = self.cpus.get(&id) else { return };
+        if cpu.known && cpu.running != thread {
+            // Some kernels do not tell when the threads of init give a CPU away.
+            let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
+            self.switch(since, id, cpu.running, Left::Runnable, thread, Name::default());
+        }
+        if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known) {
             cpu.accounted.get_or_insert_default().0 += time.0;
         }
     }
@@ -377,7 +385,7 @@ mod tests {
         }
 
         fn wake(&mut self, at: u64, thread: i32) -> &mut Self {
-            self.event(at, What::Waking { thread })
+            self.event(at, What::Wakeup { thread })
         }
 
         fn event(&mut self, at: u64, what: What) -> &mut Self {
@@ -453,7 +461,7 @@ mod tests {
     #[test]
     fn stolen_time_is_what_a_thread_had_and_was_not_accounted() {
         let mut stage = Stage::new(Jobs::Wakeup);
-        stage.switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Runnable, 11);
+        stage.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Runnable, 11);
         stage.event(102_000, What::Ran { thread: 11, time: Ns(60_000) });
         stage.event(112_000, What::Ran { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 0);
         let mut jobs = Vec::new();
@@ -465,6 +473,15 @@ mod tests {
         stage.switch(240_000, 11, Asleep, 0);
         stage.0.take(&mut jobs);
         assert_eq!((jobs[2].task, jobs[2].stolen, jobs[2].execution), (0, Ns(20_000), Ns(10_000)));
+    }
+
+    #[test]
+    fn a_switch_that_the_kernel_did_not_tell_is_known_by_the_time_accounted() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        stage.switch(900, 11, Asleep, 99).wake(2000, 11);
+        // 11 got the CPU from 99 at 2100, and is accounted 400 ns when it leaves.
+        stage.event(2500, What::Ran { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), [(0, 0, 1000, 1100, 1501, 401, 0)]);
     }
 
     #[test]

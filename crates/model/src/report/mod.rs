@@ -50,13 +50,15 @@ pub fn html(evidence: &Evidence) -> String {
             body {
                 (verdict(evidence, &kernels))
                 main {
-                    (machine::section(evidence))
                     (run::section(evidence))
-                    @if evidence.run.is_none() { div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) } }
-                    (kernels::unpredictability(evidence, &kernels))
-                    (kernels::long_jobs(evidence, &kernels))
-                    (kernels::left_in_cache(evidence, &kernels))
-                    (conflicts::section(evidence))
+                    (machine::section(evidence))
+                    @if evidence.run.is_none() {
+                        div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) }
+                        (kernels::unpredictability(evidence, &kernels))
+                        (kernels::long_jobs(evidence, &kernels))
+                        (kernels::left_in_cache(evidence, &kernels))
+                        (conflicts::section(evidence))
+                    }
                     (origin(evidence))
                     @if evidence.run.is_none() { (glossary()) }
                 }

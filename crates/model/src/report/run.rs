@@ -527,3 +527,129 @@ fn conditions(run: &Run) -> Markup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::running::{
+        Comparison, Fault, JobRecord, Limit, Overhead, Placement, Promise, ResponseBound, Setting, Stretch, Tally,
+        Window,
+    };
+    use crate::units::{Color, CpuId};
+
+    /// A run of two tasks, the second of which is late once.
+    fn run() -> Run {
+        let tally = |name: &str, late: bool| {
+            let promise = Promise {
+                name: name.to_owned(),
+                period: Ns(1_000_000),
+                deadline: Ns(900_000),
+                bound: Some(ResponseBound(Ns(500_000))),
+                without_interference: Some(Ns(400_000)),
+                budget: None,
+                wcet: Some(Ns(250_000)),
+                utilization: Some(0.3),
+            };
+            let mut tally = Tally::new(promise);
+            for instance in 0..400 {
+                let response = if late && instance == 7 { 600_000 } else { 300_000 + instance };
+                tally.push(&JobRecord {
+                    instance,
+                    release: Ns(instance * 1_000_000),
+                    completion: Ns(instance * 1_000_000 + response),
+                    execution: Ns(200_000),
+                    misses: late.then_some(instance),
+                    ..JobRecord::default()
+                });
+            }
+            tally.outcome()
+        };
+        let placement = Placement { colors: vec![Color(0)], resident: 100, right: 90, fixed: 10 };
+        let windows = |execution: u64| {
+            vec![
+                Window {
+                    jobs: 9,
+                    execution: Ns(execution),
+                    response: Ns(execution),
+                    response_max: Ns(execution),
+                    misses: None
+                };
+                6
+            ]
+        };
+        Run {
+            cpus: vec![CpuId(1)],
+            partitioned: true,
+            level: 2,
+            duration: Ns(400_000_000),
+            tasks: vec![TaskOutcome { placement: Some(placement), ..tally("con<trol", false) }, tally("log", true)],
+            violations: vec![Violation {
+                task: "log".to_owned(),
+                instance: 7,
+                limits: vec![Limit::Bound],
+                release: Ns(7_000_000),
+                response: Ns(600_000),
+                execution: Ns(200_000),
+                stolen: Ns(0),
+                timeline: vec![
+                    Stretch { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
+                    Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
+                ],
+            }],
+            faults: vec![Fault { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
+            overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
+            stolen: Ns(0),
+            settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
+            inputs: vec![],
+            memory: vec![],
+            retention: Some(Ns(50_000)),
+            comparison: Some(Comparison {
+                window: Ns(250_000_000),
+                blocks: 2,
+                tasks: vec![TaskComparison::of("log", &windows(100_000), &windows(150_000))],
+            }),
+        }
+    }
+
+    #[test]
+    fn the_text_states_bound_high_water_mark_and_claim_of_every_task() {
+        let text = text(&run());
+        let row = text.lines().find(|line| line.starts_with("log ")).expect("a row");
+        // 500 us bound, 400 us without interference, 600 us seen, once beyond the bound.
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells[..7], ["log", "400", "1000", "900", "500", "400", "600"]);
+        assert_eq!(cells[10..], ["1", "0"]);
+        assert!(text.contains("at most 0.007 (95 % confidence)"), "{text}");
+        assert!(text.contains("without partitions: execution +50"), "{text}");
+        assert!(text.contains("loses half of its contents within 50.0"), "{text}");
+        assert!(text.contains("watching took 0.25 % of a CPU"), "{text}");
+        assert!(text.contains("log: 1 of 400 jobs were beyond the bound"), "{text}");
+    }
+
+    #[test]
+    fn the_headline_is_the_conclusion() {
+        let mut run = run();
+        assert_eq!(headline(&run).0, Some(Standing::Violated));
+        run.faults.clear();
+        run.tasks.truncate(1);
+        assert_eq!(headline(&run).0, Some(Standing::Holds));
+        run.overhead.lost = 1;
+        let (standing, _, basis) = headline(&run);
+        assert_eq!(standing, Some(Standing::Inconclusive(String::new())));
+        assert!(basis.contains("1 events of the scheduler were lost"), "{basis}");
+    }
+
+    #[test]
+    fn every_part_of_a_run_is_drawn_and_well_formed() {
+        let run = run();
+        let pages =
+            [bars(&run), comparison(&run), violations(&run), conditions(&run), misses(&run), responses(&run.tasks[0])];
+        for page in pages {
+            let text = format!("<div>{}</div>", page.into_string());
+            // Void elements of HTML have no end; there are none in these parts.
+            roxmltree::Document::parse(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            assert!(text.len() > 200, "{text}");
+            assert!(!text.contains("con<trol"), "{text}");
+        }
+    }
+}
