@@ -89,6 +89,7 @@ pub fn visit(
         median_ns,
         longest,
         waiting_ns: waiting,
+        stolen,
         misses: None,
         cycles_per_instruction: None,
     }))
