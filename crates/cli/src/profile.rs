@@ -63,10 +63,10 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
 
 /// Programs named with a slash lie where the task set says, relative to its folder.
 fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
-    let folder = match tasks.parent() {
-        Some(folder) if tasks != Path::new("-") => std::path::absolute(folder)?,
-        _ => std::env::current_dir()?,
-    };
+    let mut folder = std::env::current_dir()?;
+    if let Some(of_file) = tasks.parent().filter(|_| tasks != Path::new("-")) {
+        folder.push(of_file);
+    }
     for program in &mut programs.tasks {
         if let Some(first) = program.command.first_mut().filter(|first| first.contains('/')) {
             *first = folder.join(&*first).to_string_lossy().into_owned();

@@ -83,7 +83,7 @@ fn a_modeled_profile_has_the_times_that_can_be_worked_out_by_hand() {
     let misses = |point: usize| walk["measured"][point]["visits"][0]["misses"].clone();
     assert_eq!((misses(0), misses(1)), (json!(1024), json!(0)));
     // 4 passes over 256 lines that the first level keeps.
-    assert_eq!(profile["tasks"][1]["wcet_ns"], json!([4096; 8]));
+    assert_eq!(profile["tasks"][1]["wcet_ns"], json!(vec![4096; 8]));
     assert_eq!(profile["tasks"][1]["measured"].as_array().unwrap().len(), 2);
     assert_eq!((&profile["tasks"][2]["best_effort"], &profile["tasks"][2]["wcet_ns"]), (&json!(true), &Value::Null));
     // 512 lines of a color, each from memory past the third level: 18 + 200 cycles.

@@ -78,6 +78,7 @@ pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Program
                 median_ns: time,
                 longest,
                 waiting_ns: 0,
+                stolen: 0,
                 misses: Some(misses),
                 cycles_per_instruction: None,
             };
@@ -108,9 +109,7 @@ fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, t
     let mut pages = PageTable::new(machine.page_bytes, Allocation::Colored { colors: granted, color_count });
     let mut caches = machine.hierarchy(1)?;
     let shift = machine.page_bytes.0.trailing_zeros();
-    let mut begin = 0;
     for _ in 0..2 {
-        begin = caches.cycles();
         caches.reset_counts();
         each_batch(trace, |batch| {
             for part in batch.iter().flat_map(|access| access.by_pages(shift)) {
@@ -121,5 +120,5 @@ fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, t
     let data = machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     let name = data.map(|level| level.cache.name.clone()).nth(level - 1).unwrap_or_default();
     let counts = caches.caches_named(&name).first().map(|cache| caches.counts(*cache));
-    Ok((caches.cycles() - begin, counts.map_or(0, |counts| counts.read_misses + counts.write_misses)))
+    Ok((caches.cycles(), counts.map_or(0, |counts| counts.read_misses + counts.write_misses)))
 }

@@ -19,8 +19,8 @@ const COLD: u64 = 20;
 
 /// Runs at least `jobs` jobs of `program` at its period on `cpu`, on the memory that `place` gives it. `None` if it was interrupted.
 ///
-/// Execution is the time the program had the CPU from its release until it slept again, less what the hypervisor withheld; the rest of the
-/// response is waiting, which is not told of jobs that something was stolen from.
+/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
+/// hypervisor withheld the CPU from are counted apart.
 pub fn visit(
     program: &Program,
     cpu: CpuId,
@@ -51,13 +51,19 @@ pub fn visit(
         alone: true,
         folder,
     };
-    let (mut times, mut waiting) = (Vec::with_capacity(jobs as usize), 0);
+    let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
     let mut record = |job: &JobRecord| {
-        if job.instance >= COLD {
-            times.push(job.execution.0);
-            if job.stolen == Ns(0) {
-                waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
+        // What was released while the one before was under way waits for that one.
+        let free = job.release >= std::mem::replace(&mut last, job.completion);
+        match job.stolen {
+            _ if job.instance < COLD => {}
+            Ns(0) => {
+                times.push(job.execution.0);
+                if free {
+                    waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
+                }
             }
+            _ => stolen += 1,
         }
         Ok(())
     };
@@ -71,7 +77,7 @@ pub fn visit(
     let Some(longest) = HighWaterMark::of(&times) else {
         return Err(JobError::Failed {
             program: program.name.clone(),
-            what: "was not seen to complete any job".to_owned(),
+            what: "was not seen to complete a job that nothing was stolen from".to_owned(),
         }
         .into());
     };
@@ -83,6 +89,7 @@ pub fn visit(
         median_ns,
         longest,
         waiting_ns: waiting,
+        stolen,
         misses: None,
         cycles_per_instruction: None,
     }))
