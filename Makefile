@@ -30,7 +30,7 @@ $(VENV)/made: $(PINNED)
 	touch $@
 
 test-python: toolchain python $(VENV)/made
-	MATURIN_PEP517_ARGS="--profile $(PYTHON_PROFILE) --locked" \
+	PATH="$(abspath $(VENV))/bin:$$PATH" MATURIN_PEP517_ARGS="--profile $(PYTHON_PROFILE) --locked" \
 	  $(PIP) --no-deps --no-build-isolation --force-reinstall ./crates/python
 	$(VENV)/bin/python -m pytest -p no:cacheprovider crates/python/tests
 
