@@ -397,7 +397,7 @@ fn bars(run: &Run) -> Markup {
     let groups: Vec<(&str, [Option<f64>; 4])> =
         run.tasks.iter().map(|task| (task.promise.name.as_str(), utilizations(task.utilization()))).collect();
     let (_, most) = extent(groups.iter().flat_map(|(_, values)| values.iter().flatten().copied()).chain([0.01]));
-    let width = (groups.len() as f64 * GROUP + 10.0).max(180.0);
+    let width = (groups.len() as f64 * GROUP + 10.0).max(360.0);
     html! {
         svg.chart viewBox=(format!("0 0 {width} {}", HEIGHT + 40.0)) role="img" {
             title { "Utilization by task" }
