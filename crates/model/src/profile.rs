@@ -307,7 +307,7 @@ mod tests {
     /// A machine on which task 0 needs 9 partitions and task 1 none, and every third visit is disturbed.
     fn modeled(task: usize, partitions: u32, jobs: u64, calls: &mut u64) -> Visit {
         *calls += 1;
-        let noise = if *calls % 3 == 0 { 30 } else { 0 };
+        let noise = if calls.is_multiple_of(3) { 30 } else { 0 };
         let time = if task == 0 { 1000 + 500 * u64::from(9u32.saturating_sub(partitions)) } else { 2000 } + noise;
         let longest = HighWaterMark { value: time, n: jobs, last_rose_at: 1 };
         Visit { jobs, sum_ns: jobs * time, median_ns: time, longest, ..point(1, time).visits[0] }
