@@ -228,8 +228,8 @@ fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     let length = match options.hyperperiods {
         None => options.duration,
         Some(times) => {
-            let periods = programs.periodic().map(|program| program.period.0.max(1));
-            let multiple = periods.fold(Some(1u64), |multiple, period| least_common_multiple(multiple?, period));
+            let mut periods = programs.periodic().map(|program| program.period.0.max(1));
+            let multiple = periods.try_fold(1u64, least_common_multiple);
             let length = multiple.and_then(|multiple| multiple.checked_mul(times)).filter(|ns| *ns <= LENGTH_MAX.0);
             Ns(length.context("so many hyperperiods take more than a day\n  hint: --duration 30s")?)
         }

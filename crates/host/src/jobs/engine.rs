@@ -122,10 +122,13 @@ pub struct Request<'a> {
     pub folder: &'a Path,
 }
 
+/// Gives the processes of a program their colors, once it is ready; why that is not possible.
+pub type Place<'a> = dyn FnMut(usize, &[Pid]) -> Result<(), String> + 'a;
+
 /// What is done with the programs from outside.
 pub struct Hooks<'a> {
-    /// Gives the processes of a program their colors, once it is ready; why that is not possible.
-    pub place: &'a mut dyn FnMut(usize, &[Pid]) -> Result<(), String>,
+    /// Gives a program its colors.
+    pub place: &'a mut Place<'a>,
     /// Where the memory of a program lies.
     pub look: &'a mut dyn FnMut(usize, &[Pid]) -> Option<Placement>,
     /// Keeps a job. An error ends the run.

@@ -9,10 +9,9 @@ use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
 use super::JobError;
-use super::engine::{self, Hooks, OnViolation, Planned, Request};
+use super::engine::{self, Hooks, OnViolation, Place, Planned, Request};
 use crate::error::HostError;
 use crate::interrupt;
-use crate::recolor::process::Pid;
 
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
 const COLD: u64 = 20;
@@ -26,7 +25,7 @@ pub fn visit(
     cpu: CpuId,
     jobs: u64,
     folder: &Path,
-    place: &mut dyn FnMut(usize, &[Pid]) -> Result<(), String>,
+    place: &mut Place<'_>,
 ) -> Result<Option<Visit>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
     let promise = Promise {
