@@ -137,7 +137,7 @@ fn build(folder: &Path) -> Result<()> {
     for (name, _) in SOURCES {
         let Some(program) = name.strip_suffix(".c") else { continue };
         let status = Command::new("cc")
-            .args(["-std=c11", "-O2", "-o", program, name, "-lm"])
+            .args(["-std=c11", "-O2", "-static", "-o", program, name, "-lm"])
             .current_dir(folder)
             .status()
             .context("cc: cannot be started\n  hint: a C compiler is needed: apt-get install -y gcc libc6-dev")?;
