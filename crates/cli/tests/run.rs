@@ -232,11 +232,13 @@ fn every_job(stage: &Stage) -> Outcome {
         // Of the last ones the end may not have been seen.
         assert!((expected - 5..=expected).contains(&jobs.len()), "{name}: {}", jobs.len());
         for (number, job) in jobs.iter().enumerate() {
-            let [instance, release, start, completion, response, execution] = job[..6] else { panic!("{job:?}") };
+            let [instance, release, start, completion, response, execution, .., stolen] = job[..] else { panic!("{job:?}") };
             assert_eq!(instance, number as u64);
             assert!(release <= start && start <= completion && response == completion - release, "{job:?}");
-            // It computes for 30 us at least, and cannot have executed longer than it took.
-            assert!((30_000..=response).contains(&execution), "{name}: {job:?}");
+            // It computes for 30 us at least, and cannot have executed longer than it took. Of a job that time was stolen from, or of the
+            // one after it, the kernel may have deducted more than was stolen from itself.
+            let least = if stolen == 0 { 30_000 } else { 0 };
+            assert!((least..=response).contains(&execution), "{name}: {job:?}");
         }
     }
     // The verdict is that of the jobs, whatever the machine did meanwhile.
