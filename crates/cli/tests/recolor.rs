@@ -542,10 +542,10 @@ fn real_programs(stage: &Stage) -> Outcome {
     let sql = "create table t(a integer primary key, b text, c real);\
                with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
                create index u on t(b); select count(*), sum(length(b)), round(sum(c),3) from t where b like '%3%';\
-               with recursive n(i) as (select 1 union all select i+1 from n where i<400000) select sum(i*i%1013) from n;";
-    let numeric = "import math,array\nx=array.array('d',(math.sin(i) for i in range(200000)))\ns=0.0\nfor r in range(12):\n \
+               with recursive n(i) as (select 1 union all select i+1 from n where i<6000000) select sum(i*i%1013) from n;";
+    let numeric = "import math,array\nx=array.array('d',(math.sin(i) for i in range(200000)))\ns=0.0\nfor r in range(60):\n \
                    s+=sum(v*v for v in x)\nprint(repr(s))";
-    let shell = "i=0; s=0; while [ $i -lt 300000 ]; do i=$((i+1)); s=$(((s+i*i)%1000003)); done; echo $s";
+    let shell = "i=0; s=0; while [ $i -lt 600000 ]; do i=$((i+1)); s=$(((s+i*i)%1000003)); done; echo $s";
     let programs: [(&str, &str, Vec<&str>); 4] = [
         ("sqlite3", "sqlite3", vec![":memory:", sql]),
         ("python3", "python3", vec!["-c", numeric]),

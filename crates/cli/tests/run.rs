@@ -232,7 +232,9 @@ fn every_job(stage: &Stage) -> Outcome {
         // Of the last ones the end may not have been seen.
         assert!((expected - 5..=expected).contains(&jobs.len()), "{name}: {}", jobs.len());
         for (number, job) in jobs.iter().enumerate() {
-            let [instance, release, start, completion, response, execution, .., stolen] = job[..] else { panic!("{job:?}") };
+            let [instance, release, start, completion, response, execution, .., stolen] = job[..] else {
+                panic!("{job:?}")
+            };
             assert_eq!(instance, number as u64);
             assert!(release <= start && start <= completion && response == completion - release, "{job:?}");
             // It computes for 30 us at least, and cannot have executed longer than it took. Of a job that time was stolen from, or of the

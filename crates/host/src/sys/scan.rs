@@ -67,11 +67,13 @@ pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>
     if found < 0 {
         return Err(io::Error::last_os_error());
     }
-    let end = request.walk_end / page;
+    let runs: Vec<Range<u64>> = runs[..found as usize].iter().map(|run| run.start / page..run.end / page).collect();
+    // Linux 6.18 may give an end before that of the last run when these are as many as were asked for.
+    let end = (request.walk_end / page).max(runs.last().map_or(0, |run| run.end));
     if end <= pages.start {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Ok((runs[..found as usize].iter().map(|run| run.start / page..run.end / page).collect(), end))
+    Ok((runs, end))
 }
 
 #[cfg(test)]
@@ -101,6 +103,6 @@ mod tests {
             found.extend(runs.into_iter().flatten().map(|page| page - first));
             at = end;
         }
-        assert_eq!(found, (0..4 * RUNS as u64).step_by(2).collect::<Vec<_>>());
+        assert!(found.iter().copied().eq((0..4 * RUNS as u64).step_by(2)), "{} pages are found", found.len());
     }
 }
