@@ -163,7 +163,7 @@ fn told_by_socket(stage: &Stage) -> Outcome {
     succeeding(stage.exec_role("notify", "sd_notify"));
     let outcome = stage.outcome();
     assert!(outcome["ready_ns"].as_u64().is_some_and(|at| at >= 400_000_000), "{outcome}");
-    assert!(outcome["new"].as_u64().unwrap() > 100, "{outcome}");
+    assert!(outcome["resident"].as_u64().unwrap() > 100, "{outcome}");
     Ok(())
 }
 
@@ -172,7 +172,7 @@ fn settled(stage: &Stage) -> Outcome {
     let outcome = stage.outcome();
     // It grows for at least 0.8 s, and then no more.
     assert!(outcome["ready_ns"].as_u64().is_some_and(|at| at >= 1_100_000_000), "{outcome}");
-    assert!(outcome["new"].as_u64().unwrap() > 7500, "{outcome}");
+    assert!(outcome["resident"].as_u64().unwrap() > 7500, "{outcome}");
     Ok(())
 }
 
@@ -301,7 +301,11 @@ fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
     for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["left"] != 0) {
         println!("  {} pages of `{}`: {}", region["left"], region["name"], region["why"]);
     }
-    assert!(number("new") > 50 && outcome["errors"] == Value::Array(Vec::new()), "{outcome}");
+    // How many pages had to be moved is chance: frames that an earlier program on these colors gave back may be the next to be handed out.
+    assert!(
+        number("sweeps") > 0 && number("resident") > 50 && outcome["errors"] == Value::Array(Vec::new()),
+        "{outcome}"
+    );
     assert!(number("right") + number("left") >= number("resident") * 995 / 1000, "{outcome}");
 }
 
