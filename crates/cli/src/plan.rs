@@ -9,8 +9,8 @@ use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use isochrome_model::analysis::{
-    ASSUMPTIONS, Analysis, Audsley, Bound, Charges, CoreTask, Verdict as Deadline, Workspace, analyze as bounds_of,
-    audsley, core_task, liu_layland_bound, schedulable, utilization,
+    ASSUMPTIONS, Analysis, Audsley, Bound, BoundOfTask, Charges, CoreTask, Verdict as Deadline, Workspace,
+    analyze as bounds_of, audsley, core_task, liu_layland_bound, schedulable, utilization,
 };
 use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, TaskPlan, Timeline};
 use isochrome_model::taskset::programs::{Runnable, runnable};
@@ -220,7 +220,7 @@ fn assumptions() -> String {
 struct Analyzed {
     analysis: Analysis,
     schedulable: bool,
-    tasks: Vec<AnalyzedTask>,
+    tasks: Vec<BoundOfTask>,
     utilization: f64,
     /// Whether it would be, with each refill time known.
     refills: Vec<WithRefill>,
@@ -289,19 +289,6 @@ fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
     }
 }
 
-#[derive(Serialize)]
-struct AnalyzedTask {
-    name: String,
-    cpu: u32,
-    response_ns: Option<u64>,
-    deadline_ns: u64,
-    own_ns: u64,
-    interference_ns: u64,
-    omega_ns: u64,
-    gamma_ns: u64,
-    blocking_ns: u64,
-}
-
 /// A core of the allocation, its tasks by priority.
 struct Core {
     cpu: u32,
@@ -354,19 +341,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         analysis,
         schedulable: overfull.is_empty()
             && cores.iter().flat_map(|core| &core.bounds).all(|bound| bound.verdict != Deadline::Misses),
-        tasks: each
-            .map(|(cpu, task, bound)| AnalyzedTask {
-                name: set.tasks()[task].name.clone(),
-                cpu,
-                response_ns: bound.verdict.response_ns(),
-                deadline_ns: set.tasks()[task].deadline_ns,
-                own_ns: bound.own_ns,
-                interference_ns: bound.interference_ns,
-                omega_ns: bound.omega_ns,
-                gamma_ns: bound.gamma_ns,
-                blocking_ns: bound.blocking_ns,
-            })
-            .collect(),
+        tasks: each.map(|(cpu, task, bound)| bound.of_task(&set, task, cpu)).collect(),
         utilization: cores.iter().map(|core| utilization(&core.tasks, charges)).sum(),
         refills: set
             .platform()

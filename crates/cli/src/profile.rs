@@ -17,7 +17,7 @@ use isochrome_host::runtime;
 use isochrome_host::setting::allowed_cpus;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{Machine, Refill, SCHEMA as MACHINE_SCHEMA};
-use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA, TaskProfile};
+use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
@@ -127,26 +127,17 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
                 programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1
             });
             Profile {
-                schema: SCHEMA.to_owned(),
                 fingerprint: Some(machine.fingerprint()),
                 by: format!(
                     "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less what was stolen",
                     cpu.0,
                     jobs_for(options.exceed)
                 ),
-                input: files::sha256(text),
-                margin: options.margin / 100.0,
-                cores: programs.cpus.len() as u32,
-                cpus: programs.cpus,
-                level: programs.level,
-                method: programs.method,
                 cache: if private { Scope::Private } else { Scope::Shared },
-                partitions,
                 memory_bytes: coloring.limits.memory,
                 refill_ns_per_partition: refill.map(|refill| refill.clean_ns.0),
                 refill_dirty_ns_per_partition: refill.map(|refill| refill.dirty_ns.0),
-                complete: false,
-                tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+                ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
             }
         }
     };

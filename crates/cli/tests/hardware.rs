@@ -4,15 +4,15 @@
 //! tool says so when it is not sure), and of the measurement only what the tool itself calls conclusive. Where a machine
 //! cannot answer at all the test is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
 
+mod trial;
+
 use std::process::{Command, ExitCode, Output};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use serde_json::Value;
 
+use trial::{NotRun, Outcome, run as run_trials, trial};
+
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // One at a time: they share caches and CPUs.
-    arguments.test_threads.get_or_insert(1);
     let trials = vec![
         trial("palette_by_timing_finds_the_colors_or_says_that_it_is_not_sure", palette_by_timing),
         trial("palette_classifies_again_as_before", palette_again),
@@ -25,21 +25,7 @@ fn main() -> ExitCode {
         trial("trace_by_lackey_has_every_load_store_and_fetch", || trace("lackey")),
         trial("trace_by_qemu_has_every_load_store_and_fetch", || trace("qemu")),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// What a test came to.
-type Outcome = Result<(), NotRun>;
-
-/// Why a machine cannot run a test.
-struct NotRun(String);
-
-fn trial(name: &'static str, test: fn() -> Outcome) -> Trial {
-    Trial::ignorable_test(name, move || match test() {
-        Ok(()) => Ok(Completion::Completed),
-        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
-        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
-    })
+    run_trials(trials)
 }
 
 fn isochrome(arguments: &[&str]) -> Command {

@@ -5,18 +5,22 @@
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` sets how long the pressure
 //! on memory lasts (3), `PRESSURE_SHARE` how much of the free memory it takes, in percent (5).
 
+mod stage;
+mod trial;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use isochrome_host::resident;
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::Trial;
 use serde_json::Value;
-use tempfile::TempDir;
+
+use stage::Stage;
+use trial::{NotRun, Outcome, run as run_trials, trial};
 
 /// Makes this program one of those that are tested.
 const ROLE: &str = "ISOCHROME_TEST_ROLE";
@@ -26,33 +30,17 @@ fn main() -> ExitCode {
         play(&role);
         return ExitCode::SUCCESS;
     }
-    let mut arguments = Arguments::from_args();
-    // One at a time: they hold each other up.
-    arguments.test_threads.get_or_insert(1);
     let trials = vec![
-        trial("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
-        trial("exec_moves_when_the_memory_of_the_program_has_settled", settled),
-        trial("what_is_no_way_to_be_ready_is_refused", bad_ready),
-        trial("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
-        trial("x264_encodes_the_same_clip_on_its_colors", x264),
-        trial("a_static_go_program_gives_the_same_output_on_its_colors", go),
-        trial("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
-        trial("two_programs_that_hand_over_count_every_job_and_keep_their_data", pair),
+        staged("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
+        staged("exec_moves_when_the_memory_of_the_program_has_settled", settled),
+        staged("what_is_no_way_to_be_ready_is_refused", bad_ready),
+        staged("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
+        staged("x264_encodes_the_same_clip_on_its_colors", x264),
+        staged("a_static_go_program_gives_the_same_output_on_its_colors", go),
+        staged("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
+        staged("two_programs_that_hand_over_count_every_job_and_keep_their_data", pair),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-type Outcome = Result<(), NotRun>;
-
-/// Why a machine cannot run a test.
-struct NotRun(String);
-
-fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    Trial::ignorable_test(name, move || match Stage::new().and_then(|stage| test(&stage)) {
-        Ok(()) => Ok(Completion::Completed),
-        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
-        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
-    })
+    run_trials(trials)
 }
 
 /// What this program does when it is tested.
@@ -96,34 +84,11 @@ fn play(role: &str) {
     }
 }
 
-/// A folder with a palette.
-struct Stage {
-    folder: TempDir,
+fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    trial(name, move || test(&Stage::new()?))
 }
 
 impl Stage {
-    fn new() -> Result<Stage, NotRun> {
-        if let Err(error) = resident::mappings(std::process::id()) {
-            return Err(NotRun(error.to_string()));
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let palette = r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#;
-        fs::write(folder.path().join("bits.json"), palette).unwrap();
-        Ok(Stage { folder })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// `verb` with colors, and grants of its own.
-    fn isochrome(&self, verb: &str, colors: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
-        command.env("ISOCHROME_RUNTIME_DIR", self.folder.path());
-        command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
-        command
-    }
-
     /// `exec` of this program in a role, whose report goes to [`outcome`](Self::outcome).
     fn exec_role(&self, role: &str, ready: &str) -> Command {
         let mut command = self.isochrome("exec", "0-3");

@@ -4,85 +4,46 @@
 //! machine cannot run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` sets how
 //! often the torture tests repeat (50).
 
+mod stage;
+mod trial;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::Trial;
 use serde_json::Value;
-use tempfile::TempDir;
+
+use stage::Stage;
+use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // One at a time: they hold each other up.
-    arguments.test_threads.get_or_insert(1);
     let trials = vec![
-        trial("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
-        trial("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
-        trial("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
-        trial("what_must_not_be_touched_is_refused_and_goes_on", refusals),
-        trial("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
-        trial("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
-        trial("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
-        trial("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
-        trial("real_programs_give_the_same_output_on_their_colors", real_programs),
-        trial("redis_serves_a_benchmark_on_its_colors", redis),
+        staged("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
+        staged("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
+        staged("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
+        staged("what_must_not_be_touched_is_refused_and_goes_on", refusals),
+        staged("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
+        staged("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
+        staged("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
+        staged("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
+        staged("real_programs_give_the_same_output_on_their_colors", real_programs),
+        staged("redis_serves_a_benchmark_on_its_colors", redis),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-type Outcome = Result<(), NotRun>;
-
-/// Why a machine cannot run a test.
-struct NotRun(String);
-
-fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    Trial::ignorable_test(name, move || match Stage::new().and_then(|stage| test(&stage)) {
-        Ok(()) => Ok(Completion::Completed),
-        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
-        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
-    })
+    run_trials(trials)
 }
 
 fn rounds() -> usize {
     std::env::var("RECOLOR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
 }
 
-/// A folder with the target program and a palette.
-struct Stage {
-    folder: TempDir,
+fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    trial(name, move || test(&Stage::new()?))
 }
 
 impl Stage {
-    fn new() -> Result<Stage, NotRun> {
-        if !Path::new("/proc/self/pagemap").exists() || unhidden_frame().is_none() {
-            return Err(NotRun("frame numbers are hidden: moving pages to colors takes root".to_owned()));
-        }
-        let folder = tempfile::tempdir().unwrap();
-        let palette = r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#;
-        fs::write(folder.path().join("bits.json"), palette).unwrap();
-        Ok(Stage { folder })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// The command, with journals and grants of its own.
-    fn tool(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
-        command.env("ISOCHROME_RUNTIME_DIR", self.folder.path());
-        command
-    }
-
-    fn isochrome(&self, verb: &str, colors: &str) -> Command {
-        let mut command = self.tool();
-        command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
-        command
-    }
-
     fn recolor(&self, pid: u32, colors: &str) -> Command {
         let mut command = self.isochrome("recolor", colors);
         command.args([&pid.to_string(), "--json"]);
@@ -122,15 +83,6 @@ impl Stage {
         }
         Ok(Target { process, counts, forks: mode == "torture", _said: said })
     }
-}
-
-/// Its first word, the frame of a page of this process.
-fn unhidden_frame() -> Option<u64> {
-    let probe = Box::new(1u64);
-    let at = std::ptr::from_ref(&*probe).addr() as u64 / 4096 * 8;
-    let mut entry = [0; 8];
-    std::os::unix::fs::FileExt::read_exact_at(&fs::File::open("/proc/self/pagemap").ok()?, &mut entry, at).ok()?;
-    Some(u64::from_ne_bytes(entry) & ((1 << 55) - 1)).filter(|frame| *frame != 0)
 }
 
 /// A process that is ended when the test is.

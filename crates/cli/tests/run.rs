@@ -3,48 +3,40 @@
 //! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
 
+mod trial;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use trial::{NotRun, Outcome, run as run_trials, trial};
+
 fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // One at a time: they use the same CPU.
-    arguments.test_threads.get_or_insert(1);
     let trials = vec![
-        trial("every_job_is_recorded_and_held_against_its_bound", every_job),
-        trial("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
-        trial("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
-        trial("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
-        trial("without_keep_going_the_first_fault_ends_the_run", first_fault),
-        trial("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
-        trial("after_sigterm_other_programs_have_their_cpus_back", sigterm),
-        trial("after_sigkill_the_next_start_puts_everything_back", sigkill),
-        trial("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
-        trial("a_plan_for_another_machine_or_without_programs_is_refused", refusals),
+        staged("every_job_is_recorded_and_held_against_its_bound", every_job),
+        staged("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
+        staged("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
+        staged("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
+        staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
+        staged("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        staged("after_sigterm_other_programs_have_their_cpus_back", sigterm),
+        staged("after_sigkill_the_next_start_puts_everything_back", sigkill),
+        staged("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
+        staged("a_plan_for_another_machine_or_without_programs_is_refused", refusals),
     ];
-    libtest_mimic::run(&arguments, trials).exit_code()
+    run_trials(trials)
 }
 
-type Outcome = Result<(), NotRun>;
-
-/// Why a machine cannot run a test.
-struct NotRun(String);
-
-fn trial(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    // What a hypervisor takes away in the middle of a run is neither announced nor told in full afterwards; so a failure is shown and
-    // has to happen twice.
-    let once = move || Stage::new().and_then(|stage| test(&stage));
-    Trial::ignorable_test(name, move || match std::panic::catch_unwind(once).unwrap_or_else(|_| once()) {
-        Ok(()) => Ok(Completion::Completed),
-        Err(NotRun(why)) if std::env::var_os("HARDWARE_REQUIRED").is_some() => Err(Failed::from(why)),
-        Err(NotRun(why)) => Ok(Completion::ignored_with(why)),
-    })
+/// What a hypervisor takes away in the middle of a run is neither announced nor told in full afterwards; so a failure is shown and has to
+/// happen twice.
+fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    let once = move || test(&Stage::new()?);
+    trial(name, move || std::panic::catch_unwind(once).unwrap_or_else(|_| once()))
 }
 
 /// A folder with the program of the tests, and the CPU that its tasks run on.

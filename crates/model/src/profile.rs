@@ -61,6 +61,31 @@ pub struct Profile {
     pub tasks: Vec<TaskProfile>,
 }
 
+impl Profile {
+    /// A profile of `programs` in which nothing is measured yet. `input`: SHA-256 of their task set; `margin`: share of every high-water mark
+    /// that is added to it.
+    pub fn begin(programs: Programs, partitions: u32, input: String, margin: f64) -> Profile {
+        Profile {
+            schema: SCHEMA.to_owned(),
+            fingerprint: None,
+            by: String::new(),
+            input,
+            margin,
+            cores: programs.cpus.len() as u32,
+            cpus: programs.cpus,
+            level: programs.level,
+            method: programs.method,
+            cache: Scope::Private,
+            partitions,
+            memory_bytes: Bytes(0),
+            refill_ns_per_partition: None,
+            refill_dirty_ns_per_partition: None,
+            complete: false,
+            tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+        }
+    }
+}
+
 /// A task with its measured execution times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskProfile {

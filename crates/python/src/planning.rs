@@ -12,7 +12,6 @@ use isochrome_model::units::{Bytes, Ns};
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 use rayon::prelude::*;
-use serde::Serialize;
 use serde_json::json;
 
 use crate::convert::{from_python, in_shape, interruptible, read, to_json, to_python, whole_numbers, wrong};
@@ -203,20 +202,6 @@ fn ms(time_ns: u64) -> String {
     format!("{:.4}", time_ns as f64 / 1e6)
 }
 
-#[derive(Serialize)]
-struct Response {
-    name: String,
-    cpu: u32,
-    response_ns: Option<u64>,
-    deadline_ns: u64,
-    own_ns: u64,
-    interference_ns: u64,
-    omega_ns: u64,
-    gamma_ns: u64,
-    blocking_ns: u64,
-    jitter_ns: u64,
-}
-
 /// Bounds for every task of a set under an allocation, with the parts they consist of.
 ///
 /// `allocation`: a `Plan`, or a dictionary with `cores`, each with `cpu` and `tasks`, each with `name` and `partitions` (from 1).
@@ -240,18 +225,7 @@ pub fn response_times<'py>(
             .map(|member| CoreTask { useful: member.useful, ..core_task(set, member.task, member.partitions) })
             .collect();
         let bounds = analysis::analyze(&core, Charges::of(set), analysis);
-        responses.extend(members.iter().zip(bounds).map(|(member, bound)| Response {
-            name: set.tasks()[member.task].name.clone(),
-            cpu,
-            response_ns: bound.verdict.response_ns(),
-            deadline_ns: set.tasks()[member.task].deadline_ns,
-            own_ns: bound.own_ns,
-            interference_ns: bound.interference_ns,
-            omega_ns: bound.omega_ns,
-            gamma_ns: bound.gamma_ns,
-            blocking_ns: bound.blocking_ns,
-            jitter_ns: bound.jitter_ns,
-        }));
+        responses.extend(members.iter().zip(bounds).map(|(member, bound)| bound.of_task(set, member.task, cpu)));
     }
     to_python(py, &responses)
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::machine::Holds;
-use isochrome_model::profile::{Profile, Request, SCHEMA, TaskProfile, Visit};
+use isochrome_model::profile::{Profile, Request, Visit};
 use isochrome_model::sim::{Allocation, DescribedMachine, PageTable};
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
@@ -24,8 +24,9 @@ pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Program
     let machine = named_machine(name)?;
     let mhz = modeled.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
     let traces = programs.periodic().map(|task| trace_of(&modeled.trace, &task.name)).collect::<Result<Vec<_>>>()?;
+    let number = usize::from(programs.level);
     let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
-    let level = data().nth(usize::from(programs.level) - 1);
+    let level = data().nth(number - 1);
     let level = level.with_context(|| format!("{} has no data level {}", machine.name, programs.level))?;
     let colors = level.cache.color_count(machine.page_bytes);
     let partitions = options.partitions.unwrap_or(colors);
@@ -35,31 +36,20 @@ pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Program
         level.cache.name
     );
     // One miss after the other, each answered by memory: nobody says that a level between holds the line.
-    let between: u64 = machine.timing.read_cycles.iter().skip(usize::from(programs.level) - 1).sum();
+    let between: u64 = machine.timing.read_cycles.iter().skip(number - 1).sum();
     let miss_cycles = between + machine.timing.memory_read_cycles;
     let geometry = level.cache.geometry;
     let lines = u64::from(geometry.ways) * geometry.set_count / u64::from(colors);
     let nanoseconds = |cycles: u64| (cycles as f64 * 1e3 / f64::from(mhz)).ceil() as u64;
     let mut profile = Profile {
-        schema: SCHEMA.to_owned(),
-        fingerprint: None,
         by: format!(
             "a trace of one job of each task on the modeled {} at {mhz} MHz, the caches warm from the same job",
             machine.name
         ),
-        input: files::sha256(text),
-        margin: options.margin / 100.0,
-        cores: programs.cpus.len() as u32,
-        cpus: programs.cpus,
-        level: programs.level,
-        method: programs.method,
         cache: if level.shared { Scope::Shared } else { Scope::Private },
-        partitions,
         memory_bytes: MEMORY,
         refill_ns_per_partition: Some(nanoseconds(lines * miss_cycles)),
-        refill_dirty_ns_per_partition: None,
-        complete: false,
-        tasks: programs.tasks.into_iter().map(TaskProfile::of).collect(),
+        ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
     };
     let periodic: Vec<usize> =
         (0..profile.tasks.len()).filter(|task| !profile.tasks[*task].program.best_effort).collect();
@@ -69,7 +59,7 @@ pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Program
         |task, partitions, _| {
             let trace =
                 &traces[periodic.iter().position(|place| *place == task).expect("only periodic tasks are measured")];
-            let (cycles, misses) = job(&machine, usize::from(programs.level), colors, partitions, trace)?;
+            let (cycles, misses) = job(&machine, number, colors, partitions, trace)?;
             let time = nanoseconds(cycles);
             let longest = HighWaterMark { value: time, n: 1, last_rose_at: 1 };
             let visit = Visit {

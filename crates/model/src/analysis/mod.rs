@@ -210,6 +210,50 @@ pub struct Bound {
     pub jitter_ns: u64,
 }
 
+/// The bound of one task of a set, written out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BoundOfTask {
+    /// Its name.
+    pub name: String,
+    /// Where it runs.
+    pub cpu: u32,
+    /// The bound; `None` where it passes the deadline.
+    pub response_ns: Option<u64>,
+    /// Its deadline.
+    pub deadline_ns: u64,
+    /// What the bound consists of: [`Bound::own_ns`] and so on.
+    pub own_ns: u64,
+    /// [`Bound::interference_ns`]
+    pub interference_ns: u64,
+    /// [`Bound::omega_ns`]
+    pub omega_ns: u64,
+    /// [`Bound::gamma_ns`]
+    pub gamma_ns: u64,
+    /// [`Bound::blocking_ns`]
+    pub blocking_ns: u64,
+    /// [`Bound::jitter_ns`]
+    pub jitter_ns: u64,
+}
+
+impl Bound {
+    /// This bound, of `task` of `set` on `cpu`.
+    pub fn of_task(&self, set: &TaskSet, task: usize, cpu: u32) -> BoundOfTask {
+        let known = &set.tasks()[task];
+        BoundOfTask {
+            name: known.name.clone(),
+            cpu,
+            response_ns: self.verdict.response_ns(),
+            deadline_ns: known.deadline_ns,
+            own_ns: self.own_ns,
+            interference_ns: self.interference_ns,
+            omega_ns: self.omega_ns,
+            gamma_ns: self.gamma_ns,
+            blocking_ns: self.blocking_ns,
+            jitter_ns: self.jitter_ns,
+        }
+    }
+}
+
 /// The tasks of one core in priority order, as the analyses want them.
 ///
 /// `members`: pairs of a task's index in `set` and its partitions.

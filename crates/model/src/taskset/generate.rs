@@ -260,19 +260,8 @@ impl Generator {
             // Any larger time misses every deadline as well.
             let wcet =
                 |factor: f64| ((utilization * period_ns as f64 * factor).round().max(1.0) as u64).min(TIME_MAX_NS);
-            Task {
-                name: format!("task{}", number + 1),
-                period_ns,
-                deadline_ns,
-                memory: Bytes(memory_mib << 20),
-                wcet_ns: shape.into_iter().map(wcet).collect(),
-                jitter_ns: 0,
-                blocking_ns: 0,
-                nonpreemptive_ns: 0,
-                priority: None,
-                bundle: None,
-                exclusive: false,
-            }
+            let (name, curve) = (format!("task{}", number + 1), shape.into_iter().map(wcet).collect());
+            Task { deadline_ns, ..Task::new(name, period_ns, Bytes(memory_mib << 20), curve) }
         };
         Ok(utilizations.into_iter().enumerate().map(task).collect())
     }

@@ -165,6 +165,25 @@ pub struct Task {
     pub exclusive: bool,
 }
 
+impl Task {
+    /// A task with its deadline at the end of its period, and nothing that the other fields tell.
+    pub fn new(name: String, period_ns: u64, memory: Bytes, wcet_ns: Vec<u64>) -> Task {
+        Task {
+            name,
+            period_ns,
+            deadline_ns: period_ns,
+            memory,
+            wcet_ns,
+            jitter_ns: 0,
+            blocking_ns: 0,
+            nonpreemptive_ns: 0,
+            priority: None,
+            bundle: None,
+            exclusive: false,
+        }
+    }
+}
+
 /// Tasks and the machine to run them on, checked: every time in range, every curve non-increasing and complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskSet {
@@ -524,19 +543,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn task(name: &str, period_ns: u64, memory_mib: u64, wcet_ns: &[u64]) -> Task {
-        Task {
-            name: name.to_owned(),
-            period_ns,
-            deadline_ns: period_ns,
-            memory: Bytes(memory_mib << 20),
-            wcet_ns: wcet_ns.to_vec(),
-            jitter_ns: 0,
-            blocking_ns: 0,
-            nonpreemptive_ns: 0,
-            priority: None,
-            bundle: None,
-            exclusive: false,
-        }
+        Task::new(name.to_owned(), period_ns, Bytes(memory_mib << 20), wcet_ns.to_vec())
     }
 
     #[test]
