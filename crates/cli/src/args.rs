@@ -465,7 +465,7 @@ pub struct DemoTasksetOptions {
     #[arg(long, value_name = "TIME", default_value = "30s")]
     pub duration: Ns,
     /// Add this to the longest time seen, in percent of it
-    #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub margin: f64,
     /// Seed of every random choice [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]

@@ -92,6 +92,12 @@ impl Coloring {
         Ok(())
     }
 
+    /// Enters the colors in the ledger as those of `owner` until what this returns goes.
+    pub fn lease(&mut self, owner: Owner) -> Result<Lease> {
+        self.grant(owner.clone(), None)?;
+        Ok(Lease(owner))
+    }
+
     /// The colors; none while they are still to be chosen.
     pub fn colors(&self) -> &[Color] {
         &self.colors
@@ -160,4 +166,14 @@ fn available(sysfs: &Sysfs) -> Result<Bytes> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     Ok(Bytes(kib.context("/proc/meminfo does not say how much memory is available\n  hint: --memory 1G")? * 1024))
+}
+
+/// Colors of `.0` in the ledger; given back when it goes.
+pub struct Lease(Owner);
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // What cannot be given back now is known to be nobody's once this process has ended.
+        let _ = Ledger::open(&runtime::folder()).and_then(|mut ledger| ledger.release(&self.0));
+    }
 }

@@ -18,6 +18,7 @@ use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::JobError;
+use super::awake::{self, Awake};
 use super::clearing::{Clearing, VARIABLE};
 use super::line::{LineProgram, command};
 use super::releases::{Said, Spoken, release};
@@ -227,6 +228,10 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let sysfs = Sysfs::system();
     let throttling = || sysfs.text("proc/sys/kernel/sched_rt_runtime_us").unwrap_or_default().trim().to_owned();
     let throttling_before = throttling();
+    let latency = || awake::latency(Path::new("/"));
+    let latency_before = latency();
+    let awake = Awake::hold(Path::new("/"));
+    let latency_during = latency();
     let clearing = Clearing::new(request.folder, &cpus, request.alone)?;
     let mut timeline = Timeline::open(&cpus)?;
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
@@ -284,7 +289,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let Session { violations, faults, notes, unrecorded, release_late_max, .. } = session;
     (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
     outcome.overhead.release_late_max = release_late_max;
-    drop(timeline);
+    drop((timeline, awake));
     let (moved, staying) = (clearing.moved(), clearing.staying);
     let restored = clearing.restore();
     outcome.settings = vec![
@@ -303,6 +308,12 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
             before: throttling_before.clone(),
             during: throttling_before,
             after: throttling(),
+        },
+        Setting {
+            name: "latency of idle CPUs (cpu_dma_latency)".to_owned(),
+            before: latency_before,
+            during: latency_during,
+            after: latency(),
         },
     ];
     Ok(outcome)

@@ -1,5 +1,6 @@
 //! Jobs of programs that run: released, seen, and timed.
 
+mod awake;
 pub mod clearing;
 pub mod engine;
 pub mod line;

@@ -20,6 +20,10 @@ use super::timeline::{Left, Name, What};
 /// the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
 const STOLEN_MIN: u64 = 20_000;
 
+/// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
+/// longer than this was withheld.
+const IDLE_EXIT_MAX: u64 = 200_000;
+
 /// Stretches kept of every CPU, for the timeline of a violation.
 const STRETCHES: usize = 512;
 
@@ -50,8 +54,12 @@ pub enum Fact {
 /// A job that is not complete.
 #[derive(Clone, Copy, Debug)]
 struct Open {
+    /// When it was opened, at its release or after.
+    opened: Ns,
     release: Ns,
     start: Option<Ns>,
+    /// When it was answered, where that was told before who did it had the CPU.
+    answered: Option<Ns>,
     execution: u64,
     preemptions: u32,
 }
@@ -73,6 +81,8 @@ struct Watched {
     /// Since when its time on the CPU has not been added yet.
     running_since: Ns,
     woken: Ns,
+    /// When its own CPU was told to wake it.
+    woken_here: Option<Ns>,
     awake_since: Ns,
     open: Option<Open>,
     next: u64,
@@ -143,6 +153,7 @@ impl Watch {
             state: State::Unknown,
             running_since: Ns(0),
             woken: Ns(0),
+            woken_here: None,
             awake_since: Ns(0),
             open: None,
             next,
@@ -202,7 +213,7 @@ impl Watch {
         match what {
             Fact::Scheduler(cpu, What::Switch { from, left, to, name }) => self.switch(at, cpu, from, left, to, name),
             Fact::Scheduler(_, What::Ran { thread, time }) => self.account(at, thread, time),
-            Fact::Scheduler(_, What::Wakeup { thread }) => self.wake(at, thread),
+            Fact::Scheduler(cpu, What::Wakeup { thread }) => self.wake(at, cpu, thread),
             Fact::Scheduler(_, What::Fork { .. }) => {}
             Fact::Released(task, due) => self.open(task, at, due),
             Fact::Begins(task) => {
@@ -211,25 +222,39 @@ impl Watch {
                 let release = woken.filter(|woken| woken.0 > 0).unwrap_or(at);
                 self.open(task, at, release);
             }
-            Fact::Answered(task) => {
-                let slept = self.watched[task].as_ref().and_then(|watched| match (watched.state, watched.open) {
-                    // Nothing woke it since: the answer was written before it slept.
-                    (State::Asleep(since), Some(open)) if open.start.is_some_and(|start| start <= since) => Some(since),
-                    _ => None,
-                });
-                self.complete(task, slept.unwrap_or(at));
-            }
+            Fact::Answered(task) => self.answer(task, at),
             Fact::Ends(task) => self.complete(task, at),
         }
     }
 
+    fn answer(&mut self, task: usize, at: Ns) {
+        let Some(Watched { state, open: Some(open), .. }) = &mut self.watched[task] else { return };
+        match *state {
+            // Nothing woke it since: the answer was written before it slept.
+            State::Asleep(since) if open.start.is_some_and(|start| start <= since) => self.complete(task, since),
+            // It had the CPU, as its answer shows; for how long is told when it leaves.
+            _ if open.start.is_none() => open.answered = Some(at),
+            _ => self.complete(task, at),
+        }
+    }
+
     fn open(&mut self, task: usize, at: Ns, release: Ns) {
+        if let Some(answered) = self.watched[task].as_ref().and_then(|watched| watched.open?.answered) {
+            self.complete(task, answered);
+        }
         let Some(watched) = &mut self.watched[task] else { return };
         let running = watched.state == State::Running;
         if running {
             watched.running_since = at;
         }
-        watched.open = Some(Open { release, start: running.then_some(at), execution: 0, preemptions: 0 });
+        watched.open = Some(Open {
+            opened: at,
+            release,
+            start: running.then_some(at),
+            answered: None,
+            execution: 0,
+            preemptions: 0,
+        });
     }
 
     fn complete(&mut self, task: usize, at: Ns) {
@@ -261,7 +286,7 @@ impl Watch {
         watched.next += 1;
     }
 
-    fn wake(&mut self, at: Ns, thread: i32) {
+    fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
         let Some(&task) = self.by_thread.get(&thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
         if !matches!(watched.state, State::Asleep(_)) {
@@ -269,6 +294,7 @@ impl Watch {
         }
         watched.state = State::Awake;
         (watched.woken, watched.awake_since) = (at, at);
+        watched.woken_here = (cpu == watched.cpu).then_some(at);
         if watched.jobs == Jobs::Wakeup {
             self.open(task, at, at);
         }
@@ -276,12 +302,17 @@ impl Watch {
 
     fn account(&mut self, at: Ns, thread: i32, time: Ns) {
         let Some(&task) = self.by_thread.get(&thread) else { return };
-        let Some(id) = self.watched[task].as_ref().map(|watched| watched.cpu) else { return };
+        let Some(Watched { cpu: id, woken_here, open, .. }) = &self.watched[task] else { return };
+        let (id, woken_here, opened) = (*id, *woken_here, open.map(|open| open.opened));
         let Some(cpu) = self.cpus.get(&id) else { return };
-        if cpu.known && cpu.running != thread {
-            // Some kernels do not tell when the threads of init give a CPU away.
+        if !cpu.known || cpu.running != thread {
+            // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it is
+            // told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
             let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
-            self.switch(since, id, cpu.running, Left::Runnable, thread, Name::default());
+            let told = |told: &Ns| cpu.known && cpu.running == 0 && *told >= cpu.since;
+            let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > IDLE_EXIT_MAX;
+            let woken = woken_here.filter(told).or(opened.filter(told).filter(withheld));
+            self.switch(woken.unwrap_or(since), id, cpu.running, Left::Runnable, thread, Name::default());
         }
         if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known) {
             cpu.accounted.get_or_insert_default().0 += time.0;
@@ -315,6 +346,9 @@ impl Watch {
         if let Some(&task) = self.by_thread.get(&to)
             && let Some(watched) = &mut self.watched[task]
         {
+            if !matches!(watched.state, State::Awake | State::Running) {
+                watched.awake_since = at;
+            }
             watched.state = State::Running;
             watched.running_since = at;
             if let Some(open) = &mut watched.open {
@@ -334,8 +368,9 @@ impl Watch {
             // A fault that is served, a device: the job is not over.
             Left::Runnable | Left::Blocked | Left::Ended => State::Awake,
         };
-        if left == Left::Asleep && watched.jobs == Jobs::Wakeup {
-            self.complete(task, at);
+        let answered = watched.open.and_then(|open| open.answered);
+        if left == Left::Asleep && (watched.jobs == Jobs::Wakeup || answered.is_some()) {
+            self.complete(task, answered.map_or(at, |answered| answered.min(at)));
         }
     }
 
@@ -481,6 +516,52 @@ mod tests {
         stage.switch(900, 11, Asleep, 99).wake(2000, 11);
         // 11 got the CPU from 99 at 2100, and is accounted 400 ns when it leaves.
         stage.event(2500, What::Ran { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), [(0, 0, 1000, 1100, 1501, 401, 0)]);
+    }
+
+    #[test]
+    fn what_an_idle_cpu_withheld_from_who_it_was_told_to_wake_was_stolen() {
+        let mut stage = Stage::new(Jobs::Wakeup);
+        // That it gave itself to 11 is not told.
+        stage.switch(900, 11, Asleep, 0).wake(2000, 11);
+        stage.event(62_000, What::Ran { thread: 11, time: Ns(10_000) }).switch(62_001, 11, Asleep, 0);
+        let mut jobs = Vec::new();
+        stage.0.take(&mut jobs);
+        assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].stolen), (Ns(1000), Ns(10_000), Ns(50_001)));
+        assert_eq!(jobs[0].response(), Ns(60_001));
+        // That it was to wake 22 is not told either: 90 us may be an idle state, 250 us are not.
+        let mut stage = Stage::new(Jobs::Line);
+        for (release, ran) in [(1_000_000, 1_100_000), (2_000_000, 2_260_000)] {
+            stage.switch(release - 500, 11, Asleep, 0).fact(release, Fact::Released(0, Ns(release)));
+            stage.event(ran, What::Ran { thread: 11, time: Ns(10_000) }).switch(ran + 1, 11, Asleep, 0);
+            stage.fact(ran + 10, Fact::Answered(0));
+        }
+        let mut jobs = Vec::new();
+        stage.0.take(&mut jobs);
+        let row = |job: &JobRecord| (job.start.0, job.execution.0, job.stolen.0);
+        assert_eq!(jobs.iter().map(row).collect::<Vec<_>>(), [(1_089_000, 10_001, 0), (1_999_000, 10_000, 250_001)]);
+    }
+
+    #[test]
+    fn an_answer_that_is_heard_before_its_program_is_known_to_have_the_cpu_waits_for_its_execution_time() {
+        let mut stage = Stage::new(Jobs::Line);
+        stage.switch(900, 11, Asleep, 0).fact(2000, Fact::Released(0, Ns(2000))).wake(2010, 11);
+        stage.fact(2400, Fact::Answered(0));
+        assert_eq!(stage.jobs(), []);
+        stage.event(2410, What::Ran { thread: 11, time: Ns(395) }).switch(2411, 11, Asleep, 0);
+        assert_eq!(stage.jobs(), [(0, 0, 1000, 1010, 1400, 401, 0)]);
+        // Nothing is told of the second, until the third is released.
+        stage.fact(3000, Fact::Released(0, Ns(3000))).fact(3100, Fact::Answered(0));
+        stage.fact(4000, Fact::Released(0, Ns(4000)));
+        assert_eq!(stage.jobs(), [(0, 1, 2000, 2100, 2100, 0, 0)]);
+    }
+
+    #[test]
+    fn a_job_that_is_the_first_thing_told_of_its_cpu_has_the_time_it_was_accounted() {
+        let mut stage = Stage::new(Jobs::Line);
+        stage.fact(2000, Fact::Released(0, Ns(2000)));
+        stage.event(2500, What::Ran { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);
+        stage.fact(2600, Fact::Answered(0));
         assert_eq!(stage.jobs(), [(0, 0, 1000, 1100, 1501, 401, 0)]);
     }
 
