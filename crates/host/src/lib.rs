@@ -23,5 +23,7 @@ pub mod resident;
 pub mod runtime;
 pub mod setting;
 pub mod steal;
+pub mod switch;
 pub mod sys;
 pub mod sysfs;
+pub mod workload;
