@@ -89,6 +89,13 @@ pub enum Verb {
                       isochrome workload --miss-ratio 33% --search --svg search.svg\n  isochrome workload --miss-ratio 33% --machine zen3 --policy lru"
     )]
     Workload(WorkloadOptions),
+    /// Show what tasks do over time, sliced at context switches
+    #[command(
+        after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
+                      isochrome watch --record run.slices -- ./control --rate 1000\n  isochrome watch --replay run.slices --json\n  \
+                      isochrome watch --cpu 0-3 --prometheus 9187\nNeeds root: events of the scheduler."
+    )]
+    Watch(WatchOptions),
     /// Measure how long every task of a set executes, against its share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
@@ -943,6 +950,47 @@ pub struct WorkloadOptions {
     /// Where the result goes.
     #[command(flatten)]
     pub result: ResultOptions,
+}
+
+/// Options of `watch`.
+#[derive(Debug, Args)]
+pub struct WatchOptions {
+    /// Processes, all their threads, and what they start [default: everything]
+    #[arg(value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Program to start and watch, with its arguments; it is ended with the watch
+    #[arg(value_name = "CMD", last = true)]
+    pub program: Vec<String>,
+    /// CPUs to watch [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub cpu: Option<String>,
+    /// For how long [default: until Ctrl-C, or the program ends]
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Ns>,
+    /// Time between two looks at what the kernel has recorded
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub every: Ns,
+    /// Time between two updates of the screen and of the metrics
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub interval: Ns,
+    /// Tasks shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub rows: usize,
+    /// Write every slice here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Record every slice here, to be replayed
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Conclude from recorded slices instead of watching
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pids", "program", "cpu", "duration", "prometheus", "record"])]
+    pub replay: Option<PathBuf>,
+    /// Serve metrics for Prometheus here: an address, or a port of this machine alone
+    #[arg(long, value_name = "ADDR", value_parser = crate::watch::address)]
+    pub prometheus: Option<std::net::SocketAddr>,
+    /// Print JSON at the end
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A share: `33%` or `0.33`.

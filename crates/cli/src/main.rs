@@ -27,6 +27,7 @@ mod simulate;
 mod station;
 mod switch;
 mod trace;
+mod watch;
 mod workload;
 
 use std::process::ExitCode;
@@ -93,6 +94,7 @@ fn main() -> ExitCode {
             Verb::Simulate(options) => simulate::run(&options),
             Verb::Trace(options) => trace::run(&options),
             Verb::Workload(options) => workload::run(&options),
+            Verb::Watch(options) => watch::run(&options),
             Verb::Profile(options) => profile::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),

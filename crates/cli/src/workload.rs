@@ -8,7 +8,7 @@ use isochrome_host::pool::FramePool;
 use isochrome_host::workload::{By, Executed, WorkloadRequest, execute, pages_per_color};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
-use isochrome_model::miss_ratio::{Locality, Task, Touches};
+use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES};
 use isochrome_model::report::figure;
 use isochrome_model::sim::Simulator;
 use isochrome_model::trace::Access;
@@ -175,6 +175,11 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
     let level =
         level.with_context(|| format!("CPU {} has no level {number} for this\n  hint: --level 2", station.cpu.0))?;
     let geometry = level.geometry.value;
+    ensure!(
+        touches == Touches::Data || geometry.line_bytes.0 >= VISIT_BYTES as u64,
+        "lines of {} are too short for code\n  hint: --kind data",
+        geometry.line_bytes
+    );
     let inner =
         station.machine.data_level(number.saturating_sub(1)).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
     let mut target = Target { level: number, geometry, inner };

@@ -22,6 +22,7 @@ pub mod resctrl;
 pub mod resident;
 pub mod runtime;
 pub mod setting;
+pub mod slices;
 pub mod steal;
 pub mod switch;
 pub mod sys;

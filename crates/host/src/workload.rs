@@ -5,7 +5,7 @@
 //! addresses: one whose lines all fit, and one whose pages lie in a quarter of the colors, so that none do. They take
 //! turns, the task between two of the first control.
 
-use isochrome_model::miss_ratio::{Task, Touches, VISIT_BYTES, Visit};
+use isochrome_model::miss_ratio::{Task, Touches, Visit};
 use isochrome_model::stats::{all_quiet, median};
 use isochrome_model::units::{Color, Cycles};
 use serde::Serialize;
@@ -200,10 +200,6 @@ pub fn execute(
     request: &WorkloadRequest,
 ) -> Result<Option<Executed>, HostError> {
     let mut rng = fastrand::Rng::with_seed(request.seed);
-    assert!(
-        task.geometry.line_bytes.0 >= 2 * VISIT_BYTES as u64 || task.touches == Touches::Data,
-        "lines are too short"
-    );
     let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
     let layout = Layout::of(task, pool.map_or_else(|| target_colors(target), |_| all.len()));
     // Without colors to crowd into there are more pages instead.

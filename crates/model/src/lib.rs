@@ -26,4 +26,5 @@ pub mod switch;
 pub mod taskset;
 pub mod trace;
 pub mod units;
+pub mod watch;
 pub mod workload;
