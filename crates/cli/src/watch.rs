@@ -191,8 +191,8 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
             });
             watched.lost = slices.lost();
             let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
-            watched.stolen_ns = stolen
-                .filter_map(|((cpu, now), before)| Some((*cpu, now?.stolen_since((*before)?).0)))
+            watched.stolen = stolen
+                .filter_map(|((cpu, now), before)| Some((*cpu, now?.stolen_share_since((*before)?)?)))
                 .collect::<BTreeMap<_, _>>();
             if options.prometheus.is_some() {
                 *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();

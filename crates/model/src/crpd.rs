@@ -139,8 +139,8 @@ pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
         .collect();
     let equally_many = quiet_blocks(&controls, TOLERANCE);
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
-    let point = |(((condition, blocks), controls), few): (((&Condition, &Vec<&Block>), &Vec<u64>), &Vec<usize>)| {
-        let quiet = all_quiet(controls, TOLERANCE);
+    let point = |(at, (condition, blocks)): (usize, (&Condition, &Vec<&Block>))| {
+        let (quiet, few) = (all_quiet(&controls[at], TOLERANCE), &equally_many.kept[at]);
         let kept = || quiet.iter().map(|block| blocks[*block]);
         let (jobs, control): (Vec<Job>, Vec<Job>) = (
             kept().flat_map(|b| b.jobs.iter().copied()).collect(),
@@ -162,7 +162,7 @@ pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
             blocks_quiet: kept().count() as u64,
         })
     };
-    by_condition.iter().zip(&controls).zip(&equally_many.kept).filter_map(point).collect()
+    by_condition.iter().enumerate().filter_map(point).collect()
 }
 
 impl Crpd {

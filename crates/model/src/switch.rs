@@ -167,8 +167,8 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
         .collect();
     let equally_many = quiet_blocks(&controls, TOLERANCE);
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
-    let row = |(((condition, blocks), controls), few): (((&Condition, &Vec<&Block>), &Vec<u64>), &Vec<usize>)| {
-        let quiet = all_quiet(controls, TOLERANCE);
+    let row = |(at, (condition, blocks)): (usize, (&Condition, &Vec<&Block>))| {
+        let (quiet, few) = (all_quiet(&controls[at], TOLERANCE), &equally_many.kept[at]);
         let kept = || quiet.iter().map(|block| blocks[*block]);
         let cost = |before: Before| {
             let passages: Vec<Passage> = kept().flat_map(|block| block.passages[&before].iter().copied()).collect();
@@ -202,7 +202,7 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
             blocks_quiet: both.len() as u64,
         })
     };
-    by_condition.iter().zip(&controls).zip(&equally_many.kept).filter_map(row).collect()
+    by_condition.iter().enumerate().filter_map(row).collect()
 }
 
 impl Row {

@@ -205,9 +205,9 @@ pub struct Watched {
     pub begin: Option<Ns>,
     /// When the last one ended.
     pub end: Ns,
-    /// Time stolen by the hypervisor, per CPU, in ns; absent where the kernel does not say.
+    /// Share of the time that the hypervisor stole from each CPU; absent where the kernel does not say.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stolen_ns: BTreeMap<CpuId, u64>,
+    pub stolen: BTreeMap<CpuId, f64>,
     /// Events that the kernel had no room for: where there are any, slices are missing.
     pub lost: u64,
     /// What it cost; absent where slices were replayed.
@@ -244,8 +244,8 @@ impl Watched {
     pub fn text(&self, rows: usize) -> String {
         let seconds = self.watched_ns() as f64 / 1e9;
         let mut text = format!("{} tasks in {seconds:.2} s", self.tasks.len());
-        for (cpu, stolen) in &self.stolen_ns {
-            let _ = write!(text, ", CPU {} stolen {:.1} %", cpu.0, *stolen as f64 / 1e7 / seconds.max(1e-9));
+        for (cpu, stolen) in &self.stolen {
+            let _ = write!(text, ", CPU {} stolen {:.1} %", cpu.0, 100.0 * stolen);
         }
         if self.lost > 0 {
             let _ = write!(text, ", {} events lost: slices are missing", self.lost);
