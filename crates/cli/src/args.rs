@@ -56,7 +56,7 @@ pub enum Verb {
     /// Measure what a cache flood costs a task, with and without colors of its own
     #[command(
         after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json"
+                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch"
     )]
     Bench(BenchOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
@@ -83,6 +83,19 @@ pub enum Verb {
                       Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
     )]
     Trace(TraceOptions),
+    /// Run a task that misses in a cache with a set ratio, here or on a modeled machine
+    #[command(
+        after_help = "Examples:\n  isochrome workload --miss-ratio 33%\n  isochrome workload --miss-ratio 50% --level 1 --kind code --locality spatial\n  \
+                      isochrome workload --miss-ratio 33% --search --svg search.svg\n  isochrome workload --miss-ratio 33% --machine zen3 --policy lru"
+    )]
+    Workload(WorkloadOptions),
+    /// Show what tasks do over time, sliced at context switches
+    #[command(
+        after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
+                      isochrome watch --record run.slices -- ./control --rate 1000\n  isochrome watch --replay run.slices --json\n  \
+                      isochrome watch --cpu 0-3 --prometheus 9187\nNeeds root: events of the scheduler."
+    )]
+    Watch(WatchOptions),
     /// Measure how long every task of a set executes, against its share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
@@ -336,6 +349,8 @@ pub enum BenchKernel {
     Conflicts(ConflictsOptions),
     /// What a pre-emption costs through the cache, against the size of the working set
     Crpd(CrpdOptions),
+    /// What it costs to pass the CPU from one task to another: switches and pre-emptions, direct part and cache part
+    Switch(SwitchOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -379,8 +394,8 @@ pub struct CrpdOptions {
     /// Working sets from this to 130 percent of these colors, in steps of it
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub step: u32,
-    /// Blocks of each size, walk and condition
-    #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Blocks of each size, walk and condition; more are run, up to four times as many, while too few are quiet
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
     /// Pre-emptions of each kind in a block
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -392,6 +407,32 @@ pub struct CrpdOptions {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Write every pre-emption here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub raw: Option<PathBuf>,
+}
+
+/// Options of `bench switch`.
+#[derive(Debug, Args)]
+pub struct SwitchOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Colors that floods keep out of in partitioned conditions [default: the first half]
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
+    /// Blocks of each condition; more are run, up to four times as many, while too few are quiet
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Passages of each kind in a block
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub jobs: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the evidence here, for `isochrome report`
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write every passage here, as CSV
     #[arg(long, value_name = "FILE")]
     pub raw: Option<PathBuf>,
 }
@@ -874,6 +915,110 @@ pub struct ImportOptions {
 pub enum ImportForm {
     /// A workload of rt-app, JSON
     RtApp,
+}
+
+/// Options of `workload`.
+#[derive(Debug, Args)]
+pub struct WorkloadOptions {
+    /// Misses per access: 33% or 0.33
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub miss_ratio: f64,
+    /// What is touched
+    #[arg(long, value_enum, default_value_t = TouchKind::Data)]
+    pub kind: TouchKind,
+    /// By what the ratio is set
+    #[arg(long, value_enum, default_value_t = LocalityKind::Temporal)]
+    pub locality: LocalityKind,
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Turns of the task and of both controls; up to five times as many while too few are quiet
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub turns: u32,
+    /// Tune the size until the measured ratio is within 2 percentage points
+    #[arg(long, conflicts_with = "machine")]
+    pub search: bool,
+    /// Run it on this machine that comes with isochrome, or that a file describes, instead of here
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
+    /// Replacement policy of all levels of the modeled machine
+    #[arg(long, value_name = "POLICY", requires = "machine")]
+    pub policy: Option<isochrome_model::sim::Policy>,
+    /// Draw predicted and measured ratio against the size here
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Where the result goes.
+    #[command(flatten)]
+    pub result: ResultOptions,
+}
+
+/// Options of `watch`.
+#[derive(Debug, Args)]
+pub struct WatchOptions {
+    /// Processes, all their threads, and what they start [default: everything]
+    #[arg(value_name = "PID")]
+    pub pids: Vec<u32>,
+    /// Program to start and watch, with its arguments; it is ended with the watch
+    #[arg(value_name = "CMD", last = true)]
+    pub program: Vec<String>,
+    /// CPUs to watch [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub cpu: Option<String>,
+    /// For how long [default: until Ctrl-C, or the program ends]
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<Ns>,
+    /// Time between two looks at what the kernel has recorded
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub every: Ns,
+    /// Time between two updates of the screen and of the metrics
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub interval: Ns,
+    /// Tasks shown
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub rows: usize,
+    /// Write every slice here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Record every slice here, to be replayed
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Conclude from recorded slices instead of watching
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pids", "program", "cpu", "duration", "prometheus", "record"])]
+    pub replay: Option<PathBuf>,
+    /// Serve metrics for Prometheus here: an address, or a port of this machine alone
+    #[arg(long, value_name = "ADDR", value_parser = crate::watch::address)]
+    pub prometheus: Option<std::net::SocketAddr>,
+    /// Print JSON at the end
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A share: `33%` or `0.33`.
+fn ratio(text: &str) -> Result<f64, String> {
+    let (number, scale) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let number: f64 = number.trim().parse().map_err(|_| format!("`{text}` is no share: 33% or 0.33"))?;
+    let share = number / scale;
+    if (0.0..=1.0).contains(&share) { Ok(share) } else { Err(format!("{text} is not from 0% to 100%")) }
+}
+
+/// What a workload touches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TouchKind {
+    /// Words of memory
+    Data,
+    /// Machine code, made for it: a jump per line
+    Code,
+}
+
+/// By what a workload's miss ratio is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LocalityKind {
+    /// One to all words of every line
+    Spatial,
+    /// Between all of the cache and one line more in every set
+    Temporal,
+    /// Both in equal parts
+    Combined,
 }
 
 /// Options of `job`.

@@ -16,12 +16,12 @@ use serde::Serialize;
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, conflicts, crpd, evidence, files, probe};
+use crate::{Verdict, conflicts, crpd, evidence, files, probe, switch};
 
 /// Quiet blocks of each condition aimed at.
-const QUIET_BLOCKS: u64 = 10;
+pub const QUIET_BLOCKS: u64 = 10;
 /// Rounds of blocks at most.
-const ROUNDS: u64 = 4;
+pub const ROUNDS: u64 = 4;
 
 pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let (work, options) = match &options.kernel {
@@ -36,6 +36,7 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
         BenchKernel::Matmul { slice_us, options } => (Work::Matmul { slice_us: *slice_us }, options),
         BenchKernel::Conflicts(options) => return conflicts::run(options),
         BenchKernel::Crpd(options) => return crpd::run(options),
+        BenchKernel::Switch(options) => return switch::run(options),
         BenchKernel::Combined { rate_hz, options } => (Work::Combined { rate_hz: *rate_hz }, options),
     };
     if let Work::Short(kind, size) = work {

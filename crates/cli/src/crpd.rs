@@ -13,6 +13,7 @@ use isochrome_model::units::{Color, parse_list};
 use serde::Serialize;
 
 use crate::args::CrpdOptions;
+use crate::bench::{QUIET_BLOCKS, ROUNDS};
 use crate::station::{Station, progress, spinner};
 use crate::{Verdict, evidence, files, probe};
 
@@ -30,19 +31,9 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let mut station = Station::new(place)?;
     let target = station.target(place)?;
     let count = target.geometry.color_count(station.machine.page_bytes);
-    let colors = match &options.colors {
-        Some(list) => parse_list(list, count)?,
-        None => (0..(count / 2).max(1)).collect(),
-    };
-    anyhow::ensure!(
-        !colors.is_empty() && (colors.len() as u32) < count,
-        "{} of {count} colors for the working set leave none for the rest, or none at all\n  hint: --colors 0-{}",
-        colors.len(),
-        (count / 2).max(1) - 1
-    );
     let request = CrpdRequest {
         percents: sizes(options.step),
-        colors: colors.into_iter().map(|color| Color(color as u16)).collect(),
+        colors: own_colors(options.colors.as_deref(), count)?,
         blocks: options.blocks as usize,
         jobs: options.jobs as usize,
         seed: station.seed,
@@ -62,12 +53,21 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
     let settings = station.settle();
-    let bar = progress("pre-empting", 1);
-    let blocks = crpd(&pool, target, &request, |done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-    })?;
-    bar.finish_and_clear();
+    let mut blocks = Vec::new();
+    for round in 0..ROUNDS {
+        let bar = progress("pre-empting", 1);
+        let request = CrpdRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
+        blocks.extend(crpd(&pool, target, &request, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?);
+        bar.finish_and_clear();
+        let points = conclude(&blocks, PASSES, clock::rate_hz());
+        let quiet = points.iter().map(|point| point.blocks_quiet).min().unwrap_or(0);
+        if quiet >= QUIET_BLOCKS.min(request.blocks as u64) || interrupt::interrupted() {
+            break;
+        }
+    }
     let mut warnings: Vec<String> =
         station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
@@ -101,6 +101,21 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     }
     let conclusive = measured.is_conclusive() && !interrupt::interrupted();
     Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// The colors in `list`, or the first half of `count`: some, but not all.
+pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
+    let colors = match list {
+        Some(list) => parse_list(list, count)?,
+        None => (0..(count / 2).max(1)).collect(),
+    };
+    anyhow::ensure!(
+        !colors.is_empty() && (colors.len() as u32) < count,
+        "{} of {count} colors for the task leave none for the rest, or none at all\n  hint: --colors 0-{}",
+        colors.len(),
+        (count / 2).max(1) - 1
+    );
+    Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
 }
 
 /// Working sets from `step` to 130 % of the partition; half and all of it are among them.

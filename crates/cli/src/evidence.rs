@@ -40,6 +40,7 @@ pub fn of(
         experiments,
         conflicts: Vec::new(),
         crpd: Vec::new(),
+        switches: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

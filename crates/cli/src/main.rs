@@ -25,7 +25,10 @@ mod report;
 mod run;
 mod simulate;
 mod station;
+mod switch;
 mod trace;
+mod watch;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -90,6 +93,8 @@ fn main() -> ExitCode {
             Verb::Demo(options) => demo::run(&options),
             Verb::Simulate(options) => simulate::run(&options),
             Verb::Trace(options) => trace::run(&options),
+            Verb::Workload(options) => workload::run(&options),
+            Verb::Watch(options) => watch::run(&options),
             Verb::Profile(options) => profile::run(&options),
             Verb::Plan(options) => plan::plan(&options),
             Verb::Analyze(options) => plan::analyze(&options),

@@ -142,3 +142,78 @@ fn a_report_that_cannot_be_written_says_where_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("hint:"));
 }
+
+#[test]
+fn a_workload_misses_on_a_modeled_lru_as_predicted() {
+    for level in ["1", "2"] {
+        for kind in ["data", "code"] {
+            for locality in ["temporal", "spatial", "combined"] {
+                let output = isochrome(&[
+                    "workload",
+                    "--miss-ratio",
+                    "33%",
+                    "--machine",
+                    "zen3",
+                    "--policy",
+                    "lru",
+                    "--json",
+                    "--level",
+                    level,
+                    "--kind",
+                    kind,
+                    "--locality",
+                    locality,
+                ]);
+                assert!(output.status.success());
+                let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                let [modeled, predicted] =
+                    [&result["modeled"]["miss_ratio"], &result["predicted_lru"]].map(|ratio| ratio.as_f64().unwrap());
+                assert!(
+                    (modeled - predicted).abs() < 1e-9,
+                    "level {level}, {kind}, {locality}: {modeled}, not {predicted}"
+                );
+                // As near to what was asked for as whole lines of the smaller level allow.
+                assert!((predicted - 0.33).abs() < 0.01, "{predicted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_workload_that_cannot_be_is_refused() {
+    refused(&["workload", "--miss-ratio", "5%", "--locality", "spatial", "--machine", "zen3"], "more than 8 words");
+    refused(&["workload", "--miss-ratio", "33%", "--machine", "zen3", "--level", "7"], "no level 7");
+    refused(&["workload", "--miss-ratio", "33%", "--locality", "spatial", "--search"], "whatever its size");
+    let output = isochrome(&["workload", "--miss-ratio", "140%"]);
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn recorded_slices_are_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let record = record.to_str().unwrap();
+    let slices = [
+        r#"{"schema":"isochrome-slices/1"}"#,
+        r#"{"cpu":0,"thread":7,"name":"control","begin":0,"end":1000,"left":"preempted","counts":{"accesses":8000,"misses":4000,"instructions":1,"cycles":2}}"#,
+        r#"{"cpu":1,"thread":7,"name":"control","begin":2000,"end":2500,"left":"asleep"}"#,
+    ];
+    std::fs::write(record, slices.join("\n")).unwrap();
+    let csv = folder.path().join("slices.csv");
+    let output = isochrome(&["watch", "--replay", record, "--json", "--csv", csv.to_str().unwrap()]);
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let task = &result["tasks"]["7"];
+    assert_eq!(
+        [&task["slices"], &task["migrations"], &task["run_ns"], &task["job_ns_max"]["value"]],
+        [2, 1, 1500, 1500],
+        "{result}"
+    );
+    assert_eq!(task["miss_ratio_worst"], 0.5);
+    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 3);
+
+    refused(&["watch", "--replay", "/nonexistent"], "/nonexistent");
+    std::fs::write(record, "something else\n").unwrap();
+    refused(&["watch", "--replay", record], "no record of slices");
+    std::fs::write(record, format!("{}\nnot a slice\n", slices[0])).unwrap();
+    refused(&["watch", "--replay", record], "line 2");
+}

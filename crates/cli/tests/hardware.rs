@@ -21,6 +21,9 @@ fn main() -> ExitCode {
         trial("a_saved_palette_maps_a_program_and_is_verified", map_of_a_program),
         trial("a_stale_palette_is_refused", stale_palette),
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
+        trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
+        trial("a_workload_is_executed_and_told_with_its_prediction", workload),
+        trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
         trial("trace_by_lackey_has_every_load_store_and_fetch", || trace("lackey")),
         trial("trace_by_qemu_has_every_load_store_and_fetch", || trace("qemu")),
@@ -258,6 +261,76 @@ fn bench_conflicts() -> Outcome {
     }
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8(report.stdout).unwrap().contains("What a conflict costs"));
+    Ok(())
+}
+
+fn bench_switch() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let evidence = folder.path().join("evidence.json");
+    let mut command = isochrome(&["bench", "switch", "--blocks", "5", "--jobs", "3", "--json", "-o"]);
+    command.arg(&evidence);
+    let output = output(command)?;
+    let result = json(&output);
+    let rows = result["rows"].as_array().unwrap();
+    let has = |means: &str| rows.iter().any(|row| row["kind"] == "switch" && row["means"] == means);
+    assert!(["futex", "pipe", "signal"].into_iter().all(has), "{result}");
+    for row in rows {
+        for part in ["interrupt_ns", "resume_ns", "cost_ns"] {
+            assert!(row["best"][part].as_f64().unwrap() > 0.0, "{row}");
+        }
+        assert!(row["blocks_quiet"].as_u64() <= row["blocks"].as_u64());
+        // What is called conclusive costs more after a flood.
+        if output.status.code() == Some(0) && row["partitioned"] == false {
+            assert!(row["flooded"]["cost_ns"].as_f64() > row["best"]["cost_ns"].as_f64(), "{row}");
+        }
+    }
+    let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
+    assert!(String::from_utf8(report.stdout).unwrap().contains("What passing the CPU costs"));
+    Ok(())
+}
+
+fn workload() -> Outcome {
+    for kind in ["data", "code"] {
+        // The first level needs no colors.
+        let output = output(isochrome(&[
+            "workload",
+            "--miss-ratio",
+            "33%",
+            "--level",
+            "1",
+            "--kind",
+            kind,
+            "--turns",
+            "20",
+            "--json",
+        ]))?;
+        let result = json(&output);
+        assert!(result["executed"]["access_ns"].as_f64().unwrap() > 0.0, "{result}");
+        assert!((result["predicted_lru"].as_f64().unwrap() - 0.33).abs() < 0.02, "{result}");
+        let quiet = result["executed"]["turns_quiet"].as_u64().unwrap();
+        assert_eq!(output.status.code() == Some(0), quiet >= 10, "{result}");
+    }
+    Ok(())
+}
+
+fn watch() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let mut command = isochrome(&["watch", "--json", "--duration", "2s", "--record"]);
+    command.arg(&record).args(["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"]);
+    let output = command.output().expect("the command starts");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(1) && message.contains("events") {
+        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
+    }
+    let result = json(&output);
+    let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
+    // The shell sleeps while each of the five runs; each of them sleeps and ends.
+    let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
+    assert!(named("sleep") >= 5 && named("sh") >= 1, "{result}");
+    assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0));
+    let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
+    assert_eq!(json(&replayed)["tasks"], result["tasks"]);
     Ok(())
 }
 

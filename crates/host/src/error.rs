@@ -262,6 +262,24 @@ pub enum HostError {
         "a task's memory does not lie on the chosen pages\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
     )]
     NoHeapAllocator,
+    /// Code that was made cannot be executed.
+    #[error(
+        "memory cannot be made executable: {source}\n  hint: --kind data; a security policy may forbid it, and code is made for x86-64 and aarch64 only"
+    )]
+    NoCode {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Two tasks cannot pass the CPU to each other.
+    #[error(
+        "{action}: {source}\n  hint: real-time priorities and a second thread take root, or limits (RLIMIT_RTPRIO) that allow them"
+    )]
+    Passing {
+        /// What was done.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// A task allocates more than its working set says.
     #[error(
         "a task needs {} bytes, {spilled} more than it says\n  hint: this is a bug in the kernel's working set, please report it with the command line", used + spilled

@@ -122,6 +122,11 @@ impl ColoredRegion {
         self.memory.bytes_mut()
     }
 
+    /// The mapping, to be filled with what is not data.
+    pub(crate) fn arena_mut(&mut self) -> &mut Arena {
+        &mut self.memory
+    }
+
     /// The mapping, for access by page.
     pub fn arena(&self) -> &Arena {
         &self.memory

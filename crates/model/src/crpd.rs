@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{HighWaterMark, Line, median, quiet_blocks};
+use crate::stats::{HighWaterMark, Line, all_quiet, median, quiet_blocks};
 use crate::units::Cycles;
 
 /// How the task goes through its working set.
@@ -124,7 +124,7 @@ const LINEAR: std::ops::RangeInclusive<u32> = 10..=90;
 
 /// The points of `blocks`, whose times are ticks of `counter_hz` per second. `passes` over the working set make an iteration.
 ///
-/// Of each condition the same number of its quietest blocks counts.
+/// Medians are over all quiet blocks of a condition, maxima over the same number of its quietest blocks for all conditions.
 pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
     let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
     for block in blocks.iter().filter(|block| !block.jobs.is_empty() && !block.control.is_empty()) {
@@ -137,10 +137,11 @@ pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
         .values()
         .map(|blocks| blocks.iter().map(|block| typical(&block.control, |job| job.preempted.0 as f64) as u64).collect())
         .collect();
-    let quiet = quiet_blocks(&controls, TOLERANCE);
+    let equally_many = quiet_blocks(&controls, TOLERANCE);
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
-    let point = |((condition, blocks), kept): ((&Condition, &Vec<&Block>), &Vec<usize>)| {
-        let kept = || kept.iter().map(|block| blocks[*block]);
+    let point = |(at, (condition, blocks)): (usize, (&Condition, &Vec<&Block>))| {
+        let (quiet, few) = (all_quiet(&controls[at], TOLERANCE), &equally_many.kept[at]);
+        let kept = || quiet.iter().map(|block| blocks[*block]);
         let (jobs, control): (Vec<Job>, Vec<Job>) = (
             kept().flat_map(|b| b.jobs.iter().copied()).collect(),
             kept().flat_map(|b| b.control.iter().copied()).collect(),
@@ -148,7 +149,8 @@ pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
         // Each block against its own control.
         let effects: Vec<f64> =
             kept().map(|block| typical(&block.jobs, Job::delay) - typical(&block.control, Job::delay)).collect();
-        let longest: Vec<u64> = jobs.iter().map(|job| ns(job.delay()).max(0.0).round() as u64).collect();
+        let compared = few.iter().flat_map(|block| &blocks[*block].jobs);
+        let longest: Vec<u64> = compared.map(|job| ns(job.delay()).max(0.0).round() as u64).collect();
         Some(Point {
             condition: *condition,
             lines: blocks[0].lines,
@@ -160,7 +162,7 @@ pub fn conclude(blocks: &[Block], passes: u32, counter_hz: u64) -> Vec<Point> {
             blocks_quiet: kept().count() as u64,
         })
     };
-    by_condition.iter().zip(&quiet.kept).filter_map(point).collect()
+    by_condition.iter().enumerate().filter_map(point).collect()
 }
 
 impl Crpd {

@@ -44,6 +44,9 @@ pub struct Evidence {
     /// Delay of a pre-emption against the working set.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crpd: Vec<crate::crpd::Crpd>,
+    /// What passing the CPU from one task to another costs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub switches: Vec<crate::switch::Switches>,
     /// A task set that ran, every job held against its bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<crate::running::Run>,

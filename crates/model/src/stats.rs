@@ -310,6 +310,17 @@ pub struct QuietBlocks {
     pub quiet_n: Vec<usize>,
 }
 
+/// All blocks of a condition that are quiet as in [`quiet_blocks`], the quietest first: for medians, which do not grow with the number
+/// of samples as maxima do.
+pub fn all_quiet(control_medians: &[u64], tolerance: f64) -> Vec<usize> {
+    assert!(tolerance >= 0.0, "tolerance {tolerance} is negative");
+    let floor = control_medians.iter().min().map_or(0.0, |&lowest| lowest as f64 * (1.0 + tolerance));
+    let mut quiet: Vec<usize> =
+        (0..control_medians.len()).filter(|&block| control_medians[block] as f64 <= floor).collect();
+    quiet.sort_by_key(|&block| control_medians[block]);
+    quiet
+}
+
 /// The quiet blocks of an experiment that ran all its conditions in blocks, each with a paired control.
 ///
 /// A block is quiet if its control's median is at most `1 + tolerance` times the lowest control median *of the same
@@ -319,17 +330,8 @@ pub struct QuietBlocks {
 ///
 /// `control_medians`: per condition, the control median of each of its blocks.
 pub fn quiet_blocks(control_medians: &[impl AsRef<[u64]>], tolerance: f64) -> QuietBlocks {
-    assert!(tolerance >= 0.0, "tolerance {tolerance} is negative");
-    let mut kept: Vec<Vec<usize>> = control_medians
-        .iter()
-        .map(|medians| {
-            let medians = medians.as_ref();
-            let floor = medians.iter().min().map_or(0.0, |&lowest| lowest as f64 * (1.0 + tolerance));
-            let mut quiet: Vec<usize> = (0..medians.len()).filter(|&block| medians[block] as f64 <= floor).collect();
-            quiet.sort_by_key(|&block| medians[block]);
-            quiet
-        })
-        .collect();
+    let mut kept: Vec<Vec<usize>> =
+        control_medians.iter().map(|medians| all_quiet(medians.as_ref(), tolerance)).collect();
     let quiet_n: Vec<usize> = kept.iter().map(Vec::len).collect();
     let k = quiet_n.iter().copied().filter(|&n| n > 0).min().unwrap_or(0);
     for blocks in &mut kept {

@@ -120,6 +120,20 @@ impl Arena {
         }
     }
 
+    /// Writes the chain over the words at `offsets`, in this order and from the last to the first again: each holds the next.
+    ///
+    /// Panics when an offset is no multiple of 8 or its word does not lie inside.
+    pub fn write_cycle(&self, offsets: &[u64]) {
+        let base = self.page_ptr(0);
+        let last = (self.page_count() * page_bytes() - 8) as u64;
+        for (here, next) in offsets.iter().zip(offsets.iter().cycle().skip(1)) {
+            assert!((*here <= last) & here.is_multiple_of(8), "there is no word at {here}");
+            // SAFETY: the offset was just checked to be aligned and to leave eight bytes to the end of the mapping, which begins at a
+            // page and belongs to this arena.
+            unsafe { base.add(*here as usize).cast::<u64>().write_volatile(*next) };
+        }
+    }
+
     /// Time of `steps` dependent loads along the arena's chain, beginning at byte `from`, and the byte where it goes on.
     ///
     /// Panics when the chain leaves the arena. The check is a branch, foreseen by the processor, so it adds nothing to the
@@ -162,6 +176,20 @@ mod tests {
             }
             assert_eq!(offset, 0);
         }
+    }
+
+    #[test]
+    fn a_cycle_goes_through_its_words_in_their_order() {
+        let arena = Arena::map(2).unwrap();
+        let words = [8, 4096 + 64, 0, 128];
+        arena.write_cycle(&words);
+        let mut at = words[0];
+        for expected in words.iter().cycle().skip(1).take(9) {
+            at = arena.chase(at, 1).0;
+            assert_eq!(at, *expected);
+        }
+        let outside = [2 * page_bytes() as u64];
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| arena.write_cycle(&outside))).is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod access;
 pub mod agent;
 pub mod clock;
+pub mod code;
 pub mod heap;
 pub mod launch;
 pub mod memory;
@@ -13,5 +14,6 @@ pub mod perf;
 pub mod scan;
 pub mod scheduling;
 pub mod shared;
+pub mod signal;
 pub mod trace;
 pub mod userfault;

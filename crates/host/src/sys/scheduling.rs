@@ -48,6 +48,12 @@ impl Scheduling {
         if result == 0 { Ok(Scheduling(attributes)) } else { Err(io::Error::last_os_error()) }
     }
 
+    /// The priority, if it is SCHED_FIFO.
+    pub fn fifo_priority(&self) -> Option<u8> {
+        let fifo = self.0.sched_policy == libc::SCHED_FIFO as u32;
+        fifo.then(|| u8::try_from(self.0.sched_priority).ok())?
+    }
+
     /// Gives it to the calling thread.
     pub fn apply(&self) -> io::Result<()> {
         self.apply_to(0)

@@ -17,6 +17,7 @@ mod palette;
 mod reading;
 mod retention;
 pub mod run;
+pub mod switch;
 pub mod text;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -60,6 +61,7 @@ pub fn html(evidence: &Evidence) -> String {
                         (kernels::left_in_cache(evidence, &kernels))
                         (conflicts::section(evidence))
                         (crpd::section(evidence))
+                        (switch::section(evidence))
                     }
                     (origin(evidence))
                     @if evidence.run.is_none() { (glossary()) }

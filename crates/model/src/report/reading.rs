@@ -320,6 +320,9 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
     if let ([], [crpd, ..]) = (evidence.experiments.as_slice(), evidence.crpd.as_slice()) {
         return super::crpd::headline(crpd);
     }
+    if let ([], [switches, ..]) = (evidence.experiments.as_slice(), evidence.switches.as_slice()) {
+        return super::switch::headline(switches);
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

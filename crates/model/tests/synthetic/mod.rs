@@ -277,6 +277,7 @@ pub fn full() -> Evidence {
         palette: Some(palette(lcg)),
         conflicts: vec![],
         crpd: vec![],
+        switches: vec![],
         run: None,
         experiments: SHAPES.iter().flat_map(|shape| shape.sizes.iter().map(|&size| experiment(lcg, shape, size)).collect::<Vec<_>>()).collect(),
         warnings: vec![

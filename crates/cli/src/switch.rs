@@ -1,0 +1,141 @@
+//! `isochrome bench switch`: what it costs to pass the CPU from one task to another, and how much of that is the cache's.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use isochrome_host::interrupt;
+use isochrome_host::palette::Target;
+use isochrome_host::switch::{SwitchRequest, conditions, pages_per_color, switch};
+use isochrome_host::sys::clock;
+use isochrome_model::evidence::RawFile;
+use isochrome_model::report::switch::text;
+use isochrome_model::switch::{Before, Block, Kind, Switches, conclude};
+use serde::Serialize;
+
+use crate::args::SwitchOptions;
+use crate::bench::{QUIET_BLOCKS, ROUNDS};
+use crate::crpd::own_colors;
+use crate::station::{Station, progress, spinner};
+use crate::{Verdict, evidence, files, probe};
+
+/// The result as printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    switches: &'a Switches,
+    counter_hz: u64,
+    seed: u64,
+}
+
+pub fn run(options: &SwitchOptions) -> Result<Verdict> {
+    let place = &options.place;
+    let station = Station::new(place)?;
+    // Without colors everything but the partitioned rows is measured all the same.
+    let bar = spinner("finding colors");
+    let colored = station.target(place).and_then(|target| {
+        let _settings = station.pin();
+        Ok((target, station.collect_pages(place, target, pages_per_color(target))?))
+    });
+    bar.finish_and_clear();
+    let mut warnings = Vec::new();
+    let (target, palette, pool) = match colored {
+        Ok((target, collection)) => (target, Some(collection.evidence()), Some(probe::pool_of(collection))),
+        Err(error) => {
+            eprintln!("no colors: {error:#}");
+            warnings.push(
+                "No colors: floods are of ordinary memory, and what partitions are worth is not shown.".to_owned(),
+            );
+            let target = Target::to_flood(&station.machine, station.cpu);
+            (target.ok_or(error)?, None, None)
+        }
+    };
+    let colors = match &pool {
+        Some(pool) => own_colors(options.colors.as_deref(), pool.colors())?,
+        None => Vec::new(),
+    };
+    let settings = station.settle();
+    let conditions = conditions(pool.is_some());
+    if conditions.iter().all(|condition| condition.kind == Kind::Switch) {
+        let text =
+            "No SCHED_FIFO: nobody is pre-empted, only switches between equals are measured (hint: run as root).";
+        eprintln!("{text}");
+        warnings.push(text.to_owned());
+    }
+    let request = SwitchRequest {
+        blocks: options.blocks as usize,
+        jobs: options.jobs as usize,
+        seed: station.seed,
+        colors: colors.clone(),
+    };
+    let mut blocks = Vec::new();
+    for round in 0..ROUNDS {
+        let bar = progress("switching", 1);
+        let request = SwitchRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
+        blocks.extend(switch(pool.as_ref(), target, &conditions, &request, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?);
+        bar.finish_and_clear();
+        let rows = conclude(&blocks, clock::rate_hz());
+        let quiet = rows.iter().map(|row| row.blocks_quiet).min().unwrap_or(0);
+        if quiet >= QUIET_BLOCKS.min(request.blocks as u64) || interrupt::interrupted() {
+            break;
+        }
+    }
+    warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
+    drop(settings);
+    if interrupt::interrupted() {
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
+    }
+    let measured = Switches {
+        level: target.level,
+        colors: pool.as_ref().map(|pool| [colors.len() as u32, pool.colors()]),
+        rows: conclude(&blocks, clock::rate_hz()),
+    };
+    let mut raw = Vec::new();
+    if let Some(path) = &options.raw {
+        let text = csv(&blocks);
+        files::write(path, &text)?;
+        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
+    }
+    if let Some(path) = &options.output {
+        let mut evidence = evidence::of(&station, palette, Vec::new(), &raw, warnings);
+        evidence.switches = vec![measured.clone()];
+        files::write_json(path, &evidence)?;
+    }
+    if options.json {
+        files::print_json(&Printed { switches: &measured, counter_hz: clock::rate_hz(), seed: station.seed })?;
+    } else {
+        files::print(&text(&measured))?;
+    }
+    let conclusive = measured.is_conclusive() && !interrupt::interrupted();
+    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// Every passage, one line each; times are ticks of the constant-rate counter.
+fn csv(blocks: &[Block]) -> String {
+    let mut text = "block,kind,means,partitioned,before,interrupt,resume\n".to_owned();
+    for (at, block) in blocks.iter().enumerate() {
+        let condition = block.condition;
+        let (kind, means) = (format!("{:?}", condition.kind), format!("{:?}", condition.means));
+        for (before, passages) in &block.passages {
+            let before = match before {
+                Before::Nothing => "nothing",
+                Before::Spin => "spin",
+                Before::Flood => "flood",
+            };
+            for passage in passages {
+                let _ = writeln!(
+                    text,
+                    "{at},{},{},{},{before},{},{}",
+                    kind.to_lowercase(),
+                    means.to_lowercase(),
+                    u8::from(condition.partitioned),
+                    passage.interrupt.0,
+                    passage.resume.0
+                );
+            }
+        }
+    }
+    text
+}

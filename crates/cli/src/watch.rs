@@ -1,0 +1,248 @@
+//! `isochrome watch`: tasks over time, sliced at context switches.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use isochrome_host::interrupt;
+use isochrome_host::slices::{Slices, threads_of};
+use isochrome_host::steal::CpuTicks;
+use isochrome_host::sys::clock;
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::units::{CpuId, format_list, parse_list};
+use isochrome_model::watch::{CSV_HEAD, Cost, SCHEMA, Slice, Watched, csv_line};
+use serde::{Deserialize, Serialize};
+
+use crate::args::WatchOptions;
+use crate::{Verdict, files};
+
+/// The first line of a record.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    schema: String,
+}
+
+/// Where slices go as they are seen.
+struct Sinks {
+    record: Option<BufWriter<File>>,
+    csv: Option<BufWriter<File>>,
+}
+
+impl Sinks {
+    fn new(options: &WatchOptions) -> Result<Sinks> {
+        let create = |path: &Path| -> Result<BufWriter<File>> {
+            let file = File::create(path);
+            Ok(BufWriter::new(
+                file.with_context(|| format!("{}: cannot write\n  hint: does the folder exist?", path.display()))?,
+            ))
+        };
+        let mut record = options.record.as_deref().map(create).transpose()?;
+        let mut csv = options.csv.as_deref().map(create).transpose()?;
+        if let Some(record) = &mut record {
+            writeln!(record, "{}", serde_json::to_string(&Head { schema: SCHEMA.to_owned() })?)?;
+        }
+        if let Some(csv) = &mut csv {
+            csv.write_all(CSV_HEAD.as_bytes())?;
+        }
+        Ok(Sinks { record, csv })
+    }
+
+    fn note(&mut self, slice: &Slice) -> Result<()> {
+        if let Some(record) = &mut self.record {
+            writeln!(record, "{}", serde_json::to_string(slice)?)?;
+        }
+        if let Some(csv) = &mut self.csv {
+            csv.write_all(csv_line(slice).as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+pub fn run(options: &WatchOptions) -> Result<Verdict> {
+    let mut sinks = Sinks::new(options)?;
+    let watched = match &options.replay {
+        Some(path) => replay(path, &mut sinks)?,
+        None => live(options, &mut sinks)?,
+    };
+    if options.json {
+        files::print_json(&watched)?
+    } else {
+        files::print(&watched.text(options.rows))?
+    }
+    Ok(if watched.lost > 0 { Verdict::Inconclusive } else { Verdict::Holds })
+}
+
+/// What a record comes to.
+fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
+    let shown = path.display();
+    let hint = "hint: isochrome watch --record FILE writes such files";
+    let file = File::open(path).with_context(|| format!("{shown}: cannot be read\n  {hint}"))?;
+    let mut lines = BufReader::new(file).lines();
+    let head = lines.next().with_context(|| format!("{shown}: is empty\n  {hint}"))??;
+    let head: Option<Head> = serde_json::from_str(&head).ok();
+    ensure!(head.is_some_and(|head| head.schema == SCHEMA), "{shown}: is no record of slices ({SCHEMA})\n  {hint}");
+    let mut watched = Watched::default();
+    for (number, line) in lines.enumerate() {
+        let slice: Slice = serde_json::from_str(&line?)
+            .with_context(|| format!("{shown}: line {}: not a slice\n  {hint}", number + 2))?;
+        sinks.note(&slice)?;
+        watched.note(&slice);
+    }
+    Ok(watched)
+}
+
+/// A program that is ended with what watches it.
+struct Program(Child);
+
+impl Program {
+    fn start(words: &[String]) -> Result<Program> {
+        let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
+        let mut command = Command::new(name);
+        command.args(arguments);
+        // A Ctrl-C for what watches is none for the program, which would end first otherwise.
+        command.process_group(0);
+        let child = command.spawn().with_context(|| format!("{name}: cannot be started\n  hint: is it in PATH?"))?;
+        Ok(Program(child))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
+    let sysfs = Sysfs::system();
+    let online = sysfs.online_cpus()?;
+    let cpus: Vec<CpuId> = match &options.cpu {
+        Some(list) => {
+            let last = online.iter().map(|cpu| cpu.0).max().unwrap_or(0);
+            let asked: Vec<CpuId> = parse_list(list, last + 1)?.into_iter().map(CpuId).collect();
+            let absent: Vec<u32> = asked.iter().filter(|cpu| !online.contains(cpu)).map(|cpu| cpu.0).collect();
+            ensure!(
+                !asked.is_empty() && absent.is_empty(),
+                "CPUs {}: not online\n  hint: --cpu 0-{last}",
+                format_list(&absent)
+            );
+            asked
+        }
+        None => online,
+    };
+    let mut program = None;
+    let mut threads = None;
+    if !options.pids.is_empty() || !options.program.is_empty() {
+        let mut all = Vec::new();
+        for pid in &options.pids {
+            all.extend(threads_of(*pid)?);
+        }
+        if !options.program.is_empty() {
+            let started = Program::start(&options.program)?;
+            all.extend(threads_of(started.0.id())?);
+            program = Some(started);
+        }
+        threads = Some(all);
+    }
+    let mut slices = Slices::open(&cpus, threads)?;
+    eprintln!(
+        "no counters are read at switches: misses, instructions and cycles are absent, times and switches are what the scheduler says"
+    );
+    let page = Arc::new(Mutex::new(String::new()));
+    if let Some(address) = options.prometheus {
+        serve(address, &page)?;
+    }
+
+    let terminal = io::stdout().is_terminal() && !options.json;
+    let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
+    let stolen_before = ticks();
+    let own = std::process::id() as i32;
+    let cpu_before = clock::process_cpu(own).unwrap_or_default();
+    let begin = Instant::now();
+    let (mut watched, mut fresh, mut looks) = (Watched::default(), Vec::new(), 0u64);
+    let mut shown = begin;
+    loop {
+        let ended = program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
+        let over = ended
+            || interrupt::interrupted()
+            || options.duration.is_some_and(|limit| begin.elapsed() >= Duration::from_nanos(limit.0));
+        slices.drain(&mut fresh)?;
+        looks += 1;
+        for slice in fresh.drain(..) {
+            sinks.note(&slice)?;
+            watched.note(&slice);
+        }
+        if over || shown.elapsed() >= Duration::from_nanos(options.interval.0) {
+            shown = Instant::now();
+            let seconds = begin.elapsed().as_secs_f64();
+            let cpu_time = clock::process_cpu(own).unwrap_or_default().0.saturating_sub(cpu_before.0);
+            watched.cost = Some(Cost {
+                cpu_share: cpu_time as f64 / 1e9 / seconds,
+                looks_per_second: looks as f64 / seconds,
+                events_per_second: slices.seen() as f64 / seconds,
+            });
+            watched.lost = slices.lost();
+            let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
+            watched.stolen = stolen
+                .filter_map(|((cpu, now), before)| Some((*cpu, now?.stolen_share_since((*before)?)?)))
+                .collect::<BTreeMap<_, _>>();
+            if options.prometheus.is_some() {
+                *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();
+            }
+            if terminal && !over {
+                // To the upper left corner, and away with what was there.
+                files::print(&format!("\x1b[H\x1b[J{}", watched.text(options.rows)))?;
+            }
+        }
+        if over {
+            break;
+        }
+        std::thread::sleep(Duration::from_nanos(options.every.0));
+    }
+    if terminal {
+        files::print("\x1b[H\x1b[J")?;
+    }
+    Ok(watched)
+}
+
+/// Answers whoever asks at `address` with what is in `page`, until the process ends.
+fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
+    let listener = TcpListener::bind(address)
+        .with_context(|| format!("{address}: cannot listen\n  hint: another port: --prometheus 127.0.0.1:9187"))?;
+    eprintln!("metrics at http://{}/metrics", listener.local_addr()?);
+    let page = Arc::clone(page);
+    std::thread::Builder::new().name("prometheus".to_owned()).spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // Who does not ask in time gets no answer, and does not keep others waiting.
+            let answer = |mut stream: std::net::TcpStream| -> io::Result<()> {
+                stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+                stream.set_write_timeout(Some(Duration::from_secs(1)))?;
+                // Whatever is asked for, there is one answer.
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request)?;
+                let text = page.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                    text.len()
+                )
+            };
+            let _ = answer(stream);
+        }
+    })?;
+    Ok(())
+}
+
+/// What is asked for by the port alone.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
+    text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
+}

@@ -1,0 +1,89 @@
+//! A signal that threads of this process send each other, and take only by waiting for it.
+
+use std::io;
+
+use rustix::thread::Pid;
+
+/// Which: one that nothing else here uses.
+const SIGNAL: libc::c_int = libc::SIGUSR2;
+
+/// The signal, kept from acting on the thread that made this and on those that it starts afterwards.
+pub struct ThreadSignal {
+    set: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl ThreadSignal {
+    /// Keeps it from acting; on drop, which has to be on the same thread, all is as before.
+    pub fn keep() -> io::Result<ThreadSignal> {
+        // SAFETY: a sigset_t is made of integers, so zeros are valid.
+        let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+        // SAFETY: the calls take the addresses of live, exclusively borrowed sets, and the number of an existing signal.
+        let result = unsafe {
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, SIGNAL);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before)
+        };
+        if result == 0 { Ok(ThreadSignal { set, before }) } else { Err(io::Error::from_raw_os_error(result)) }
+    }
+
+    /// Sends it to `thread` of this process.
+    pub fn send(&self, thread: Pid) -> io::Result<()> {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        // SAFETY: the call takes three numbers and touches no memory of this process; the signal is blocked wherever it is waited for.
+        match unsafe { libc::syscall(libc::SYS_tgkill, process, thread.as_raw_nonzero().get(), SIGNAL) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits until it is sent to the calling thread.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            // SAFETY: the set is read; nothing is written, as no place for details is given.
+            match unsafe { libc::sigwaitinfo(&self.set, std::ptr::null_mut()) } {
+                SIGNAL => return Ok(()),
+                _ => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes what was sent to the calling thread and nobody waited for.
+    pub fn forget(&self) {
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: set and time are read; nothing is written, as no place for details is given.
+        while unsafe { libc::sigtimedwait(&self.set, std::ptr::null_mut(), &now) } == SIGNAL {}
+    }
+}
+
+impl Drop for ThreadSignal {
+    fn drop(&mut self) {
+        // It would act as soon as it is not blocked any more.
+        self.forget();
+        // SAFETY: the set is read, and was written by the call that replaced it.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_sent_to_a_thread_is_taken_by_it() {
+        let signal = ThreadSignal::keep().unwrap();
+        let here = rustix::thread::gettid();
+        std::thread::scope(|scope| {
+            scope.spawn(|| signal.send(here).unwrap());
+            signal.wait().unwrap();
+        });
+        // One that nobody waits for would end the process when the guard goes.
+        signal.send(here).unwrap();
+        drop(signal);
+    }
+}
