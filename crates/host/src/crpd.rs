@@ -6,11 +6,11 @@
 //! would have been used later in that pass or early in the next.
 
 use isochrome_model::crpd::{Block, Condition, Job, Walk};
-use isochrome_model::flood::{Flood, Leaves};
+use isochrome_model::flood::Pattern;
 use isochrome_model::units::{Color, Cycles};
 
 use crate::error::HostError;
-use crate::experiment::FLOOD_PAGES_PER_WAY;
+use crate::flooder::{FLOOD_PAGES_PER_WAY, Flooder};
 use crate::interrupt;
 use crate::palette::Target;
 use crate::pool::{ColoredRegion, FramePool};
@@ -96,43 +96,6 @@ impl Task {
     }
 }
 
-/// The pre-empting task: makes every line of its colors dirty.
-struct Flooder {
-    region: ColoredRegion,
-    flood: Flood,
-    /// How long it takes.
-    time: Cycles,
-}
-
-impl Flooder {
-    fn new(pool: &FramePool, target: Target, colors: &[Color]) -> Result<Flooder, HostError> {
-        let pages = colors.len() * FLOOD_PAGES_PER_WAY * target.geometry.ways as usize;
-        let region = pool.take(colors, pages)?;
-        let flood =
-            Flood { area: region.size(), line_bytes: target.geometry.line_bytes, passes: 1, leaves: Leaves::Dirty };
-        let mut flooder = Flooder { region, flood, time: Cycles(0) };
-        let mut times: Vec<u64> = (0..5)
-            .map(|_| {
-                let begin = clock::now();
-                flooder.run();
-                clock::now().0 - begin.0
-            })
-            .collect();
-        times.sort_unstable();
-        flooder.time = Cycles(times[2]);
-        Ok(flooder)
-    }
-
-    #[inline]
-    fn run(&self) {
-        self.region.arena().carry_out(self.flood.accesses());
-    }
-
-    fn spin(&self) {
-        clock::spin_until(Cycles(clock::now().0 + self.time.0));
-    }
-}
-
 /// Measures on the calling thread, in memory of `pool`, whose colors are those of `target`.
 ///
 /// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. Fails when
@@ -163,7 +126,9 @@ pub fn crpd(
         }
         // Placement alone changes results, so each block has other pages.
         pool.shuffle(&mut rng);
-        let flooder = Flooder::new(pool, target, if condition.partitioned { &others } else { &all })?;
+        // The pre-empting task makes every line of its colors dirty.
+        let flooded = if condition.partitioned { &others } else { &all };
+        let flooder = Flooder::new(pool, target.geometry, None, flooded, Pattern::Write)?;
         let region = pool.take(&request.colors, request.pages(target, condition.percent))?;
         blocks.push(block(
             &Task::new(region, target.geometry.line_bytes.0 as usize, &mut rng),

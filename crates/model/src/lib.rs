@@ -13,6 +13,7 @@ pub mod flood;
 pub mod geometry;
 pub mod gf2;
 pub mod machine;
+pub mod net;
 pub mod palette;
 pub mod placement;
 pub mod plan;
