@@ -453,7 +453,7 @@ pub struct NetOptions {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub sizes: Vec<usize>,
     /// Blocks of each size and setting
-    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
     /// Packets of each kind and direction in a block
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -109,7 +109,6 @@ const RAW_HEAD: &str = "path,block,direction,setting,bytes,flooded,driver,server
 fn csv(text: &mut String, path: Path, blocks: &[Block]) {
     let path = match path {
         Path::Memory => "memory",
-        Path::Tap => "tap",
         Path::Kernel => "kernel",
     };
     for (at, block) in blocks.iter().enumerate() {

@@ -195,8 +195,6 @@ impl TokenBucket {
 pub enum Path {
     /// smoltcp and a card that is memory.
     Memory,
-    /// smoltcp and a TAP device, in a network namespace of its own.
-    Tap,
     /// The kernel's UDP, over the loopback device.
     Kernel,
 }

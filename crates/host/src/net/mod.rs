@@ -70,7 +70,7 @@ impl Division {
         let all: Vec<Color> = (0..colors as u16).map(Color).collect();
         let share = |sixteenths: usize| (all.len() * sixteenths / 16).max(1);
         let counts = match path {
-            Path::Memory | Path::Tap => [share(2), share(3), share(2)],
+            Path::Memory => [share(2), share(3), share(2)],
             // The kernel's memory lies in all colors, whatever is done.
             Path::Kernel => [0, 0, share(2)],
         };
@@ -205,7 +205,7 @@ pub fn net(
         };
         let mut traffic: Box<dyn Traffic> = match request.path {
             Path::Kernel => Box::new(Sockets::open(memory(Component::Client)?)?),
-            Path::Memory | Path::Tap => Box::new(Wired::build([
+            Path::Memory => Box::new(Wired::build([
                 memory(Component::Driver)?,
                 memory(Component::Server)?,
                 memory(Component::Client)?,

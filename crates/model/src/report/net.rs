@@ -11,7 +11,6 @@ use crate::net::{BETWEEN_AT_LEAST, BYTES_STATED, Direction, Net, Path, Row, Sett
 fn through(path: Path) -> &'static str {
     match path {
         Path::Memory => "smoltcp, a card in memory",
-        Path::Tap => "smoltcp, a TAP device",
         Path::Kernel => "the kernel's UDP, of which only the application has colors",
     }
 }
