@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use isochrome_host::counters::Counters;
-use isochrome_host::events::{Quantity, event};
 use isochrome_host::error::HostError;
+use isochrome_host::events::{Quantity, event};
 use isochrome_host::flooder::{Flooder, VerifyRequest, pages_to_verify, reserved_colors, verify};
 use isochrome_host::interrupt;
 use isochrome_host::palette::{Target, miss_event};
@@ -52,7 +52,11 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
         probe::pool_of(station.collect_pages(place, target, pages_to_verify(target, first))?)
     };
     bar.finish_and_clear();
-    if options.verify { check(options, &station, &pool, target, first) } else { flood(options, &station, &pool, target, first) }
+    if options.verify {
+        check(options, &station, &pool, target, first)
+    } else {
+        flood(options, &station, &pool, target, first)
+    }
 }
 
 /// The first data level of the station's CPU, if the level to flood is another.
@@ -101,10 +105,11 @@ fn check(
     }
     let settings = station.settle();
     let bar = progress("flooding", 1);
-    let verified = verify(pool, target, first, last_level(station), patterns, counters.as_ref(), request, |done, total| {
-        bar.set_length(total as u64);
-        bar.set_position(done as u64);
-    })?;
+    let verified =
+        verify(pool, target, first, last_level(station), patterns, counters.as_ref(), request, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?;
     bar.finish_and_clear();
     for note in station.notes.iter().chain(settings.notes()) {
         eprintln!("{}", crate::evidence::told(note));

@@ -95,11 +95,12 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         files::print(&nets.iter().map(text).collect::<Vec<_>>().join("\n"))?;
     }
     // The kernel's path is there to be compared with: nothing is expected of it.
-    let expected = || nets.iter().filter(|net| net.path != Path::Kernel);
-    Ok(match () {
-        () if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) => Verdict::Inconclusive,
-        () if expected().all(Net::holds) => Verdict::Holds,
-        () => Verdict::Violated,
+    Ok(if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) {
+        Verdict::Inconclusive
+    } else if nets.iter().filter(|net| net.path != Path::Kernel).all(Net::holds) {
+        Verdict::Holds
+    } else {
+        Verdict::Violated
     })
 }
 
@@ -122,7 +123,8 @@ fn csv(text: &mut String, path: Path, blocks: &[Block]) {
             for packet in packets {
                 let [driver, server, client] = packet.spent.map(|spent| spent.0);
                 let bytes = block.condition.bytes;
-                let _ = writeln!(text, "{path},{at},{direction},{setting},{bytes},{flooded},{driver},{server},{client}");
+                let _ =
+                    writeln!(text, "{path},{at},{direction},{setting},{bytes},{flooded},{driver},{server},{client}");
             }
         }
     }

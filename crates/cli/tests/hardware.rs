@@ -169,7 +169,9 @@ fn bench_net() -> Outcome {
         // Two directions of two sizes, flooded in three ways; each setting of a size keeps as many blocks.
         assert_eq!(points.len(), 2 * 2 * 3);
         for group in points.chunks(3) {
-            assert!(group.iter().all(|point| point["blocks"] == 6 && point["blocks_quiet"] == group[0]["blocks_quiet"]));
+            assert!(
+                group.iter().all(|point| point["blocks"] == 6 && point["blocks_quiet"] == group[0]["blocks_quiet"])
+            );
             assert!(group.iter().all(|point| point["control_ns"].as_f64().unwrap() > 0.0));
         }
     }

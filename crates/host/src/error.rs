@@ -130,7 +130,9 @@ pub enum HostError {
         source: io::Error,
     },
     /// There are too few colors for every component to have its own.
-    #[error("{colors} colors are too few for driver, server, client and flooder\n  hint: --level, for a level of more colors")]
+    #[error(
+        "{colors} colors are too few for driver, server, client and flooder\n  hint: --level, for a level of more colors"
+    )]
     TooFewColors {
         /// How many there are.
         colors: u32,

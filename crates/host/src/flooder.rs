@@ -245,7 +245,9 @@ pub fn verify(
     let inside: Vec<u32> = (0..inner.arena().page_count() as u32).collect();
     // Every page is written to before it is read: one that never was is the same page of zeros as all others.
     for region in [&sure, &inner] {
-        region.arena().carry_out(Flood { area: region.size(), line_bytes, passes: 1, leaves: Leaves::Dirty }.accesses());
+        region
+            .arena()
+            .carry_out(Flood { area: region.size(), line_bytes, passes: 1, leaves: Leaves::Dirty }.accesses());
     }
     // What is to be clean must have been written back all the way once: a victim cache hands dirty lines back dirty.
     purge(last_level.max(target.geometry.cache_bytes()), line_bytes)?;

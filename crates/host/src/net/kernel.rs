@@ -76,8 +76,7 @@ impl Traffic for Sockets {
     }
 
     fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
-        let (came, _) =
-            self.far.recv_from(&mut self.far_received).map_err(|source| HostError::Socket { source })?;
+        let (came, _) = self.far.recv_from(&mut self.far_received).map_err(|source| HostError::Socket { source })?;
         Sockets::check(&self.far_received, came, bytes, self.stamp)
     }
 

@@ -261,7 +261,12 @@ impl Server {
         interface.update_ip_addrs(|addresses| {
             addresses.push(IpCidr::new(end.address(), 24)).expect("there is room for one address");
         });
-        Server { interface, sockets: SocketSet::new(Vec::from([SocketStorage::EMPTY])), admission, connections: Vec::new() }
+        Server {
+            interface,
+            sockets: SocketSet::new(Vec::from([SocketStorage::EMPTY])),
+            admission,
+            connections: Vec::new(),
+        }
     }
 }
 
@@ -388,7 +393,11 @@ impl Stack {
     /// Whether what was received last is a packet of `bytes` with this stamp.
     pub fn check(&self, bytes: usize, stamp: u8) -> Result<(), NetError> {
         let expected = std::iter::once(stamp).chain((1..bytes).map(content)).take(bytes);
-        if self.client.received[..bytes].iter().copied().eq(expected) { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
+        if self.client.received[..bytes].iter().copied().eq(expected) {
+            Ok(())
+        } else {
+            Err(NetError::Corrupt { bytes })
+        }
     }
 }
 

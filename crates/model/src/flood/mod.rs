@@ -350,8 +350,7 @@ mod tests {
     fn chains_together_load_every_line() {
         for (lines, count) in [(1, 4), (10, 3), (64, 16), (100, 1)] {
             let chains = Chains::new(lines, Bytes(64), count, 7);
-            let next: std::collections::BTreeMap<u64, u64> =
-                chains.links().map(|(from, to)| (from.0, to.0)).collect();
+            let next: std::collections::BTreeMap<u64, u64> = chains.links().map(|(from, to)| (from.0, to.0)).collect();
             assert_eq!(next.len(), lines as usize);
             assert!(chains.starts().count() <= count);
             let mut seen = std::collections::BTreeSet::new();

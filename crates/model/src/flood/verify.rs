@@ -226,9 +226,9 @@ pub(crate) mod tests {
         let blocks = [
             block(Pattern::Write, 400, gone, gone),
             block(Pattern::Write, 400, [3640, 4000, 4000, 9000, 4000], gone),
-            block(Pattern::Write, 900, [2000; 5], gone), // disturbed
+            block(Pattern::Write, 900, [2000; 5], gone),     // disturbed
             block(Pattern::Read, 400, [1200; 5], [2000; 5]), // half of the lines are left
-            block(Pattern::Storm, 400, [400; 5], [420; 5]), // time tells nothing
+            block(Pattern::Storm, 400, [400; 5], [420; 5]),  // time tells nothing
         ];
         Verification {
             level: 2,
@@ -236,7 +236,10 @@ pub(crate) mod tests {
             lines: 100,
             counted: false,
             achieved: conclude(&blocks, 100, 1_000_000_000, |_| Bytes(1 << 20)),
-            not_tried: vec![NotTried { pattern: Pattern::DoublePurge, reason: "the first level is direct-mapped".into() }],
+            not_tried: vec![NotTried {
+                pattern: Pattern::DoublePurge,
+                reason: "the first level is direct-mapped".into(),
+            }],
         }
     }
 
