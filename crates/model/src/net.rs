@@ -318,6 +318,9 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Point> {
     groups.values().flat_map(|group| conclude_group(group, counter_hz)).collect()
 }
 
+/// Either kind of a block's packets.
+type PacketsOf = fn(&Block) -> &[Packet];
+
 fn conclude_group(group: &BTreeMap<Setting, Vec<&Block>>, counter_hz: u64) -> Vec<Point> {
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
     let typical = |packets: &[Packet], of: &dyn Fn(&Packet) -> Cycles| {
@@ -335,11 +338,10 @@ fn conclude_group(group: &BTreeMap<Setting, Vec<&Block>>, counter_hz: u64) -> Ve
     let quiet = quiet_blocks(&controls, TOLERANCE);
     let point = |(blocks, kept): (&Vec<&Block>, &Vec<usize>)| {
         let kept: Vec<&Block> = kept.iter().map(|block| blocks[*block]).collect();
-        let over = |packets: fn(&Block) -> &[Packet], of: &dyn Fn(&Packet) -> Cycles| {
+        let over = |packets: PacketsOf, of: &dyn Fn(&Packet) -> Cycles| {
             median(&kept.iter().map(|block| typical(packets(block), of)).collect::<Vec<_>>()).map(ns)
         };
-        let (flooded, control): (fn(&Block) -> &[Packet], fn(&Block) -> &[Packet]) =
-            (|block| &block.packets, |block| &block.control);
+        let (flooded, control): (PacketsOf, PacketsOf) = (|block| &block.packets, |block| &block.control);
         let by_component = |packets| {
             Component::ALL.map(|part| over(packets, &|packet| packet.spent[part as usize]).unwrap_or_default())
         };

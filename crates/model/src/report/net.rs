@@ -124,9 +124,7 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
 pub fn figures(nets: &[Net]) -> String {
     let measured = nets.iter().filter(|net| !net.points.is_empty());
     let drawings = measured.flat_map(|net| {
-        let of = |direction, number: u8, pick: fn(&Row) -> [(f64, &'static str, &'static str, Dash); 3]| {
-            (chart(net, direction, number, pick), 240.0)
-        };
+        let of = |direction, number: u8, pick: fn(&Row) -> [Drawn; 3]| (chart(net, direction, number, pick), 240.0);
         let partitioned = |row: &Row| {
             [
                 (row.alone_ns, "alone", "alone", Dash::Thin),
@@ -151,12 +149,10 @@ pub fn figures(nets: &[Net]) -> String {
     figure::file("What a packet costs after a flood", &drawings.collect::<Vec<_>>())
 }
 
-fn chart(
-    net: &Net,
-    direction: Direction,
-    number: u8,
-    pick: fn(&Row) -> [(f64, &'static str, &'static str, Dash); 3],
-) -> Markup {
+/// A time, the name and class of its line, and its dashes.
+type Drawn = (f64, &'static str, &'static str, Dash);
+
+fn chart(net: &Net, direction: Direction, number: u8, pick: fn(&Row) -> [Drawn; 3]) -> Markup {
     let rows = net.rows(direction);
     let picked: Vec<(f64, _)> = rows.iter().map(|row| (row.bytes as f64, pick(row))).collect();
     let (_, most) = extent(picked.iter().flat_map(|(_, lines)| lines.map(|line| line.0 / 1e3)));
