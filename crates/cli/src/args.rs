@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
 use isochrome_model::export::Target;
+use isochrome_model::flood::Pattern;
 use isochrome_model::plan::{Method, Objective};
 use isochrome_model::taskset::RefillChoice;
 use isochrome_model::units::{Bytes, Ns, ParseError};
@@ -56,9 +57,15 @@ pub enum Verb {
     /// Measure what a cache flood costs a task, with and without colors of its own
     #[command(
         after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch"
+                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch\n  \
+                            isochrome bench net --svg net.svg"
     )]
     Bench(BenchOptions),
+    /// Drive a cache to the state that tasks like least, and prove that it is reached
+    #[command(after_help = "Examples:\n  isochrome flood --verify\n  isochrome flood --verify --json | jq .worst\n  \
+                            isochrome flood --pattern storm --colors 4-15 --duration 30s\n\
+                            With --verify: exit code 2 where even the worst flood leaves more than 5 % of a victim's lines.")]
+    Flood(FloodOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
     #[command(
         args_conflicts_with_subcommands = true,
@@ -351,6 +358,8 @@ pub enum BenchKernel {
     Crpd(CrpdOptions),
     /// What it costs to pass the CPU from one task to another: switches and pre-emptions, direct part and cache part
     Switch(SwitchOptions),
+    /// What packets cost a network stack after a flood, with and without colors of its components
+    Net(NetOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -360,6 +369,38 @@ pub enum BenchKernel {
         #[command(flatten)]
         options: RunOptions,
     },
+}
+
+/// Options of `flood`.
+#[derive(Debug, Args)]
+pub struct FloodOptions {
+    /// Where to flood.
+    #[command(flatten)]
+    pub place: Place,
+    /// Tell for every pattern what share of a known victim's lines is gone, and name the worst
+    #[arg(long)]
+    pub verify: bool,
+    /// Which flood: write, read, double-purge, storm, chains; repeatable with --verify [default: write; with --verify all]
+    #[arg(long, value_name = "NAME")]
+    pub pattern: Vec<Pattern>,
+    /// Colors to flood [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub colors: Option<String>,
+    /// Times a pattern is carried out for one flood
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub passes: u32,
+    /// For how long, without --verify
+    #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "verify")]
+    pub duration: Ns,
+    /// Blocks of each pattern, with --verify
+    #[arg(long, value_name = "N", default_value_t = 60, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Looks of each kind in a block, with --verify
+    #[arg(long, value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub looks: u32,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `bench conflicts`.
@@ -435,6 +476,50 @@ pub struct SwitchOptions {
     /// Write every passage here, as CSV
     #[arg(long, value_name = "FILE")]
     pub raw: Option<PathBuf>,
+}
+
+/// Options of `bench net`.
+#[derive(Debug, Args)]
+pub struct NetOptions {
+    /// Where to measure.
+    #[command(flatten)]
+    pub place: Place,
+    /// Through what [default: both]
+    #[arg(long, value_enum)]
+    pub path: Option<NetPath>,
+    /// The flood that is held against mere writing, as `isochrome flood --verify` names it
+    #[arg(long, value_name = "NAME", default_value = "double-purge")]
+    pub pattern: Pattern,
+    /// Bytes of the packets, 1 to 8192, with commas [default: 13 sizes from 1 to 8192]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub sizes: Vec<usize>,
+    /// Blocks of each size and setting
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Packets of each kind and direction in a block
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub packets: u32,
+    /// Pause before each packet
+    #[arg(long, value_name = "TIME", default_value = "20us")]
+    pub gap: Ns,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the figures here
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// Write every packet here, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub raw: Option<PathBuf>,
+}
+
+/// Through what packets go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetPath {
+    /// smoltcp and a card in memory; needs no privilege
+    Memory,
+    /// The kernel's UDP over the loopback device, of which only the application's memory has colors
+    Kernel,
 }
 
 /// Element type of the filter.

@@ -11,10 +11,12 @@ mod evidence;
 mod exec;
 mod export;
 mod files;
+mod flood;
 mod import;
 mod job;
 mod manual;
 mod map;
+mod net;
 mod palette;
 mod plan;
 mod probe;
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
             Verb::Map(options) => map::run(&options),
             Verb::Ps(options) => ps::run(&options),
             Verb::Bench(options) => bench::run(&options),
+            Verb::Flood(options) => flood::run(&options),
             Verb::Demo(options) => demo::run(&options),
             Verb::Simulate(options) => simulate::run(&options),
             Verb::Trace(options) => trace::run(&options),

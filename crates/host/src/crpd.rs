@@ -6,17 +6,15 @@
 //! would have been used later in that pass or early in the next.
 
 use isochrome_model::crpd::{Block, Condition, Job, Walk};
-use isochrome_model::flood::{Flood, Leaves};
-use isochrome_model::units::{Bytes, Color, Cycles};
+use isochrome_model::flood::Pattern;
+use isochrome_model::units::{Color, Cycles};
 
 use crate::error::HostError;
-use crate::experiment::FLOOD_PAGES_PER_WAY;
+use crate::flooder::Flooder;
 use crate::interrupt;
 use crate::palette::Target;
 use crate::pool::{ColoredRegion, FramePool};
 use crate::sys::clock;
-use crate::sys::heap::Ground;
-use crate::sys::memory::page_bytes;
 
 /// Passes over the working set in an iteration.
 pub const PASSES: u32 = 2;
@@ -98,47 +96,6 @@ impl Task {
     }
 }
 
-/// What a pre-empting task does: makes every line of its memory dirty.
-pub(crate) struct Flooder<G: Ground> {
-    memory: G,
-    flood: Flood,
-    /// How long it takes.
-    pub(crate) time: Cycles,
-}
-
-impl<G: Ground> Flooder<G> {
-    /// That of all of `memory`, which is resident and dirty afterwards.
-    pub(crate) fn on(memory: G, line_bytes: Bytes) -> Flooder<G> {
-        let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
-        let flood = Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty };
-        let mut flooder = Flooder { memory, flood, time: Cycles(0) };
-        let mut times: Vec<u64> = (0..5)
-            .map(|_| {
-                let begin = clock::now();
-                flooder.run();
-                clock::now().0 - begin.0
-            })
-            .collect();
-        times.sort_unstable();
-        flooder.time = Cycles(times[2]);
-        flooder
-    }
-
-    #[inline]
-    pub(crate) fn run(&self) {
-        self.memory.ground().carry_out(self.flood.accesses());
-    }
-
-    pub(crate) fn spin(&self) {
-        clock::spin_until(Cycles(clock::now().0 + self.time.0));
-    }
-}
-
-/// Pages that a flood of `colors` colors takes.
-pub(crate) fn flood_pages(target: Target, colors: usize) -> usize {
-    colors * FLOOD_PAGES_PER_WAY * target.geometry.ways as usize
-}
-
 /// Measures on the calling thread, in memory of `pool`, whose colors are those of `target`.
 ///
 /// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. Fails when
@@ -169,9 +126,9 @@ pub fn crpd(
         }
         // Placement alone changes results, so each block has other pages.
         pool.shuffle(&mut rng);
+        // The pre-empting task makes every line of its colors dirty.
         let flooded = if condition.partitioned { &others } else { &all };
-        let memory = pool.take(flooded, flood_pages(target, flooded.len()))?;
-        let flooder = Flooder::on(memory, target.geometry.line_bytes);
+        let flooder = Flooder::new(pool, target.geometry, None, flooded, Pattern::Write)?;
         let region = pool.take(&request.colors, request.pages(target, condition.percent))?;
         blocks.push(block(
             &Task::new(region, target.geometry.line_bytes.0 as usize, &mut rng),
@@ -188,12 +145,12 @@ pub fn crpd(
 /// Pages of every color that the pool must have: a flood of all colors, and the largest working set.
 pub fn pages_per_color(target: Target, request: &CrpdRequest) -> usize {
     let largest = request.percents.iter().map(|&percent| request.pages(target, percent)).max().unwrap_or(0);
-    flood_pages(target, 1) + largest.div_ceil(request.colors.len().max(1))
+    Flooder::pages_per_color(target.geometry, None) + largest.div_ceil(request.colors.len().max(1))
 }
 
 fn block(
     task: &Task,
-    flooder: &Flooder<ColoredRegion>,
+    flooder: &Flooder,
     condition: Condition,
     request: &CrpdRequest,
     rng: &mut fastrand::Rng,

@@ -117,6 +117,26 @@ pub enum HostError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The caches do not admit a double purge.
+    #[error("{0}\n  hint: the other patterns need nothing of the kind: `isochrome flood --pattern write`")]
+    NoDoublePurge(#[from] isochrome_model::flood::NoDoublePurge),
+    /// A packet was refused, lost or altered.
+    #[error(transparent)]
+    Net(#[from] crate::net::stack::NetError),
+    /// A socket could not be used.
+    #[error("UDP over the loopback device: {source}\n  hint: is the device up? `ip link set lo up`")]
+    Socket {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There are too few colors for every component to have its own.
+    #[error(
+        "{colors} colors are too few for driver, server, client and flooder\n  hint: --level, for a level of more colors"
+    )]
+    TooFewColors {
+        /// How many there are.
+        colors: u32,
+    },
     /// Memory could not be had.
     #[error("{pages} pages of memory: {source}\n  hint: lower the memory asked for, or raise `ulimit -v`")]
     Memory {

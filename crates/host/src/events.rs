@@ -28,6 +28,8 @@ pub enum Quantity {
     L2LoadMisses,
     /// Lines brought into the second level.
     L2Refills,
+    /// Lines written back by the second level. Where the third level is filled by what leaves the second, clean lines count too.
+    L2WriteBacks,
     /// Retired loads, or reads, that miss the last level.
     LastLevelLoadMisses,
     /// Demanded lines brought into the first level from the second.
@@ -128,7 +130,10 @@ const ZEN_2: &[Event] = &[
 ];
 
 /// Sandy Bridge and Ivy Bridge number their second-level events differently.
-const INTEL_BEFORE_HASWELL: &[Event] = &[raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL)];
+const INTEL_BEFORE_HASWELL: &[Event] = &[
+    raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
+    raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
+];
 
 /// Haswell and later.
 const INTEL_CORE: &[Event] = &[
@@ -136,6 +141,7 @@ const INTEL_CORE: &[Event] = &[
     raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
     raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
+    raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
 ];
 
 /// Ice Lake: Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
@@ -143,6 +149,7 @@ const INTEL_ICE_LAKE: &[Event] = &[
     raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
     raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
+    raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
 ];
 
 /// Armv8.0: LL_CACHE_MISS_RD came with Armv8.1.
@@ -150,12 +157,14 @@ const ARM_V8_0: &[Event] = &[
     raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
     raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
     raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
+    raw(Quantity::L2WriteBacks, "L2D_CACHE_WB", 0x18, ARM),
 ];
 
 const ARM_V8_1: &[Event] = &[
     raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
     raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
     raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
+    raw(Quantity::L2WriteBacks, "L2D_CACHE_WB", 0x18, ARM),
     raw(Quantity::LastLevelLoadMisses, "LL_CACHE_MISS_RD", 0x37, ARM),
 ];
 

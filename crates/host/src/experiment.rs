@@ -14,6 +14,7 @@ use isochrome_model::units::{Bytes, Color, CpuId, Cycles, Ns};
 
 use crate::counters::Counters;
 use crate::error::HostError;
+use crate::flooder::FLOOD_PAGES_PER_WAY;
 use crate::interrupt;
 use crate::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use crate::palette::Target;
@@ -49,8 +50,6 @@ const COMBINED_TAPS: usize = 511;
 const SLICES: u64 = 4;
 /// Pages of other data in one job's heap: headers, rounding.
 const HEAP_SLACK: usize = 4;
-/// Pages per way and color of the flooder: twice the ways evict everything also where replacement only approximates LRU.
-pub(crate) const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Traversals of a flood.
 const FLOOD_PASSES: u32 = 1;
 /// Witness pages: few, so that they take little of the task's colors.

@@ -17,8 +17,8 @@ use isochrome_model::units::{Color, Cycles, Ns};
 use rustix::thread::{Pid, futex};
 use rustix::time::{ClockId, Timespec};
 
-use crate::crpd::{Flooder, flood_pages};
 use crate::error::HostError;
+use crate::flooder::Flooder;
 use crate::interrupt;
 use crate::palette::Target;
 use crate::pool::FramePool;
@@ -72,7 +72,7 @@ pub fn conditions(colors: bool) -> Vec<Condition> {
 
 /// Pages of every color that the pool must have: two floods of all colors.
 pub fn pages_per_color(target: Target) -> usize {
-    2 * flood_pages(target, 1)
+    2 * Flooder::pages_per_color(target.geometry, None)
 }
 
 /// Which of the two.
@@ -218,7 +218,7 @@ impl Meeting {
     /// Computes until a timer has had the other take the CPU: the last instant before, and the first after that.
     fn interrupted<G: Ground>(&self, before: Before, flooder: &Flooder<G>) -> io::Result<Option<(Cycles, Cycles)>> {
         let rate = clock::rate_hz();
-        let flood = if before == Before::Nothing { 0 } else { flooder.time.0 * 2_000_000_000 / rate };
+        let flood = if before == Before::Nothing { 0 } else { flooder.time().0 * 2_000_000_000 / rate };
         let begin = clock::monotonic();
         let alarm = Ns(begin.0 + flood + ALARM);
         self.alarm.store(alarm.0, SeqCst);
@@ -283,21 +283,22 @@ pub fn switch(
         if interrupt::interrupted() {
             break;
         }
+        let each = Flooder::pages_per_color(target.geometry, None);
         let block = match pool {
             Some(pool) => {
                 pool.shuffle(&mut rng);
                 let all = (0..pool.colors() as u16).map(Color);
                 let flooded: Vec<Color> =
                     all.filter(|color| !(condition.partitioned && request.colors.contains(color))).collect();
-                let take = || pool.take(&flooded, flood_pages(target, flooded.len()));
-                let [first, second] = [take()?, take()?].map(|memory| Flooder::on(memory, line_bytes));
+                let take = || pool.take(&flooded, flooded.len() * each);
+                let [first, second] = [take()?, take()?].map(|memory| Flooder::writing(memory, line_bytes));
                 block(condition, first, second, &signal, request.jobs, &mut rng)?
             }
             None => {
                 assert!(!condition.partitioned, "partitions need colors");
-                let pages = flood_pages(target, target.geometry.color_count(page_size()) as usize);
+                let pages = each * target.geometry.color_count(page_size()) as usize;
                 let take = || Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
-                let [first, second] = [take()?, take()?].map(|memory| Flooder::on(memory, line_bytes));
+                let [first, second] = [take()?, take()?].map(|memory| Flooder::writing(memory, line_bytes));
                 block(condition, first, second, &signal, request.jobs, &mut rng)?
             }
         };
@@ -401,7 +402,7 @@ mod tests {
         let cpus = crate::setting::allowed_cpus().unwrap();
         let _pinned = crate::setting::RealtimeRequest::new().pin(cpus[0]).apply();
         let signal = Arc::new(ThreadSignal::keep().unwrap());
-        let flooder = || Flooder::on(Arena::map(4).unwrap(), Bytes(64));
+        let flooder = || Flooder::writing(Arena::map(4).unwrap(), Bytes(64));
         block(condition, flooder(), flooder(), &signal, 5, &mut fastrand::Rng::with_seed(1)).unwrap()
     }
 
@@ -423,7 +424,7 @@ mod tests {
         if Scheduling::current().unwrap().fifo_priority().is_none() {
             let condition = Condition { kind: Kind::Preemption, means: Means::Futex, partitioned: false };
             let signal = Arc::new(ThreadSignal::keep().unwrap());
-            let flooder = || Flooder::on(Arena::map(1).unwrap(), Bytes(64));
+            let flooder = || Flooder::writing(Arena::map(1).unwrap(), Bytes(64));
             let mut rng = fastrand::Rng::with_seed(1);
             let error = block(condition, flooder(), flooder(), &signal, 5, &mut rng).unwrap_err();
             assert!(error.to_string().contains("hint:"), "{error}");

@@ -7,7 +7,7 @@
 
 use isochrome_model::miss_ratio::{Task, Touches, Visit};
 use isochrome_model::stats::{all_quiet, median};
-use isochrome_model::units::{Color, Cycles};
+use isochrome_model::units::{Bytes, Color, Cycles};
 use serde::Serialize;
 
 use crate::counters::Counters;
@@ -122,7 +122,8 @@ impl<'a> Walk<'a> {
                     .flat_map(|(begin, words)| (0..*words).map(move |word| begin + word * touches.word_bytes()))
                     .collect();
                 let arena = memory.arena();
-                arena.write_cycle(&words);
+                let next = words.iter().cycle().skip(1);
+                arena.link(words.iter().zip(next).map(|(here, next)| (Bytes(*here), Bytes(*next))));
                 Ok(Walk { body: Body::Data { arena, start: words[0] }, accesses })
             }
             Touches::Code => {
@@ -280,7 +281,6 @@ mod tests {
     use super::*;
     use isochrome_model::geometry::Geometry;
     use isochrome_model::miss_ratio::Locality;
-    use isochrome_model::units::Bytes;
     use std::collections::BTreeMap;
 
     fn task(touches: Touches) -> Task {

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use isochrome_model::flood::Access;
-use isochrome_model::units::Cycles;
+use isochrome_model::units::{Bytes, Cycles};
 
 use super::clock;
 use super::memory::{Arena, page_bytes};
@@ -120,18 +120,37 @@ impl Arena {
         }
     }
 
-    /// Writes the chain over the words at `offsets`, in this order and from the last to the first again: each holds the next.
+    /// Writes chains through the arena: the first word at each offset holds the offset of the line that follows.
     ///
-    /// Panics when an offset is no multiple of 8 or its word does not lie inside.
-    pub fn write_cycle(&self, offsets: &[u64]) {
+    /// Panics when an offset lies outside or is not aligned to a word.
+    pub fn link(&self, links: impl Iterator<Item = (Bytes, Bytes)>) {
+        let base = self.page_ptr(0);
+        let size = (self.page_count() * page_bytes()) as u64;
+        for (Bytes(from), Bytes(to)) in links {
+            let inside = |offset: u64| offset.is_multiple_of(8) && offset < size;
+            assert!(inside(from) && inside(to), "a link from {from} to {to} in an arena of {size} bytes");
+            // SAFETY: the offset was just checked to be aligned and, as the size is a multiple of eight, to leave eight bytes to the
+            // end of the mapping, which belongs to this arena.
+            unsafe { base.add(from as usize).cast::<u64>().write_volatile(to) };
+        }
+    }
+
+    /// Follows `N` chains for `steps` loads each, beginning at `from`; only loads of one chain wait for each other.
+    ///
+    /// Panics when a chain leaves the arena.
+    #[inline]
+    pub fn chase_together<const N: usize>(&self, mut from: [u64; N], steps: usize) {
         let base = self.page_ptr(0);
         let last = (self.page_count() * page_bytes() - 8) as u64;
-        for (here, next) in offsets.iter().zip(offsets.iter().cycle().skip(1)) {
-            assert!((*here <= last) & here.is_multiple_of(8), "there is no word at {here}");
-            // SAFETY: the offset was just checked to be aligned and to leave eight bytes to the end of the mapping, which begins at a
-            // page and belongs to this arena.
-            unsafe { base.add(*here as usize).cast::<u64>().write_volatile(*next) };
+        for _ in 0..steps {
+            for offset in &mut from {
+                assert!((*offset <= last) & offset.is_multiple_of(8), "a chain leaves the arena at {offset}");
+                // SAFETY: the offset was just checked to be aligned and to leave eight bytes to the end of the mapping, whatever
+                // the arena holds.
+                *offset = unsafe { base.add(*offset as usize).cast::<u64>().read_volatile() };
+            }
         }
+        std::hint::black_box(from);
     }
 
     /// Time of `steps` dependent loads along the arena's chain, beginning at byte `from`, and the byte where it goes on.
@@ -179,17 +198,21 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_goes_through_its_words_in_their_order() {
-        let arena = Arena::map(2).unwrap();
-        let words = [8, 4096 + 64, 0, 128];
-        arena.write_cycle(&words);
-        let mut at = words[0];
-        for expected in words.iter().cycle().skip(1).take(9) {
-            at = arena.chase(at, 1).0;
-            assert_eq!(at, *expected);
+    fn chains_are_linked_as_they_are_meant_and_links_outside_are_refused() {
+        let arena = Arena::map(1).unwrap();
+        let offsets = [0u64, 640, 64, 4088];
+        let cycle = offsets.iter().zip(offsets.iter().cycle().skip(1));
+        arena.link(cycle.map(|(from, to)| (Bytes(*from), Bytes(*to))));
+        let mut offset = 0;
+        for expected in [640, 64, 4088, 0] {
+            offset = arena.chase(offset, 1).0;
+            assert_eq!(offset, expected);
         }
-        let outside = [2 * page_bytes() as u64];
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| arena.write_cycle(&outside))).is_err());
+        arena.chase_together([0, 64], 9);
+        for outside in [page_bytes() as u64, 4, u64::MAX] {
+            let link = || arena.link([(Bytes(outside), Bytes(0))].into_iter());
+            assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(link)).is_err(), "{outside}");
+        }
     }
 
     #[test]

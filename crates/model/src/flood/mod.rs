@@ -1,9 +1,69 @@
 //! Flooding: access patterns that leave a cache in the state a task likes least.
 //!
-//! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache.
+//! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache. What it achieved on real memory is
+//! judged in [`verify`].
+
+pub mod verify;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
 use crate::units::Bytes;
+
+/// The ways to flood a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Every line written, one after the other: the naive flooder of [Liedtke1997, §5.1]. ([`Flood`])
+    Write,
+    /// Every line read, one after the other: nothing has to be written back before a refill. ([`Flood`])
+    Read,
+    /// The state in which two write-backs precede each refill, where replacement is LRU. ([`DoublePurge`])
+    DoublePurge,
+    /// More lines of a set written in a row than it has ways, set after set: write-backs as dense as can be. ([`Storm`])
+    Storm,
+    /// Several chains of dependent loads in random order at once: as many misses under way as the core can have. ([`Chains`])
+    Chains,
+}
+
+impl Pattern {
+    /// All of them.
+    pub const ALL: [Pattern; 5] =
+        [Pattern::Write, Pattern::Read, Pattern::DoublePurge, Pattern::Storm, Pattern::Chains];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pattern::Write => "write",
+            Pattern::Read => "read",
+            Pattern::DoublePurge => "double-purge",
+            Pattern::Storm => "storm",
+            Pattern::Chains => "chains",
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// No pattern has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no flood is called `{0}`\n  hint: choose one of write, read, double-purge, storm, chains")]
+pub struct NoSuchPattern(String);
+
+impl FromStr for Pattern {
+    type Err = NoSuchPattern;
+
+    fn from_str(text: &str) -> Result<Pattern, NoSuchPattern> {
+        Pattern::ALL.into_iter().find(|pattern| pattern.name() == text).ok_or_else(|| NoSuchPattern(text.to_owned()))
+    }
+}
 
 /// What a flood leaves behind in the lines it touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +107,74 @@ impl Flood {
         let write = self.leaves == Leaves::Dirty;
         (0..self.passes)
             .flat_map(move |_| (0..lines).map(move |line| Access { offset: Bytes(line * self.line_bytes.0), write }))
+    }
+}
+
+/// A flood of stores that leave no store without a write-back: all lines of the area that fall into one set, then those of the next.
+///
+/// In order of addresses a write-back comes once in as many stores as the area has lines per set; here, from the first line that does
+/// not fit on, every store displaces a line that was written a moment before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Storm {
+    /// The cache, or the part of it that the area lies in.
+    pub geometry: Geometry,
+    /// Lines written in each set; more than the ways of the cache.
+    pub depth: u32,
+}
+
+impl Storm {
+    /// Size of the area.
+    pub fn area(self) -> Bytes {
+        Bytes(self.geometry.set_count * u64::from(self.depth) * self.geometry.line_bytes.0)
+    }
+
+    /// The accesses, in order.
+    pub fn accesses(self) -> impl Iterator<Item = Access> {
+        let Geometry { set_count, line_bytes, .. } = self.geometry;
+        let line = move |set, x| Bytes((x * set_count + set) * line_bytes.0);
+        (0..set_count)
+            .flat_map(move |set| (0..u64::from(self.depth)).map(move |x| Access { offset: line(set, x), write: true }))
+    }
+}
+
+/// A flood of loads in random order, several at once: each chain is a cycle through lines of its own, whose loads wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chains {
+    /// The lines, chain after chain, in the order of the loads.
+    order: Vec<u32>,
+    line_bytes: Bytes,
+    /// Lines of a chain; the last may have fewer.
+    length: usize,
+}
+
+impl Chains {
+    /// At most `count` chains through an area of `lines` lines, all of about the same length; the same for the same `seed`.
+    pub fn new(lines: u32, line_bytes: Bytes, count: usize, seed: u64) -> Chains {
+        let mut order: Vec<u32> = (0..lines).collect();
+        fastrand::Rng::with_seed(seed).shuffle(&mut order);
+        Chains { order, line_bytes, length: (lines as usize).div_ceil(count.max(1)).max(1) }
+    }
+
+    fn offset(&self, line: u32) -> Bytes {
+        Bytes(u64::from(line) * self.line_bytes.0)
+    }
+
+    /// Where each chain begins.
+    pub fn starts(&self) -> impl Iterator<Item = Bytes> {
+        self.order.chunks(self.length).map(|chain| self.offset(chain[0]))
+    }
+
+    /// Offset of each line, and of the line that follows it in its chain.
+    pub fn links(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
+        self.order.chunks(self.length).flat_map(|chain| {
+            let next = chain.iter().cycle().skip(1);
+            chain.iter().zip(next).map(|(line, next)| (self.offset(*line), self.offset(*next)))
+        })
+    }
+
+    /// Loads along each chain after which every line was loaded.
+    pub fn steps(&self) -> usize {
+        self.length
     }
 }
 
@@ -105,6 +233,15 @@ impl DoublePurge {
             && second.set_count.is_power_of_two()
             && second.set_count >= 4 * first.set_count;
         if fits && second.ways > 0 { Ok(DoublePurge { first, second }) } else { Err(NoDoublePurge::Shape) }
+    }
+
+    /// The same between the first level and no more than so many `rows` of the second: a flooder that is kept out of the others. At
+    /// least four.
+    pub fn within(self, rows: u64) -> Result<DoublePurge, NoDoublePurge> {
+        if rows < 4 {
+            return Err(NoDoublePurge::Shape);
+        }
+        Ok(DoublePurge { second: Geometry { set_count: rows * self.first.set_count, ..self.second }, ..self })
     }
 
     /// Offset of line `Ax.y.z` into memory that is aligned to the second level's sets.
@@ -195,6 +332,54 @@ mod tests {
         assert_eq!(DoublePurge::new(second, first), Err(NoDoublePurge::Shape));
         let odd = Geometry { set_count: 48, ..second };
         assert_eq!(DoublePurge::new(first, odd), Err(NoDoublePurge::Shape));
+    }
+
+    #[test]
+    fn a_storm_writes_every_line_once_and_each_set_in_a_row() {
+        let geometry = Geometry { set_count: 4, ways: 2, line_bytes: Bytes(64) };
+        let storm = Storm { geometry, depth: 3 };
+        let sets: Vec<u64> = storm.accesses().map(|access| access.offset.0 / 64 % 4).collect();
+        assert_eq!(sets, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
+        let mut offsets: Vec<u64> = storm.accesses().map(|access| access.offset.0).collect();
+        offsets.sort_unstable();
+        assert_eq!(offsets, (0..12).map(|line| line * 64).collect::<Vec<_>>());
+        assert!(storm.accesses().all(|access| access.write && access.offset < storm.area()));
+    }
+
+    #[test]
+    fn chains_together_load_every_line() {
+        for (lines, count) in [(1, 4), (10, 3), (64, 16), (100, 1)] {
+            let chains = Chains::new(lines, Bytes(64), count, 7);
+            let next: std::collections::BTreeMap<u64, u64> = chains.links().map(|(from, to)| (from.0, to.0)).collect();
+            assert_eq!(next.len(), lines as usize);
+            assert!(chains.starts().count() <= count);
+            let mut seen = std::collections::BTreeSet::new();
+            for start in chains.starts() {
+                let mut offset = start.0;
+                for _ in 0..chains.steps() {
+                    seen.insert(offset);
+                    offset = next[&offset];
+                }
+            }
+            assert_eq!(seen.len(), lines as usize, "{lines} lines in {count} chains");
+        }
+    }
+
+    #[test]
+    fn a_flooder_kept_to_some_rows_writes_into_no_other() {
+        let (first, second) = levels(2, 4);
+        let flood = DoublePurge::new(first, second).unwrap().within(5).unwrap();
+        assert_eq!((flood.rows(), flood.area()), (5, Bytes(5 * 5 * 4 * 32)));
+        assert!(flood.accesses().all(|access| access.offset < flood.area()));
+        assert_eq!(flood.within(3), Err(NoDoublePurge::Shape));
+    }
+
+    #[test]
+    fn patterns_read_back_by_name() {
+        for pattern in Pattern::ALL {
+            assert_eq!(pattern.name().parse(), Ok(pattern));
+        }
+        assert!("writes".parse::<Pattern>().unwrap_err().to_string().contains("choose one of write"));
     }
 
     #[test]

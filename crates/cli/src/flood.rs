@@ -1,0 +1,189 @@
+//! `isochrome flood`: drives a cache to the state that tasks like least, and proves that it did.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use isochrome_host::counters::Counters;
+use isochrome_host::error::HostError;
+use isochrome_host::events::{Quantity, event};
+use isochrome_host::flooder::{Flooder, VerifyRequest, pages_to_verify, reserved_colors, verify};
+use isochrome_host::interrupt;
+use isochrome_host::palette::{Target, miss_event};
+use isochrome_host::pool::FramePool;
+use isochrome_host::sys::clock;
+use isochrome_model::flood::Pattern;
+use isochrome_model::flood::verify::{NotTried, Verification, conclude};
+use isochrome_model::geometry::Geometry;
+use isochrome_model::report::flood::text;
+use isochrome_model::units::{Bytes, Color, parse_list};
+use serde::Serialize;
+
+use crate::args::FloodOptions;
+use crate::station::{Station, progress, spinner};
+use crate::{Verdict, files, probe};
+
+/// The self-check as printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    #[serde(flatten)]
+    verification: &'a Verification,
+    worst: Option<Pattern>,
+    counter_hz: u64,
+    seed: u64,
+}
+
+/// What a flood without self-check came to.
+#[derive(Serialize)]
+struct Flooded {
+    pattern: Pattern,
+    memory: Bytes,
+    floods: u64,
+    seconds: f64,
+}
+
+pub fn run(options: &FloodOptions) -> Result<Verdict> {
+    let place = &options.place;
+    let station = Station::new(place)?;
+    let target = station.target(place)?;
+    let first = first_level(&station);
+    let bar = spinner("finding colors");
+    let pool = {
+        let _settings = station.pin();
+        probe::pool_of(station.collect_pages(place, target, pages_to_verify(target, first))?)
+    };
+    bar.finish_and_clear();
+    if options.verify {
+        check(options, &station, &pool, target, first)
+    } else {
+        flood(options, &station, &pool, target, first)
+    }
+}
+
+/// The first data level of the station's CPU, if the level to flood is another.
+pub fn first_level(station: &Station) -> Option<Geometry> {
+    station.machine.data_level_of(1, station.cpu).map(|level| level.geometry.value)
+}
+
+/// Size of the outermost level.
+fn last_level(station: &Station) -> Bytes {
+    let levels = (1..=4).filter_map(|level| station.machine.data_level_of(level, station.cpu));
+    levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
+}
+
+/// Counters of misses of the level and, where the processor has such an event, of its write-backs.
+fn counters(station: &Station, target: Target) -> Option<Counters> {
+    let misses = miss_event(&station.processor, target.level)?;
+    let write_backs = event(&station.processor, Quantity::L2WriteBacks).filter(|_| target.level == 2);
+    let events: Vec<_> = [misses].into_iter().chain(write_backs).collect();
+    Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
+}
+
+fn check(
+    options: &FloodOptions,
+    station: &Station,
+    pool: &FramePool,
+    target: Target,
+    first: Option<Geometry>,
+) -> Result<Verdict> {
+    anyhow::ensure!(options.colors.is_none(), "--verify floods all colors\n  hint: leave --colors out");
+    let reserved = reserved_colors(first);
+    anyhow::ensure!(
+        pool.colors() as usize > reserved,
+        "of {} colors none is left for a victim beside the {reserved} of the flooder\n  hint: --level, for a level of more colors",
+        pool.colors()
+    );
+    let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };
+    let request = VerifyRequest {
+        blocks: options.blocks as usize,
+        looks: options.looks as usize,
+        passes: options.passes,
+        seed: station.seed,
+    };
+    let counters = counters(station, target);
+    if counters.is_none() {
+        eprintln!("no counters of misses here: lines gone are judged by time, write-backs are not counted");
+    }
+    let settings = station.settle();
+    let bar = progress("flooding", 1);
+    let verified =
+        verify(pool, target, first, last_level(station), patterns, counters.as_ref(), request, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?;
+    bar.finish_and_clear();
+    for note in station.notes.iter().chain(settings.notes()) {
+        eprintln!("{}", crate::evidence::told(note));
+    }
+    drop(settings);
+    let memory = |pattern| verified.memory.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, bytes)| *bytes);
+    let reason = |error: &HostError| error.to_string().lines().next().unwrap_or_default().to_owned();
+    let verification = Verification {
+        level: target.level,
+        ways: [first.map_or(0, |first| first.ways), target.geometry.ways],
+        lines: verified.lines,
+        counted: counters.is_some(),
+        achieved: conclude(&verified.blocks, verified.lines, clock::rate_hz(), memory),
+        not_tried: verified
+            .not_tried
+            .iter()
+            .map(|(pattern, error)| NotTried { pattern: *pattern, reason: reason(error) })
+            .collect(),
+    };
+    let worst = verification.worst();
+    if options.json {
+        files::print_json(&Printed {
+            worst: worst.map(|worst| worst.pattern),
+            verification: &verification,
+            counter_hz: clock::rate_hz(),
+            seed: station.seed,
+        })?;
+    } else {
+        files::print(&text(&verification))?;
+    }
+    Ok(match worst {
+        _ if interrupt::interrupted() => Verdict::Inconclusive,
+        None => Verdict::Inconclusive,
+        Some(worst) if worst.falls_short() => Verdict::Violated,
+        Some(_) => Verdict::Holds,
+    })
+}
+
+/// Floods again and again.
+fn flood(
+    options: &FloodOptions,
+    station: &Station,
+    pool: &FramePool,
+    target: Target,
+    first: Option<Geometry>,
+) -> Result<Verdict> {
+    let colors = match &options.colors {
+        Some(list) => parse_list(list, pool.colors())?,
+        None => (0..pool.colors()).collect(),
+    };
+    anyhow::ensure!(!colors.is_empty(), "the list of colors is empty\n  hint: --colors 0-3");
+    let colors: Vec<Color> = colors.into_iter().map(|color| Color(color as u16)).collect();
+    let pattern = match options.pattern[..] {
+        [] => Pattern::Write,
+        [pattern] => pattern,
+        _ => anyhow::bail!("one flood at a time\n  hint: one --pattern, or --verify to compare them"),
+    };
+    let _settings = station.pin();
+    let flooder = Flooder::new(pool, target.geometry, first, &colors, pattern)?.with_passes(options.passes);
+    let begin = Instant::now();
+    let mut floods = 0;
+    while begin.elapsed() < Duration::from_nanos(options.duration.0) && !interrupt::interrupted() {
+        flooder.run();
+        floods += 1;
+    }
+    let flooded = Flooded { pattern, memory: flooder.size(), floods, seconds: begin.elapsed().as_secs_f64() };
+    if options.json {
+        files::print_json(&flooded)?;
+    } else {
+        let per_flood = 1e6 * flooded.seconds / flooded.floods.max(1) as f64;
+        files::print(&format!(
+            "{floods} floods of {} by {pattern} in {:.1} s, {per_flood:.0} us each\n",
+            flooded.memory, flooded.seconds
+        ))?;
+    }
+    Ok(Verdict::Holds)
+}

@@ -1,0 +1,131 @@
+//! `isochrome bench net`: what packets cost after a flood, with and without colors.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use isochrome_host::interrupt;
+use isochrome_host::net::stack::BYTES_MAX;
+use isochrome_host::net::{NetRequest, divide, net, pages_per_color};
+use isochrome_host::sys::clock;
+use isochrome_model::net::{Block, Direction, Net, Path, Setting, conclude};
+use isochrome_model::report::net::{figures, text};
+use serde::Serialize;
+
+use crate::args::{NetOptions, NetPath};
+use crate::flood::first_level;
+use crate::station::{Station, progress, spinner};
+use crate::{Verdict, evidence, files, probe};
+
+/// Packet sizes measured where none are given.
+const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
+
+/// The result as printed.
+#[derive(Serialize)]
+struct Printed<'a> {
+    paths: &'a [Net],
+    counter_hz: u64,
+    seed: u64,
+}
+
+pub fn run(options: &NetOptions) -> Result<Verdict> {
+    let place = &options.place;
+    let station = Station::new(place)?;
+    let target = station.target(place)?;
+    let first = first_level(&station);
+    let mut sizes = if options.sizes.is_empty() { SIZES.to_vec() } else { options.sizes.clone() };
+    sizes.sort_unstable();
+    sizes.dedup();
+    anyhow::ensure!(
+        sizes.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
+        "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
+    );
+    let bar = spinner("finding colors");
+    let pool = {
+        let _settings = station.pin();
+        probe::pool_of(station.collect_pages(place, target, pages_per_color(target, first))?)
+    };
+    bar.finish_and_clear();
+    let paths: &[Path] = match options.path {
+        None => &[Path::Memory, Path::Kernel],
+        Some(NetPath::Memory) => &[Path::Memory],
+        Some(NetPath::Kernel) => &[Path::Kernel],
+    };
+    let settings = station.settle();
+    let (mut nets, mut raw) = (Vec::new(), String::from(RAW_HEAD));
+    for &path in paths {
+        let division = divide(&pool, first, path)?;
+        let request = NetRequest {
+            path,
+            sizes: sizes.clone(),
+            pattern: options.pattern,
+            blocks: options.blocks as usize,
+            packets: options.packets as usize,
+            gap: options.gap,
+            seed: station.seed,
+        };
+        let bar = progress("sending and receiving", 1);
+        let blocks = net(&pool, target, first, &division, &request, |done, total| {
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        })?;
+        bar.finish_and_clear();
+        csv(&mut raw, path, &blocks);
+        let [driver, server, client] = division.components.map(|colors| colors.len() as u32);
+        nets.push(Net {
+            path,
+            level: target.level,
+            pattern: options.pattern,
+            colors: [driver, server, client, division.flooder.len() as u32],
+            points: conclude(&blocks, clock::rate_hz()),
+        });
+    }
+    for note in station.notes.iter().chain(settings.notes()) {
+        eprintln!("{}", evidence::told(note));
+    }
+    drop(settings);
+    if let Some(path) = &options.raw {
+        files::write(path, &raw)?;
+    }
+    if let Some(path) = &options.svg {
+        files::write(path, &figures(&nets))?;
+    }
+    if options.json {
+        files::print_json(&Printed { paths: &nets, counter_hz: clock::rate_hz(), seed: station.seed })?;
+    } else {
+        files::print(&nets.iter().map(text).collect::<Vec<_>>().join("\n"))?;
+    }
+    // The kernel's path is there to be compared with: nothing is expected of it.
+    Ok(if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) {
+        Verdict::Inconclusive
+    } else if nets.iter().filter(|net| net.path != Path::Kernel).all(Net::holds) {
+        Verdict::Holds
+    } else {
+        Verdict::Violated
+    })
+}
+
+const RAW_HEAD: &str = "path,block,direction,setting,bytes,flooded,driver,server,client\n";
+
+/// Every packet, one line each; times are ticks of the constant-rate counter.
+fn csv(text: &mut String, path: Path, blocks: &[Block]) {
+    let path = match path {
+        Path::Memory => "memory",
+        Path::Kernel => "kernel",
+    };
+    for (at, block) in blocks.iter().enumerate() {
+        let direction = if block.condition.direction == Direction::Send { "send" } else { "receive" };
+        let setting = match block.condition.setting {
+            Setting::Naive => "naive",
+            Setting::Flooded => "flooded",
+            Setting::Partitioned => "partitioned",
+        };
+        for (flooded, packets) in [(1, &block.packets), (0, &block.control)] {
+            for packet in packets {
+                let [driver, server, client] = packet.spent.map(|spent| spent.0);
+                let bytes = block.condition.bytes;
+                let _ =
+                    writeln!(text, "{path},{at},{direction},{setting},{bytes},{flooded},{driver},{server},{client}");
+            }
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! A user-space network stack in three components: driver, server and client. [Loeser1999, §2.2]
+//!
+//! The protocols are those of smoltcp. Sending copies nothing in main memory: the client writes into memory that it shares with the
+//! server, from which the driver moves the packet into the card. Receiving copies every byte twice: from where the card has put it
+//! into the server, which must know the connection first, and from there to the client. Checksums of packets are the card's business.
+
+use std::cell::Cell;
+
+use isochrome_model::net::{Admission, Component, Cost, Meter, Packet, Refused, Reservation, TokenBucket};
+use isochrome_model::units::{Cycles, Ns};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage};
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::udp;
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, IpEndpoint};
+
+use crate::sys::clock;
+use crate::sys::heap::{Ground, Heap};
+
+/// Bytes of the largest payload.
+pub const BYTES_MAX: usize = 8192;
+/// Headers of Ethernet, IPv4 and UDP.
+const HEADERS: usize = 14 + 20 + 8;
+/// Bytes of the largest frame.
+pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
+/// Frames that the card holds in each direction.
+const SLOTS: usize = 2;
+/// Port of every connection.
+const PORT: u16 = 7;
+/// No protocol in use has anything to do with time, so it stands still: no neighbor is forgotten in the middle of a measurement.
+const NOW: Instant = Instant::ZERO;
+
+/// What goes wrong in a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NetError {
+    /// A connection or a packet was turned away.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A packet did not get to where it should.
+    #[error("a packet of {bytes} bytes did not arrive\n  hint: please report it, with the seed")]
+    Lost {
+        /// Its size.
+        bytes: usize,
+    },
+    /// A packet arrived with other contents.
+    #[error("a packet of {bytes} bytes arrived with other contents\n  hint: please report it, with the seed")]
+    Corrupt {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+/// Where the memory of a component comes from.
+pub trait Places {
+    /// Makes something of `component` there.
+    fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T;
+}
+
+/// Ordinary memory.
+pub struct Anywhere;
+
+impl Places for Anywhere {
+    fn within<T>(&self, _: Component, make: impl FnOnce() -> T) -> T {
+        make()
+    }
+}
+
+/// A heap for each component.
+impl<G: Ground> Places for [Heap<G>; 3] {
+    fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T {
+        self[component as usize].enter(make)
+    }
+}
+
+/// Attributes time to the components by the machine's counter.
+struct Stopwatch(Cell<Meter>);
+
+impl Stopwatch {
+    #[inline]
+    fn pass_to(&self, component: Component) {
+        let mut meter = self.0.get();
+        meter.pass_to(component, clock::now());
+        self.0.set(meter);
+    }
+}
+
+/// A frame in the card.
+struct Slot {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+/// Frames in the order they came.
+struct Ring {
+    slots: Vec<Slot>,
+    first: usize,
+    count: usize,
+}
+
+impl Ring {
+    fn new() -> Ring {
+        let slots = (0..SLOTS).map(|_| Slot { bytes: vec![0; FRAME_MAX], len: 0 }).collect();
+        Ring { slots, first: 0, count: 0 }
+    }
+
+    /// A slot to fill; `None` while all are full.
+    fn push(&mut self) -> Option<&mut Slot> {
+        let at = (self.first + self.count) % SLOTS;
+        (self.count < SLOTS).then(|| {
+            self.count += 1;
+            &mut self.slots[at]
+        })
+    }
+
+    /// The frame that came first.
+    fn pop(&mut self) -> Option<&mut Slot> {
+        let at = self.first;
+        (self.count > 0).then(|| {
+            (self.first, self.count) = ((at + 1) % SLOTS, self.count - 1);
+            &mut self.slots[at]
+        })
+    }
+}
+
+/// Moves frames to and from the card, whose memory it holds.
+pub struct Driver {
+    stopwatch: Stopwatch,
+    sent: Ring,
+    arrived: Ring,
+}
+
+impl Driver {
+    fn new() -> Driver {
+        Driver { stopwatch: Stopwatch(Cell::new(Meter::start(Cycles(0)))), sent: Ring::new(), arrived: Ring::new() }
+    }
+
+    /// What the card has sent, in order: the wire takes it.
+    pub fn take_sent(&mut self) -> Option<&[u8]> {
+        self.sent.pop().map(|slot| &slot.bytes[..slot.len])
+    }
+
+    /// The card gets `frame` from the wire; whether it had room.
+    pub fn arrive(&mut self, frame: &[u8]) -> bool {
+        let Some(slot) = (frame.len() <= FRAME_MAX).then(|| self.arrived.push()).flatten() else { return false };
+        slot.bytes[..frame.len()].copy_from_slice(frame);
+        slot.len = frame.len();
+        true
+    }
+}
+
+/// A frame that the card has got.
+pub struct Arrived<'a> {
+    slot: &'a Slot,
+    stopwatch: &'a Stopwatch,
+}
+
+impl RxToken for Arrived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        self.stopwatch.pass_to(Component::Server);
+        let taken = take(&self.slot.bytes[..self.slot.len]);
+        self.stopwatch.pass_to(Component::Driver);
+        taken
+    }
+}
+
+/// A place in the card for a frame to be sent.
+pub struct Sending<'a> {
+    ring: &'a mut Ring,
+    stopwatch: &'a Stopwatch,
+}
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        self.stopwatch.pass_to(Component::Driver);
+        let slot = self.ring.push().expect("a token is only given while a slot is free");
+        slot.len = len;
+        let filled = fill(&mut slot.bytes[..len]);
+        self.stopwatch.pass_to(Component::Server);
+        filled
+    }
+}
+
+impl Device for Driver {
+    type RxToken<'a> = Arrived<'a>;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Sending<'_>)> {
+        if self.sent.count == SLOTS {
+            return None;
+        }
+        let slot = self.arrived.pop()?;
+        Some((
+            Arrived { slot, stopwatch: &self.stopwatch },
+            Sending { ring: &mut self.sent, stopwatch: &self.stopwatch },
+        ))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        (self.sent.count < SLOTS).then_some(Sending { ring: &mut self.sent, stopwatch: &self.stopwatch })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = FRAME_MAX;
+        capabilities.checksum.udp = Checksum::None;
+        capabilities
+    }
+}
+
+/// Reserves, accounts, polices, and speaks the protocols.
+struct Server {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    admission: Admission,
+    connections: Vec<Account>,
+}
+
+/// A connection as the server knows it.
+struct Account {
+    socket: SocketHandle,
+    peer: IpEndpoint,
+    send: TokenBucket,
+    receive: TokenBucket,
+}
+
+/// One end of a wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// What is measured.
+    Near,
+    /// What it talks to.
+    Far,
+}
+
+impl End {
+    fn number(self) -> u8 {
+        match self {
+            End::Near => 1,
+            End::Far => 2,
+        }
+    }
+
+    fn address(self) -> IpAddress {
+        IpAddress::v4(10, 77, 0, self.number())
+    }
+
+    fn other(self) -> End {
+        match self {
+            End::Near => End::Far,
+            End::Far => End::Near,
+        }
+    }
+}
+
+impl Server {
+    fn new(driver: &mut Driver, end: End, admission: Admission) -> Server {
+        // A locally administered address.
+        let hardware = EthernetAddress([2, 0, 0, 0, 0, end.number()]);
+        let mut interface = Interface::new(Config::new(hardware.into()), driver, NOW);
+        interface.update_ip_addrs(|addresses| {
+            addresses.push(IpCidr::new(end.address(), 24)).expect("there is room for one address");
+        });
+        Server {
+            interface,
+            sockets: SocketSet::new(Vec::from([SocketStorage::EMPTY])),
+            admission,
+            connections: Vec::new(),
+        }
+    }
+}
+
+/// The application.
+struct Client {
+    /// Its connection, as the server numbers it.
+    connection: usize,
+    received: Vec<u8>,
+}
+
+/// The whole stack.
+pub struct Stack {
+    driver: Box<Driver>,
+    server: Box<Server>,
+    client: Box<Client>,
+}
+
+/// How a stack is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct StackRequest {
+    /// Which end of the wire.
+    pub end: End,
+    /// What packets are reckoned to cost.
+    pub cost: Cost,
+    /// Share of the CPU that may be reserved, in millionths.
+    pub limit_ppm: u64,
+    /// What the client reserves.
+    pub reservation: Reservation,
+}
+
+fn packet_buffer(payload: Vec<u8>) -> udp::PacketBuffer<'static> {
+    udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 2], payload)
+}
+
+/// The present time, for the accounts.
+fn now_ns() -> Ns {
+    Ns((clock::now().0 as f64 * (1e9 / clock::rate_hz() as f64)) as u64)
+}
+
+impl Stack {
+    /// Builds the components, each in its own place, and admits the client.
+    pub fn build(places: &impl Places, request: StackRequest) -> Result<Stack, NetError> {
+        let StackRequest { end, cost, limit_ppm, reservation } = request;
+        let mut driver = places.within(Component::Driver, || Box::new(Driver::new()));
+        let (mut client, shared) = places.within(Component::Client, || {
+            let client = Client { connection: 0, received: vec![0; BYTES_MAX] };
+            // What is in this memory when a packet is sent is the packet.
+            (Box::new(client), packet_buffer((0..BYTES_MAX).map(content).collect()))
+        });
+        let server = places.within(Component::Server, || {
+            let mut server = Box::new(Server::new(&mut driver, end, Admission::new(cost, limit_ppm)));
+            client.connection = server.connect(end, shared, reservation)?;
+            Ok::<_, Refused>(server)
+        })?;
+        Ok(Stack { driver, server, client })
+    }
+
+    /// The driver, for the wire.
+    pub fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    /// Sends a packet of `bytes`, stamped with `stamp`, and tells who spent what on it.
+    #[inline]
+    pub fn send(&mut self, bytes: usize, stamp: u8) -> Result<Packet, NetError> {
+        let Stack { driver, server, client } = self;
+        driver.stopwatch.0.set(Meter::start(clock::now()));
+        let write = |packet: &mut [u8]| {
+            driver.stopwatch.pass_to(Component::Client);
+            if let Some(first) = packet.first_mut() {
+                *first = stamp;
+            }
+            driver.stopwatch.pass_to(Component::Server);
+        };
+        driver.stopwatch.pass_to(Component::Server);
+        server.send(client.connection, bytes, write)?;
+        server.interface.poll_egress(NOW, &mut **driver, &mut server.sockets);
+        driver.stopwatch.pass_to(Component::Client);
+        Ok(Packet { spent: driver.stopwatch.0.get().stop(clock::now()) })
+    }
+
+    /// Asks to receive a packet of up to `bytes`: the first part of receiving, up to waiting for the card.
+    #[inline]
+    pub fn request(&mut self, bytes: usize) -> Result<Packet, NetError> {
+        let Stack { driver, server, client } = self;
+        driver.stopwatch.0.set(Meter::start(clock::now()));
+        client.received[..bytes].first().map(std::hint::black_box);
+        driver.stopwatch.pass_to(Component::Server);
+        server.expect(client.connection, bytes)?;
+        driver.stopwatch.pass_to(Component::Driver);
+        // Room for what is to come.
+        std::hint::black_box(driver.arrived.count < SLOTS);
+        driver.stopwatch.pass_to(Component::Client);
+        Ok(Packet { spent: driver.stopwatch.0.get().stop(clock::now()) })
+    }
+
+    /// Takes a packet of `bytes` from the card and hands it to the client: the second part of receiving.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) -> Result<Packet, NetError> {
+        let Stack { driver, server, client } = self;
+        driver.stopwatch.0.set(Meter::start(clock::now()));
+        // The interrupt comes to the driver.
+        driver.stopwatch.pass_to(Component::Driver);
+        server.interface.poll_ingress_single(NOW, &mut **driver, &mut server.sockets);
+        driver.stopwatch.pass_to(Component::Server);
+        let came = server.take(client.connection, &mut client.received)?;
+        driver.stopwatch.pass_to(Component::Client);
+        std::hint::black_box(client.received.first());
+        let packet = Packet { spent: driver.stopwatch.0.get().stop(clock::now()) };
+        if came == Some(bytes) { Ok(packet) } else { Err(NetError::Lost { bytes }) }
+    }
+
+    /// Receives, untimed, a packet of `bytes` that has come through the interface already.
+    pub fn collect(&mut self, bytes: usize) -> Result<(), NetError> {
+        let came = self.server.take(self.client.connection, &mut self.client.received)?;
+        if came == Some(bytes) { Ok(()) } else { Err(NetError::Lost { bytes }) }
+    }
+
+    /// Handles whatever else has arrived, such as questions for addresses.
+    pub fn settle(&mut self) {
+        self.server.interface.poll(NOW, &mut *self.driver, &mut self.server.sockets);
+    }
+
+    /// Whether what was received last is a packet of `bytes` with this stamp.
+    pub fn check(&self, bytes: usize, stamp: u8) -> Result<(), NetError> {
+        let expected = std::iter::once(stamp).chain((1..bytes).map(content)).take(bytes);
+        if self.client.received[..bytes].iter().copied().eq(expected) {
+            Ok(())
+        } else {
+            Err(NetError::Corrupt { bytes })
+        }
+    }
+}
+
+impl Server {
+    /// Admits a client whose packets lie in `shared`, or refuses it.
+    fn connect(
+        &mut self,
+        end: End,
+        shared: udp::PacketBuffer<'static>,
+        reservation: Reservation,
+    ) -> Result<usize, Refused> {
+        let [send, receive] = self.admission.admit(reservation, now_ns())?;
+        let mut socket = udp::Socket::new(packet_buffer(vec![0; BYTES_MAX]), shared);
+        socket.bind(PORT).expect("the socket is new and the port is not 0");
+        let socket = self.sockets.add(socket);
+        self.connections.push(Account { socket, peer: (end.other().address(), PORT).into(), send, receive });
+        Ok(self.connections.len() - 1)
+    }
+
+    #[inline]
+    fn send(&mut self, connection: usize, bytes: usize, write: impl FnOnce(&mut [u8])) -> Result<(), NetError> {
+        let account = &mut self.connections[connection];
+        account.send.take(bytes, now_ns())?;
+        let socket = self.sockets.get_mut::<udp::Socket<'_>>(account.socket);
+        write(socket.send(bytes, account.peer).map_err(|_| NetError::Lost { bytes })?);
+        Ok(())
+    }
+
+    #[inline]
+    fn expect(&mut self, connection: usize, bytes: usize) -> Result<(), NetError> {
+        let account = &mut self.connections[connection];
+        let socket = self.sockets.get::<udp::Socket<'_>>(account.socket);
+        std::hint::black_box((socket.can_recv(), account.receive));
+        // What is asked for is taken from the account when it comes.
+        if bytes > BYTES_MAX { Err(NetError::Lost { bytes }) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn take(&mut self, connection: usize, into: &mut [u8]) -> Result<Option<usize>, NetError> {
+        let account = &mut self.connections[connection];
+        let socket = self.sockets.get_mut::<udp::Socket<'_>>(account.socket);
+        let Ok((packet, _)) = socket.recv() else { return Ok(None) };
+        // A packet that was not paid for is dropped here, before it costs the second copy.
+        account.receive.take(packet.len(), now_ns())?;
+        into[..packet.len()].copy_from_slice(packet);
+        Ok(Some(packet.len()))
+    }
+}
+
+/// Byte `index` of every packet, but for the stamp in the first.
+fn content(index: usize) -> u8 {
+    (index as u32).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
+}
+
+/// Carries frames between two stacks until neither has any left.
+pub fn carry(one: &mut Stack, other: &mut Stack) {
+    let mut carried = true;
+    while carried {
+        carried = false;
+        for _ in 0..2 {
+            while let Some(frame) = one.driver.take_sent() {
+                carried |= other.driver.arrive(frame);
+            }
+            other.settle();
+            std::mem::swap(one, other);
+        }
+    }
+}
+
+/// Has two stacks learn each other's addresses, by a packet each way.
+pub fn meet(near: &mut Stack, far: &mut Stack) -> Result<(), NetError> {
+    for round in 0..2 {
+        for from_near in [true, false] {
+            let (from, to) = if from_near { (&mut *near, &mut *far) } else { (&mut *far, &mut *near) };
+            from.send(1, round)?;
+            carry(from, to);
+            // Until the other's address is known, what is sent is the question for it, and the packet follows.
+            from.settle();
+            carry(from, to);
+            while to.server.take(to.client.connection, &mut to.client.received)?.is_some() {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GENEROUS: Reservation = Reservation { packets_per_s: 10_000, bytes_max: BYTES_MAX, burst: 1_000_000 };
+
+    fn request(end: End) -> StackRequest {
+        let cost = Cost { packet: Ns(1000), byte_ps: 250 };
+        StackRequest { end, cost, limit_ppm: 900_000, reservation: GENEROUS }
+    }
+
+    fn pair() -> (Stack, Stack) {
+        let mut near = Stack::build(&Anywhere, request(End::Near)).unwrap();
+        let mut far = Stack::build(&Anywhere, request(End::Far)).unwrap();
+        meet(&mut near, &mut far).unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn bytes_arrive_as_they_were_sent() {
+        let (mut near, mut far) = pair();
+        for (round, bytes) in [1, 2, 63, 64, 1500, 4096, BYTES_MAX].into_iter().enumerate() {
+            let stamp = round as u8 + 1;
+            near.send(bytes, stamp).unwrap();
+            let frame = near.driver().take_sent().expect("the frame is in the card").to_vec();
+            assert_eq!(frame.len(), bytes + HEADERS);
+            assert!(near.driver().take_sent().is_none(), "one packet is one frame");
+            far.request(bytes).unwrap();
+            assert!(far.driver().arrive(&frame));
+            far.take(bytes).unwrap();
+            far.check(bytes, stamp).unwrap();
+            assert_eq!(far.check(bytes, stamp.wrapping_add(1)), Err(NetError::Corrupt { bytes }));
+        }
+    }
+
+    #[test]
+    fn a_packet_that_never_came_is_missed() {
+        let (mut near, _far) = pair();
+        near.request(100).unwrap();
+        assert_eq!(near.take(100), Err(NetError::Lost { bytes: 100 }));
+    }
+
+    #[test]
+    fn every_component_is_charged_its_part_of_what_an_operation_takes() {
+        let (mut near, mut far) = pair();
+        let begin = clock::now();
+        let sent = near.send(BYTES_MAX, 9).unwrap();
+        let whole = clock::now().0 - begin.0;
+        assert!(sent.total().0 <= whole && sent.total().0 > 0, "{sent:?} of {whole}");
+        let frame = near.driver().take_sent().unwrap().to_vec();
+        let asked = far.request(BYTES_MAX).unwrap();
+        far.driver().arrive(&frame);
+        let taken = far.take(BYTES_MAX).unwrap();
+        for packet in [sent, taken] {
+            assert!(packet.spent.iter().all(|spent| spent.0 > 0), "{packet:?}");
+        }
+        assert!(asked.total().0 > 0);
+    }
+
+    #[test]
+    fn who_sends_more_than_was_reserved_is_refused() {
+        let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 2 };
+        let mut near = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Near) }).unwrap();
+        near.send(1000, 0).unwrap();
+        near.send(1000, 0).unwrap();
+        assert!(matches!(near.send(1000, 0), Err(NetError::Refused(Refused::Account { .. }))));
+        assert!(matches!(near.send(1001, 0), Err(NetError::Refused(Refused::TooLarge { .. }))));
+    }
+
+    #[test]
+    fn who_is_sent_more_than_was_reserved_does_not_get_it() {
+        let (mut near, _) = pair();
+        let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 1 };
+        let mut far = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Far) }).unwrap();
+        for stamp in 0..2 {
+            near.send(1000, stamp).unwrap();
+            let frame = near.driver().take_sent().unwrap().to_vec();
+            far.driver().arrive(&frame);
+            let taken = far.take(1000);
+            assert_eq!(taken.is_ok(), stamp == 0, "{taken:?}");
+        }
+        far.check(1000, 0).unwrap();
+    }
+
+    #[test]
+    fn a_client_that_reserves_more_than_there_is_is_not_admitted() {
+        let greedy = Reservation { packets_per_s: 1_000_000, ..GENEROUS };
+        let outcome = Stack::build(&Anywhere, StackRequest { reservation: greedy, ..request(End::Near) });
+        assert!(matches!(outcome.err(), Some(NetError::Refused(Refused::Admission { .. }))));
+    }
+
+    #[test]
+    fn frames_that_the_card_has_no_room_for_are_dropped() {
+        let (mut near, _far) = pair();
+        assert!(!near.driver().arrive(&vec![0; FRAME_MAX + 1]));
+        let arrived = (0..SLOTS + 1).filter(|_| near.driver().arrive(&[0; 64])).count();
+        assert!(arrived <= SLOTS);
+    }
+}

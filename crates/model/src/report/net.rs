@@ -1,0 +1,207 @@
+//! What packets cost, for the terminal and as figures.
+
+use std::fmt::Write;
+
+use maud::Markup;
+
+use super::chart::{Axis, Chart, Dash, Line, Look, Mark, extent};
+use super::{figure, format};
+use crate::net::{BETWEEN_AT_LEAST, BYTES_STATED, Direction, Net, Path, Row, Setting};
+use crate::stats::median;
+
+fn through(path: Path) -> &'static str {
+    match path {
+        Path::Memory => "smoltcp, a card in memory",
+        Path::Kernel => "the kernel's UDP, of which only the application has colors",
+    }
+}
+
+fn way(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Send => "send",
+        Direction::Receive => "receive",
+    }
+}
+
+fn us(ns: f64) -> String {
+    format!("{:.2}", ns / 1e3)
+}
+
+/// The experiment for the terminal.
+pub fn text(net: &Net) -> String {
+    let mut text = format!(
+        "{}; L{} flooded by {} (right) and by mere writing (naive); colors of driver, server, client, flooder: {}\n",
+        through(net.path),
+        net.level,
+        net.pattern,
+        net.colors.map(|count| count.to_string()).join(", ")
+    );
+    for direction in Direction::ALL {
+        let rows = net.rows(direction);
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "\n{:<8} {:>10} {:>10} {:>10} {:>12} {:>25} {:>8} {:>7}   driver/server/client: alone, right, partitioned",
+            way(direction),
+            "alone us",
+            "naive us",
+            "right us",
+            "partitioned",
+            "overhead %",
+            "between",
+            "quiet"
+        );
+        for row in &rows {
+            let [naive, right, own] = row.overheads();
+            let _ = writeln!(
+                text,
+                "{:<8} {:>10} {:>10} {:>10} {:>12} {:>25} {:>8} {:>7}   {}",
+                row.bytes,
+                us(row.alone_ns),
+                us(row.naive_ns),
+                us(row.flooded_ns),
+                us(row.partitioned_ns),
+                format!("{naive:.0}, {right:.0} -> {own:.0}"),
+                if row.is_between() { "yes" } else { "no" },
+                row.blocks_quiet,
+                parts(net, direction, row)
+            );
+        }
+        for finding in findings(net, direction) {
+            let _ = writeln!(text, "  {finding}");
+        }
+    }
+    if net.points.is_empty() {
+        text.push_str("no block was quiet: nothing can be said\n");
+    }
+    text
+}
+
+/// Who spends it: alone, after the right flood, and partitioned.
+fn parts(net: &Net, direction: Direction, row: &Row) -> String {
+    let of = |setting| net.point(crate::net::Condition { direction, bytes: row.bytes, setting });
+    let (Some(open), Some(own)) = (of(Setting::Flooded), of(Setting::Partitioned)) else { return String::new() };
+    let shown = |ns: [f64; 3]| ns.map(us).join("/");
+    [open.control_by_component_ns, open.flooded_by_component_ns, own.flooded_by_component_ns].map(shown).join(", ")
+}
+
+/// What it comes to, a sentence each.
+fn findings(net: &Net, direction: Direction) -> Vec<String> {
+    let mut found = Vec::new();
+    if let Some(share) = net.between(direction) {
+        let verdict = if share >= BETWEEN_AT_LEAST { "" } else { " - missed" };
+        found.push(format!(
+            "partitioned lies between alone and flooded at {:.0} % of the sizes (bar {:.0} %{verdict})",
+            100.0 * share,
+            100.0 * BETWEEN_AT_LEAST
+        ));
+    }
+    let colors: Vec<f64> = net.rows(direction).iter().map(|row| 100.0 * row.colors_alone).collect();
+    if let Some(by_themselves) = median(&colors) {
+        found.push(format!(
+            "colors by themselves lengthen a packet by {by_themselves:.0} % (median over the sizes, not flooded)"
+        ));
+    }
+    if let Some(row) = net.stated(direction) {
+        let [naive, right, own] = row.overheads();
+        let [paper, paper_own] = direction.paper();
+        found.push(format!(
+            "overhead at {} bytes: {right:.0} % -> {own:.0} % partitioned; the paper at {BYTES_STATED}: {paper:.0} % -> {paper_own:.0} %",
+            row.bytes
+        ));
+        found.push(format!(
+            "the naive flood brings {naive:.0} %: it {} the right one by {:.2} us",
+            if row.naive_ns < row.flooded_ns { "misses" } else { "exceeds" },
+            (row.flooded_ns - row.naive_ns).abs() / 1e3
+        ));
+    }
+    found
+}
+
+/// The figures of the paper: sending (7), receiving (8), and both after the naive flood and the right one (9), of every path.
+pub fn figures(nets: &[Net]) -> String {
+    let measured = nets.iter().filter(|net| !net.points.is_empty());
+    let drawings = measured.flat_map(|net| {
+        let of = |direction, number: u8, pick: fn(&Row) -> [Drawn; 3]| (chart(net, direction, number, pick), 240.0);
+        let partitioned = |row: &Row| {
+            [
+                (row.alone_ns, "alone", "alone", Dash::Thin),
+                (row.flooded_ns, "flooded", "unpartitioned", Dash::Solid),
+                (row.partitioned_ns, "partitioned", "partitioned", Dash::Dotted),
+            ]
+        };
+        let naive = |row: &Row| {
+            [
+                (row.alone_ns, "alone", "alone", Dash::Thin),
+                (row.flooded_ns, "right flood", "unpartitioned", Dash::Solid),
+                (row.naive_ns, "naive flood", "single-writer", Dash::Dashed),
+            ]
+        };
+        [
+            of(Direction::Send, 7, partitioned),
+            of(Direction::Receive, 8, partitioned),
+            of(Direction::Send, 9, naive),
+            of(Direction::Receive, 9, naive),
+        ]
+    });
+    figure::file("What a packet costs after a flood", &drawings.collect::<Vec<_>>())
+}
+
+/// A time, the name and class of its line, and its dashes.
+type Drawn = (f64, &'static str, &'static str, Dash);
+
+fn chart(net: &Net, direction: Direction, number: u8, pick: fn(&Row) -> [Drawn; 3]) -> Markup {
+    let rows = net.rows(direction);
+    let picked: Vec<(f64, _)> = rows.iter().map(|row| (row.bytes as f64, pick(row))).collect();
+    let (_, most) = extent(picked.iter().flat_map(|(_, lines)| lines.map(|line| line.0 / 1e3)));
+    let lines = (0..3).filter_map(|at| {
+        let points: Vec<(f64, f64)> = picked.iter().map(|(bytes, lines)| (*bytes, lines[at].0 / 1e3)).collect();
+        let (_, name, class, dash) = picked.first()?.1[at];
+        let marks = points.iter().map(|&(x, y)| Mark { x, y, hollow: false }).collect();
+        Some(Line { name: name.to_owned(), look: Look { class, dash }, points, marks, band: vec![] })
+    });
+    let title = format!("{} ({}, as Figure {number})", way(direction), through(net.path));
+    Chart {
+        description:
+            "Median time of a packet alone, over quiet blocks, and what becomes of it by each setting's overhead."
+                .to_owned(),
+        x: Axis::linear("bytes", (0.0, rows.last().map_or(1.0, |row| row.bytes as f64)), format::tick),
+        y: Axis::linear_rounded(&format!("us, {title}"), (0.0, most), format::tick),
+        title,
+        lines: lines.collect(),
+        rules: vec![],
+        named_lines: true,
+    }
+    .svg()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::tests::measured;
+
+    #[test]
+    fn the_table_sets_the_overheads_beside_the_papers_and_says_what_was_missed() {
+        let text = text(&measured());
+        assert!(text.contains("at 67 % of the sizes (bar 80 % - missed)"), "{text}");
+        assert!(
+            text.contains("overhead at 1500 bytes: 200 % -> 50 % partitioned; the paper at 1500: 310 % -> 90 %"),
+            "{text}"
+        );
+        assert!(text.contains("the naive flood brings 100 %: it misses the right one by 2.50 us"), "{text}");
+    }
+
+    #[test]
+    fn each_path_has_four_drawings_of_three_lines() {
+        let svg = figures(&[measured(), Net { path: Path::Kernel, ..measured() }]);
+        let document = roxmltree::Document::parse(&svg).unwrap();
+        let lines = document
+            .descendants()
+            .filter(|node| node.attribute("class").is_some_and(|class| class.starts_with("line ")));
+        assert_eq!(lines.count(), 2 * 4 * 3);
+        roxmltree::Document::parse(&figures(&[])).unwrap();
+        assert!(super::text(&Net { points: vec![], ..measured() }).contains("no block was quiet"));
+    }
+}
