@@ -301,9 +301,6 @@ impl Pid {
                 return Err(RecolorError::Traced { pid, by: tracer });
             }
         }
-        if number("Seccomp") != 0 {
-            return Err(RecolorError::Seccomp { pid });
-        }
         let mut class = [0; 5];
         File::open(self.path("exe"))
             .and_then(|program| program.read_exact_at(&mut class, 0))
