@@ -183,6 +183,7 @@ impl Seized {
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(_) if !pid.is_running(thread) => continue,
                 Err(source) => return Err(seized.refused(thread, source)),
                 Ok(()) => {}
             }
@@ -216,6 +217,8 @@ impl Seized {
                     }
                     Ok(()) => asked.push(thread),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    // One that is about to end, as a helper whose work is done, may not be traced any more.
+                    Err(_) if !pid.is_running(thread) => {}
                     // One that a traced thread made is traced already, and stops by itself.
                     Err(_) if seized.is_ours(thread) => asked.push(thread),
                     Err(source) => {
