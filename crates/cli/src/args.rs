@@ -134,12 +134,16 @@ pub enum Verb {
     /// Move the pages of a program that runs onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
-                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on."
+                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on.\n\
+                      Killed with SIGKILL, isochrome may leave the program waiting, and memory mapped in it, until --repair. Killed just as it stops a\n\
+                      thread, it may make one call such as epoll_wait end with EINTR."
     )]
     Recolor(RecolorOptions),
     /// Run a program on chosen colors, and keep it there
     #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 -- ./control --rate 1000\n  \
-                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.")]
+                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.\n\
+                      Killed with SIGKILL, it leaves the program running and no longer watched; killed while it moves pages, it leaves the program\n\
+                      waiting, unharmed, until `isochrome recolor PID --repair`.")]
     Exec(ExecOptions),
     /// Make a task set of a file of another tool
     #[command(

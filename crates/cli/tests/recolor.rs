@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         staged("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
         staged("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
         staged("what_must_not_be_touched_is_refused_and_goes_on", refusals),
+        staged("a_program_whose_filter_allows_the_calls_is_recolored", filtered),
         staged("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
         staged("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
         staged("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
@@ -310,18 +311,36 @@ fn refusals(stage: &Stage) -> Outcome {
         command.args(["recolor", &pid.to_string(), "--colors", "3", "--palette"]).arg(path);
         refused(command, what);
     }
-    let mut nobody = Command::new("setpriv");
-    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
+    let as_nobody = || {
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
+        nobody
+    };
     let tool = stage.path("isochrome");
     fs::copy(env!("CARGO_BIN_EXE_isochrome"), &tool).unwrap();
     for path in [stage.folder.path(), &tool] {
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
-    nobody.arg(tool).args(["recolor", &pid.to_string(), "--colors", "0", "--palette"]).arg(stage.path("bits.json"));
-    refused(nobody, "may not be traced");
+    let folder = stage.path("nobodys");
+    fs::create_dir(&folder).and_then(|()| std::os::unix::fs::chown(&folder, Some(65534), Some(65534))).unwrap();
+    let by_nobody = |pid: u32| {
+        let mut command = as_nobody();
+        command.env("ISOCHROME_RUNTIME_DIR", &folder).arg(&tool);
+        command.args(["recolor", &pid.to_string(), "--colors", "0", "--palette"]).arg(stage.path("bits.json"));
+        command
+    };
+    refused(by_nobody(pid), "may not be traced");
+    let mut own = as_nobody().args(["sleep", "1000"]).spawn().unwrap();
+    let comm = format!("/proc/{}/comm", own.id());
+    while fs::read_to_string(&comm).unwrap() != "sleep\n" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    refused(by_nobody(own.id()), "setcap cap_sys_admin+ep");
+    own.kill().and_then(|()| own.wait()).unwrap();
     let mut untried = Vec::new();
     for (mode, what) in [
-        ("seccomp", "filters its system calls"),
+        ("seccomp", "is not allowed the system call `restart_syscall`"),
+        ("strict", "the filter cannot be read"),
         ("traced", "is traced by process"),
         ("uring", "io_uring"),
         ("pinned", "has pinned 64 KiB"),
@@ -354,6 +373,15 @@ fn refusals(stage: &Stage) -> Outcome {
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
     if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are refused: {}", untried.join("; ")))) }
+}
+
+fn filtered(stage: &Stage) -> Outcome {
+    let mut target = stage.target("filtered")?;
+    let report = stage.recolored(target.pid(), "0-3");
+    assert!(sum(&report, "moved") > 0);
+    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    assert_eq!(target.process.try_wait().unwrap(), None);
+    Ok(())
 }
 
 /// What of a process can be seen from outside that a recoloring would change: its mappings, its threads, who traces it.

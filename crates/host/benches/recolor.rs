@@ -1,8 +1,8 @@
 //! How long recoloring a process with 64 MiB resident takes, against touching 64 MiB for the first time; and what being watched
 //! costs a program.
 //!
-//! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. Colors are 16,
-//! bits of the frame number: what is measured does not depend on what the cache makes of them.
+//! `cargo bench -p isochrome-host --bench recolor` measures; under `cargo test` the same code runs on a small size. Colors are 16, drawn
+//! at random for every frame, as they are in a virtual machine: neighbors seldom have colors that are both allowed.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -130,20 +130,26 @@ impl Drop for Target {
 
 const COLORS: u32 = 16;
 
-fn color_of(frame: FrameNumber) -> Option<Color> {
-    Some(Color((frame.0 % u64::from(COLORS)) as u16))
+/// The color of `frame` in one drawing of many: by the finalizer of SplitMix64.
+fn color_of(frame: FrameNumber, drawing: usize) -> Option<Color> {
+    let mut mixed = frame.0 ^ (drawing as u64) << 52;
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Some(Color((mixed >> 60) as u16 % COLORS as u16))
 }
 
 const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false };
 
-/// Recoloring to `count` of the colors, and touching, in turn.
+/// Recoloring to `count` of the colors, and touching, in turn. Every time colors are drawn anew, as a target gets frames that the last
+/// one gave back.
 fn speed(bytes: usize, repeats: usize, count: u16) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..count).map(Color).collect();
-    let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
     let (mut touching, mut recoloring, mut pauses) = (Vec::new(), Vec::new(), Vec::new());
     let (mut moved, mut touched) = (0, 0);
-    for _ in 0..repeats {
-        // The frames freed last are had first: without this, those of the last target, which have the colors already.
+    for repeat in 0..repeats {
+        let color_of = |frame| color_of(frame, repeat);
+        let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
+        // The same state of the free memory every time.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let mut target = Target::new();
         target.order(&format!("touch {bytes}"));
@@ -179,6 +185,7 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 /// more of its own, with and without a watch in turn.
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
+    let color_of = |frame| color_of(frame, 0);
     let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));

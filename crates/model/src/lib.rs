@@ -21,6 +21,7 @@ pub mod plan;
 pub mod profile;
 pub mod report;
 pub mod running;
+pub mod seccomp;
 pub mod sim;
 pub mod stats;
 pub mod switch;

@@ -3,7 +3,8 @@
 
    target torture FILE   runs until SIGTERM
    target alone FILE     the same, but neither forks nor makes huge pages again
-   target seccomp|traced|uring|pinned|aio|device FILE   is what must not be recolored; says "ready" and waits */
+   target filtered FILE  filters its system calls, but allows those that are needed; says "ready" and waits
+   target seccomp|strict|traced|uring|pinned|aio|device FILE   is what must not be recolored; says "ready" and waits */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -248,13 +249,13 @@ static void torture(int forking) {
     }
 }
 
-static void filter_calls(void) {
-    /* Kills whoever calls ptrace; all else is allowed. */
+static void filter_calls(int call, uint32_t action) {
+    /* One call comes to `action`, all others are allowed. */
     struct {
         uint16_t code;
         uint8_t jt, jf;
         uint32_t k;
-    } filter[] = {{0x20, 0, 0, 0}, {0x15, 0, 1, SYS_ptrace}, {0x06, 0, 0, 0x80000000u}, {0x06, 0, 0, 0x7fff0000u}};
+    } filter[] = {{0x20, 0, 0, 0}, {0x15, 0, 1, call}, {0x06, 0, 0, action}, {0x06, 0, 0, 0x7fff0000u}};
     struct {
         uint16_t length;
         void *filter;
@@ -276,8 +277,14 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &end, NULL);
     if (!strcmp(argv[1], "torture") || !strcmp(argv[1], "alone"))
         torture(!strcmp(argv[1], "torture"));
+    /* Two filters, of which the stricter counts: ptrace kills, userfaultfd fails. */
+    if (!strcmp(argv[1], "filtered")) {
+        filter_calls(SYS_ptrace, 0x80000000u);
+        filter_calls(SYS_userfaultfd, 0x00050001u);
+    }
+    /* Killed even by what the kernel restarts a broken-off wait with. */
     if (!strcmp(argv[1], "seccomp"))
-        filter_calls();
+        filter_calls(SYS_restart_syscall, 0x80000000u);
     if (!strcmp(argv[1], "uring") || !strcmp(argv[1], "pinned")) {
         char parameters[120] = {0};
         int ring = syscall(SYS_io_uring_setup, 4, parameters);
@@ -304,9 +311,20 @@ int main(int argc, char **argv) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         pause();
     }
+    if (!strcmp(argv[1], "strict")) {
+        int ends[2];
+        char byte;
+        if (pipe(ends) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT))
+            return 9;
+        write(1, "ready\n", 6);
+        return read(ends[0], &byte, 1) != 0;
+    }
     if (strcmp(argv[1], "traced"))
         printf("ready\n");
     fflush(stdout);
+    struct timespec long_time = {1000, 0};
+    if (!strcmp(argv[1], "seccomp"))
+        return nanosleep(&long_time, NULL) != 0;
     int signal;
     sigwait(&end, &signal);
     return counts[WRONG] != 0;

@@ -19,8 +19,8 @@ use rustix::process::Pid as RawPid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use super::RecolorError;
 use super::process::{Pid, status_of};
+use super::{RecolorError, filtered};
 use crate::runtime;
 use crate::sys::agent::{self, CAVE, WAIT};
 use crate::sys::launch;
@@ -30,6 +30,14 @@ use crate::sys::trace::{self, Answer, Registers, Report, ThreadId};
 
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
+
+/// What a helper shares with the thread that makes it, as clone(2) takes it.
+pub const HELPER_FLAGS: u64 = (libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM) as u64;
 
 /// What has to be put back in a process, should this program be killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -114,6 +122,11 @@ impl Journal {
         fs::rename(&beside, &path).map_err(failed)
     }
 
+    /// Removes what is left for `pid`.
+    pub fn forget(pid: Pid) -> Result<(), RecolorError> {
+        Journal::left_for(pid)?.map_or(Ok(()), |journal| journal.remove())
+    }
+
     fn remove(&self) -> Result<(), RecolorError> {
         let path = Journal::path(Pid(self.pid));
         match fs::remove_file(&path) {
@@ -170,6 +183,7 @@ impl Seized {
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(_) if !pid.is_running(thread) => continue,
                 Err(source) => return Err(seized.refused(thread, source)),
                 Ok(()) => {}
             }
@@ -203,6 +217,8 @@ impl Seized {
                     }
                     Ok(()) => asked.push(thread),
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    // One that is about to end, as a helper whose work is done, may not be traced any more.
+                    Err(_) if !pid.is_running(thread) => {}
                     // One that a traced thread made is traced already, and stops by itself.
                     Err(_) if seized.is_ours(thread) => asked.push(thread),
                     Err(source) => {
@@ -257,6 +273,13 @@ impl Seized {
     fn is_ours(&self, thread: ThreadId) -> bool {
         let status = self.pid.text(&format!("task/{thread}/status")).unwrap_or_default();
         status_of(&status, "TracerPid") == std::process::id().to_string()
+    }
+
+    /// Has calls that the kernel would restart by a call of its own made again instead: a filter may forbid that one.
+    fn begin_again(&mut self) {
+        for (_, registers) in &mut self.threads {
+            *registers = registers.begun_again().unwrap_or(*registers);
+        }
     }
 
     /// Ends the tracing of threads that were asked to stop and may not have.
@@ -319,6 +342,9 @@ impl Hold {
         // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
         let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
         let cave = cave_in(pid, &memory, area)?;
+        for (at, thread) in threads.iter().enumerate() {
+            filtered::check(pid, thread.id, cave + WAIT, at == leader).inspect_err(|_| seized.begin_again())?;
+        }
         let mut covered = vec![0; CAVE.len()];
         memory.read_exact_at(&mut covered, cave).map_err(|source| RecolorError::Memory { pid: pid.0, source })?;
         let covered = words(&covered);
@@ -427,22 +453,10 @@ impl Hold {
         self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
     }
 
-    /// Makes a thread in the process that runs `code` with `argument` and the stack that ends at `stack`. `apart`: where and how this
-    /// program runs, not the thread that made it, whose time and CPU are the program's.
-    pub fn start_helper(
-        &mut self,
-        code: u64,
-        argument: u64,
-        stack: u64,
-        apart: bool,
-    ) -> Result<ThreadId, RecolorError> {
-        const SHARED: i32 = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM;
-        let answer = self.answer(libc::SYS_clone, [SHARED as u64, stack, 0, 0, 0, 0])?;
+    /// Makes a thread in the process that is to run `code` with `argument` and the stack that ends at `stack`, and is stopped as yet.
+    /// `apart`: where and how this program runs, not the thread that made it, whose time and CPU are the program's.
+    pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, apart: bool) -> Result<(), RecolorError> {
+        let answer = self.answer(libc::SYS_clone, [HELPER_FLAGS, stack, 0, 0, 0, 0])?;
         let helper = answer.made.ok_or_else(|| RecolorError::Refused {
             pid: self.pid.0,
             action: "make a thread",
@@ -456,25 +470,32 @@ impl Hold {
         }
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
-        trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)?;
-        trace::go_on(helper, 0).map_err(&failed)?;
-        Ok(helper)
+        trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
     }
 
-    /// Waits for the end of a helper that runs.
-    pub fn wait_for(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
-        wait_for(self.pid, helper, &mut self.held_back)?;
-        self.helpers.retain(|thread| *thread != helper);
-        Ok(())
+    /// Sends the helpers off, and waits until all have ended.
+    pub fn work(&mut self) -> Result<(), RecolorError> {
+        self.send_off().wait()
+    }
+
+    /// Has the helpers begin.
+    fn send_off(&mut self) -> Helpers {
+        let threads = std::mem::take(&mut self.helpers);
+        for helper in &threads {
+            // One that cannot go on is no more, as is seen when it is waited for.
+            let _ = trace::go_on(*helper, 0);
+        }
+        Helpers { pid: self.pid, threads }
     }
 
     /// Lets the threads go on, while the memory mapped for the work stays and helpers work. Gives these, and how long the threads
     /// stood still.
     pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
-        let helpers = Helpers { pid: self.pid, threads: std::mem::take(&mut self.helpers) };
         self.put_right()?;
         self.let_go()?;
-        Ok((helpers, self.began.elapsed()))
+        let stop = self.began.elapsed();
+        // Only now, as they would keep this program from a CPU while the threads stand still.
+        Ok((self.send_off(), stop))
     }
 
     /// Puts everything back and lets the process go on. Gives how long it stood still.
@@ -486,7 +507,7 @@ impl Hold {
 
     /// Takes away what was mapped, opened and made writable.
     fn clear_up(&mut self) -> Result<(), RecolorError> {
-        // Helpers that were made but not sent off; those that were are waited for where they were sent.
+        // Helpers that were made but not sent off.
         for helper in std::mem::take(&mut self.helpers) {
             let failed = failed(self.pid, helper, "end");
             trace::to_plain_stop(helper, &mut self.held_back).map_err(&failed)?;
@@ -571,11 +592,13 @@ impl Helpers {
     fn end(&mut self) -> Result<(), RecolorError> {
         let mut held_back = Vec::new();
         let threads = std::mem::take(&mut self.threads);
-        let outcome = threads.into_iter().try_for_each(|thread| wait_for(self.pid, thread, &mut held_back));
+        let wait = |thread| wait_for(self.pid, thread, &mut held_back);
+        // Every one, whatever became of the others.
+        let outcomes: Vec<_> = threads.into_iter().map(wait).collect();
         for signal in held_back {
             let _ = launch::send(self.pid.0, signal);
         }
-        outcome
+        outcomes.into_iter().collect()
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
 
+mod filtered;
 mod hold;
 pub mod process;
 pub mod watch;
@@ -20,7 +21,7 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
 
 use crate::pagemap::{self, PageEntry};
-use crate::sys::agent::{self, DONE, Entry, RUN, Table, Way};
+use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::userfault;
 
@@ -82,13 +83,27 @@ pub enum RecolorError {
         /// Its number.
         pid: i32,
     },
-    /// Its system calls are filtered.
+    /// Its system calls are filtered, nobody can tell how.
     #[error(
-        "process {pid} filters its system calls (seccomp), so that calls made on its behalf could end it\n  hint: run the program without its sandbox"
+        "process {pid} filters its system calls (seccomp), and the filter cannot be read: {source}\n  hint: as root, outside of containers, or run the program without its sandbox"
     )]
     Seccomp {
         /// Its number.
         pid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its system calls are filtered, and one that is needed is not allowed.
+    #[error(
+        "thread {thread} of process {pid} is not allowed the system call `{call}` by its filter (seccomp), as a recoloring needs it\n  hint: allow it, or run the program without its sandbox"
+    )]
+    CallForbidden {
+        /// Its number.
+        pid: i32,
+        /// The thread.
+        thread: i32,
+        /// The call.
+        call: &'static str,
     },
     /// Devices may write to its memory.
     #[error(
@@ -212,7 +227,7 @@ pub enum RecolorError {
     },
     /// Frame numbers are hidden.
     #[error(
-        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root; pages of another process are not told apart by time yet, as `palette` tells its own"
+        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let root give the tool that right once: setcap cap_sys_admin+ep $(command -v isochrome); programs that can be changed need none (isochrome.h)"
     )]
     FramesHidden,
     /// No colors.
@@ -413,17 +428,27 @@ fn zero_frame() -> Option<FrameNumber> {
 /// More memory than this is touched, and given back, while the process runs: it takes longer than to stop a thread twice more.
 const AHEAD: Bytes = Bytes(4 << 20);
 
-/// Most helpers that touch memory at a time.
+/// Most helpers at a time.
 const HELPERS: u64 = 4;
 
 /// Bytes of the table of a helper that touches memory or gives it back, and of its stack.
 const SMALL_TABLE: u64 = 16 << 10;
+
+/// Bytes of the head of a table, and of a helper's stack.
+const HEADER: u64 = size_of::<Table>() as u64;
+const STACK: u64 = 64;
 
 /// Most entries of such a table.
 const PORTIONS: u64 = 448;
 
 /// Memory that it touches at a time: meanwhile the program can neither map memory nor unmap it, nor can the helper be stopped.
 const PORTION: u64 = 1 << 20;
+
+/// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
+const DROP_LOCKED: u64 = 24;
+
+/// How a userfaultfd is opened inside the process.
+const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
 
 /// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
 ///
@@ -463,9 +488,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         helpers.wait()?;
         pool.end += ahead;
         pool.find(pid, wanted, start)?;
-        if !is_there(pid, room.area())? {
-            return Err(RecolorError::Ended { pid: pid.0 });
-        }
+        room.check_there()?;
     }
     let mut hold = Hold::new(pid, Whom::All, if room.left { room.area() } else { (0, 0) })?;
     let threads = hold.threads();
@@ -478,7 +501,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     });
     let touched = Bytes(pool.end - room.place.pool);
     if outcome.is_ok() && touched.0 > AHEAD.0 {
-        room.give_back(&mut hold)?;
+        room.give_back(&mut hold, pool.end)?;
         let (helpers, stop) = hold.leave()?;
         pause += stop;
         room.left = true;
@@ -517,9 +540,9 @@ impl Room {
         let page = page_bytes() as u64;
         // More pages may have come by the time the process stands still.
         let entries = strays + strays / 4 + 1024;
-        let table = (size_of::<Table>() + entries * size_of::<Entry>()) as u64;
+        let table = HEADER + (entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
-        let table_bytes = (table + 64).max(HELPERS * SMALL_TABLE).next_multiple_of(page);
+        let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).next_multiple_of(page);
         let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
         let pool_bytes = limits.memory.0.min(room) / page * page;
         let bytes = page + table_bytes + page + RUN as u64 * page + pool_bytes;
@@ -547,8 +570,7 @@ impl Room {
 
     /// Most pages that the table has room for.
     fn entries(&self) -> usize {
-        (self.place.stack - self.place.table - 64) as usize / size_of::<Entry>()
-            - size_of::<Table>().div_ceil(size_of::<Entry>())
+        (self.place.stack - self.place.table - STACK - HEADER) as usize / size_of::<Entry>()
     }
 
     /// Maps it: nothing in it is touched yet, nor locked.
@@ -590,26 +612,31 @@ impl Room {
         hold.write(agent::code(), code)
     }
 
-    /// Has helpers touch `bytes` of the pool from `start` on.
+    /// Makes helpers that touch `bytes` of the pool from `start` on.
     fn touch_ahead(&self, hold: &mut Hold, start: u64, bytes: u64) -> Result<(), RecolorError> {
+        self.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Makes helpers that give back what was touched, up to `end`.
+    fn give_back(&self, hold: &mut Hold, end: u64) -> Result<(), RecolorError> {
+        let scratch = self.place.scratch;
+        self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
+    }
+
+    /// Makes helpers that give the kernel advice about `bytes` from `start` on.
+    fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
         let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(cpus));
         let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
         for helper in 0..helpers {
             let at = start + helper * share;
-            self.advise(hold, helper, at, share.min(start + bytes - at), libc::MADV_POPULATE_WRITE)?;
+            self.adviser(hold, helper, at, share.min(start + bytes - at), advice)?;
         }
         Ok(())
     }
 
-    /// Has a helper give back what was touched.
-    fn give_back(&self, hold: &mut Hold) -> Result<(), RecolorError> {
-        let Place { scratch, end, .. } = self.place;
-        self.advise(hold, 0, scratch, end - scratch, libc::MADV_DONTNEED)
-    }
-
-    /// Has the helper of this number give the kernel advice.
-    fn advise(
+    /// Makes the helper of this number, which gives the kernel advice.
+    fn adviser(
         &self,
         hold: &mut Hold,
         number: u64,
@@ -620,7 +647,7 @@ impl Room {
         let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
         let table = self.place.table + number * SMALL_TABLE;
         let count = bytes.div_ceil(portion);
-        let header = Table { entries: table + size_of::<Table>() as u64, count, ..self.header() };
+        let header = Table { entries: table + HEADER, count, ..self.header() };
         let mut text = agent::bytes_of(&header).to_vec();
         for at in (start..start + bytes).step_by(portion as usize) {
             let slot = portion.min(start + bytes - at);
@@ -628,14 +655,14 @@ impl Room {
             text.extend_from_slice(agent::bytes_of(&entry));
         }
         hold.write(&text, table)?;
-        hold.start_helper(self.place.code, table, table + SMALL_TABLE, true).map(drop)
+        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
     }
 
     /// A table without entries and without a userfaultfd.
     fn header(&self) -> Table {
         Table {
             userfault: -1,
-            entries: self.place.table + size_of::<Table>() as u64,
+            entries: self.place.table + HEADER,
             count: 0,
             scratch: self.place.scratch,
             page_bytes: page_bytes() as u64,
@@ -646,12 +673,20 @@ impl Room {
         }
     }
 
+    /// Fails where it is there no more: the program has begun another one in its place, of which nothing is to be put right.
+    fn check_there(&mut self) -> Result<(), RecolorError> {
+        if is_there(self.pid, self.area())? {
+            return Ok(());
+        }
+        self.left = false;
+        Journal::forget(self.pid)?;
+        Err(RecolorError::Ended { pid: self.pid.0 })
+    }
+
     /// Unmaps it while the process goes on; how long one of its threads stood still for it.
     fn unmap(&mut self) -> Result<Duration, RecolorError> {
         self.left = false;
-        if !is_there(self.pid, self.area())? {
-            return Err(RecolorError::Ended { pid: self.pid.0 });
-        }
+        self.check_there()?;
         Hold::new(self.pid, Whom::One, self.area())?.resume()
     }
 }
@@ -865,9 +900,8 @@ impl<'a> Work<'a> {
         if std::env::var_os("ISOCHROME_WITHOUT_MOVE").is_some() {
             return Ok(None);
         }
-        let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
         for (mode, for_user_mode) in [(0, false), (userfault::USER_MODE_ONLY as u64, true)] {
-            let flags = flags | mode;
+            let flags = USERFAULT_FLAGS | mode;
             let Ok(descriptor) = self.hold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])? else { continue };
             let request = [userfault::API, 0, 0];
             let features = self.ioctl(descriptor, u64::from(userfault::UFFDIO_API), request)?.map(|answer| answer[1]);
@@ -957,17 +991,21 @@ impl<'a> Work<'a> {
             .filter(|region| !(region.protection.read && region.protection.write))
             .cloned()
             .collect();
+        let protections =
+            closed.iter().map(|region| (region.start, region.end - region.start, region.protection.bits()));
+        self.hold.journal.protections.extend(protections);
+        // Once for all, as protecting what is protected does no harm.
+        self.hold.journal.write()?;
         for region in closed {
             let (start, bytes) = (region.start, region.end - region.start);
-            self.hold.journal.protections.push((start, bytes, region.protection.bits()));
-            self.hold.journal.write()?;
             let open = Protection { read: true, write: true, ..region.protection }.bits();
             self.hold.must("make memory writable", libc::SYS_mprotect, [start, bytes, open, 0, 0, 0])?;
         }
         Ok(())
     }
 
-    /// Has the helper work off the table; the table as it is afterwards.
+    /// Has a helper work off the table; the table as it is afterwards. One only: each move would interrupt another one on another CPU,
+    /// which takes longer than the move.
     fn run(&mut self, table: &[Entry], userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
         let place = self.room.place;
         let header = Table {
@@ -981,16 +1019,14 @@ impl<'a> Work<'a> {
         self.hold.write(&bytes, place.table)?;
         // Pages that are worked with must not be missing when they are needed most.
         self.populate(place.saved, page_bytes() as u64)?;
-        let helper = self.hold.start_helper(place.code, place.table, place.stack, false)?;
-        self.hold.wait_for(helper)?;
+        self.hold.make_helper(place.code, place.table, place.stack, false)?;
+        self.hold.work()?;
         self.hold.read(&mut bytes, place.table)?;
-        Ok(bytes[size_of::<Table>()..].chunks_exact(size_of::<Entry>()).map(agent::record_from).collect())
+        Ok(bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from).collect())
     }
 
     /// The advice that drops pages, locked ones too where the kernel can (Linux 5.18).
     fn dropping_advice(&mut self) -> Result<u64, RecolorError> {
-        /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
-        const DROP_LOCKED: u64 = 24;
         let trial = [self.room.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
         Ok(match self.hold.call(libc::SYS_madvise, trial)? {
             Ok(_) => DROP_LOCKED,
@@ -1015,18 +1051,21 @@ fn leave(reports: &mut [RegionReport], region: &Region, why: &str) {
     report.why = Some(why.to_owned());
 }
 
-/// Makes runs of neighbors of one mapping that are to be moved. `regions`: the mapping of each entry.
+/// Makes runs of what is to be moved, and tells neighbors of one mapping. `regions`: the mapping of each entry.
 fn join_runs(table: &mut [Entry], regions: &[usize]) {
     let page = page_bytes() as u64;
     let mut head = 0;
     for at in 1..table.len() {
-        let (before, entry) = (table[at - 1], table[at]);
-        let neighbors = entry.way == Way::Move as u32 && before.way == entry.way && before.page + page == entry.page;
-        if neighbors && regions[at - 1] == regions[at] && at - head < RUN {
-            table[head].run += 1;
-        } else {
+        let before = table[at - 1];
+        let entry = &mut table[at];
+        if entry.way != Way::Move as u32 || before.way != entry.way || at - head >= RUN {
             head = at;
+            continue;
         }
+        if before.page + page == entry.page && regions[at - 1] == regions[at] {
+            entry.run = NEIGHBOR;
+        }
+        table[head].run += 1;
     }
 }
 
@@ -1047,19 +1086,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbors_are_moved_in_runs() {
+    fn pages_are_moved_in_runs_and_neighbors_of_one_mapping_together() {
         let page = page_bytes() as u64;
         let entry = |number: u64, way: Way| Entry { page: number * page, slot: 0, way: way as u32, run: 1, status: 0 };
         let mut table: Vec<Entry> = (0..RUN as u64 + 2).map(|number| entry(number, Way::Move)).collect();
         table.extend([entry(100, Way::Copy), entry(101, Way::Copy), entry(200, Way::Move)]);
         table.extend([entry(300, Way::Move), entry(301, Way::Move), entry(302, Way::Move)]);
         let mut regions = vec![0; table.len()];
-        regions[RUN + 7] = 1;
+        regions[RUN + 7..].fill(1);
         join_runs(&mut table, &regions);
-        let heads = [(0, RUN as u32), (RUN, 2), (RUN + 2, 1), (RUN + 3, 1), (RUN + 4, 1), (RUN + 5, 2), (RUN + 7, 1)];
-        for (at, run) in heads {
-            assert_eq!(table[at].run, run, "at {at}");
-        }
+        let found: Vec<u32> = table.iter().map(|entry| entry.run).collect();
+        let mut expected = vec![NEIGHBOR; RUN];
+        expected[0] = RUN as u32;
+        // Two are left over, two are copied, then four: 300 does not follow 200, and 302 lies in another mapping.
+        expected.extend([2, NEIGHBOR, 1, 1, 4, 1, NEIGHBOR, 1]);
+        assert_eq!(found, expected);
     }
 
     #[test]

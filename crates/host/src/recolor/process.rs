@@ -210,11 +210,16 @@ impl Pid {
         let mut threads = Vec::new();
         for entry in listed.flatten() {
             let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            if self.thread_state(thread).is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x')) {
+            if self.is_running(thread) {
                 threads.push(thread);
             }
         }
         Ok(threads)
+    }
+
+    /// Whether a thread has not ended yet.
+    pub fn is_running(self, thread: i32) -> bool {
+        self.thread_state(thread).is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
     }
 
     /// The state of a thread: R runs, S waits.
@@ -300,9 +305,6 @@ impl Pid {
             if tracer != 0 {
                 return Err(RecolorError::Traced { pid, by: tracer });
             }
-        }
-        if number("Seccomp") != 0 {
-            return Err(RecolorError::Seccomp { pid });
         }
         let mut class = [0; 5];
         File::open(self.path("exe"))

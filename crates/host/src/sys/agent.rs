@@ -6,7 +6,7 @@
 
 use std::slice;
 
-/// Most pages of one run.
+/// Most pages that are moved at a time.
 pub const RUN: usize = 64;
 
 /// How an entry of the table gives a page another frame.
@@ -34,11 +34,15 @@ pub struct Entry {
     pub slot: u64,
     /// How.
     pub way: u32,
-    /// At the first entry of a run of neighbors to be moved: how many; the advice, or 1 with the other ways.
+    /// At the first of entries to be moved at a time, a run: how many; at the others of it: [`NEIGHBOR`], or 1 where the page is none. The
+    /// advice, or 1 with the other ways.
     pub run: u32,
     /// 0 before, [`DONE`] after, or an error number, negative, where the page was left as it was.
     pub status: i64,
 }
+
+/// [`Entry::run`] within a run, of a page that follows the one before in the same mapping: both are moved out together.
+pub const NEIGHBOR: u32 = 0;
 
 /// [`Entry::status`] of a page that was given its new frame.
 pub const DONE: i64 = 2;
@@ -132,6 +136,13 @@ pub const WAIT: u64 = 2;
 #[cfg(target_arch = "aarch64")]
 pub const WAIT: u64 = 4;
 
+/// The system call of that wait, and its name.
+#[cfg(target_arch = "x86_64")]
+pub const WAITING_CALL: (&str, libc::c_long) = ("pause", libc::SYS_pause);
+/// The system call of that wait, and its name.
+#[cfg(target_arch = "aarch64")]
+pub const WAITING_CALL: (&str, libc::c_long) = ("ppoll", libc::SYS_ppoll);
+
 unsafe extern "C" {
     static isochrome_agent_begin: u8;
     static isochrome_agent_end: u8;
@@ -193,7 +204,7 @@ std::arch::global_asm!(
     "add r12, 32",
     "inc qword ptr [rbx + 48]",
     "jmp 2b",
-    // A run to be moved. Out to the scratch memory:
+    // A run to be moved. Out to the scratch memory, neighbors together:
     "20:",
     "mov r14d, [r12 + 20]",
     "xor r13d, r13d",
@@ -203,14 +214,24 @@ std::arch::global_asm!(
     "jae 30f",
     "mov rax, r13",
     "imul rax, [rbx + 32]",
-    "mov rcx, [rbx + 24]",
-    "add rcx, rax",
-    "mov [rbx + 56], rcx",
-    "add rax, [r12]",
+    "add rax, [rbx + 24]",
+    "mov [rbx + 56], rax",
+    "mov rdx, r13",
+    "shl rdx, 5",
+    "add rdx, r12",
+    "mov rax, [rdx]",
     "mov [rbx + 64], rax",
-    "mov rax, r14",
-    "sub rax, r13",
-    "imul rax, [rbx + 32]",
+    "mov rcx, r13",
+    "xor eax, eax",
+    "25:",
+    "add rax, [rbx + 32]",
+    "add rdx, 32",
+    "inc rcx",
+    "cmp rcx, r14",
+    "jae 26f",
+    "cmp dword ptr [rdx + 20], 0",
+    "je 25b",
+    "26:",
     "mov [rbx + 72], rax",
     "call 84f",
     "mov rcx, [rbx + 88]",
@@ -263,7 +284,7 @@ std::arch::global_asm!(
     "32:",
     "inc r13",
     "jmp 31b",
-    // New frames in, neighbors of the pool together:
+    // New frames in, neighbors that are neighbors in the pool, too, together:
     "40:",
     "xor r13d, r13d",
     "41:",
@@ -288,6 +309,8 @@ std::arch::global_asm!(
     "cmp rcx, r14",
     "jae 44f",
     "cmp qword ptr [rdx + 24], 1",
+    "jne 44f",
+    "cmp dword ptr [rdx + 20], 0",
     "jne 44f",
     "cmp rax, [rdx + 8]",
     "je 43b",
@@ -450,15 +473,22 @@ std::arch::global_asm!(
     "21:",
     "cmp x21, x22",
     "b.hs 30f",
-    "mul x9, x21, x24",
     "ldr x10, [x19, 24]",
-    "add x10, x10, x9",
-    "str x10, [x19, 56]",
-    "ldr x10, [x20]",
-    "add x10, x10, x9",
-    "str x10, [x19, 64]",
-    "sub x9, x22, x21",
-    "mul x9, x9, x24",
+    "madd x10, x21, x24, x10",
+    "add x11, x20, x21, lsl 5",
+    "ldr x12, [x11]",
+    "stp x10, x12, [x19, 56]",
+    "mov x13, x21",
+    "mov x9, 0",
+    "25:",
+    "add x9, x9, x24",
+    "add x11, x11, 32",
+    "add x13, x13, 1",
+    "cmp x13, x22",
+    "b.hs 26f",
+    "ldr w12, [x11, 20]",
+    "cbz w12, 25b",
+    "26:",
     "str x9, [x19, 72]",
     "bl 84f",
     "ldr x9, [x19, 88]",
@@ -529,6 +559,8 @@ std::arch::global_asm!(
     "ldr x11, [x10, 24]",
     "cmp x11, 1",
     "b.ne 44f",
+    "ldr w11, [x10, 20]",
+    "cbnz w11, 44f",
     "ldr x11, [x10, 8]",
     "cmp x12, x11",
     "b.eq 43b",

@@ -7,11 +7,16 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use isochrome_model::seccomp::Instruction;
+
 /// A thread, as the kernel numbers it.
 pub type ThreadId = i32;
 
 /// How long a thread may take to stop: longer only where it waits for a device, or for a child in vfork. The others wait with it.
 const STOP_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long it may take where all that it waits for is a CPU: a loaded machine comes round to it some time.
+const CPU_LIMIT: Duration = Duration::from_secs(10);
 
 /// `PTRACE_EVENT_STOP`. [Linux, include/uapi/linux/ptrace.h]
 const EVENT_STOP: i32 = 128;
@@ -123,14 +128,33 @@ impl Registers {
     /// A time limit of such a call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
+        let call = self.0[place::CALL];
+        (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| self.made_again())
+    }
+
+    /// The call that the thread is in, made once more.
+    #[cfg(target_arch = "x86_64")]
+    fn made_again(&self) -> Registers {
         /// Bytes of the `syscall` instruction.
         const SYSCALL_BYTES: u64 = 2;
-        let call = self.0[place::CALL];
-        (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| {
-            let mut again = self.at(self.instruction() - SYSCALL_BYTES);
-            again.0[place::NUMBER] = call;
-            again
-        })
+        let mut again = self.at(self.instruction() - SYSCALL_BYTES);
+        again.0[place::NUMBER] = self.0[place::CALL];
+        again
+    }
+
+    /// A call that the kernel would go on with by `restart_syscall`, made again instead; its time limit begins anew. `None` for anything
+    /// else.
+    #[cfg(target_arch = "x86_64")]
+    pub fn begun_again(&self) -> Option<Registers> {
+        /// `ERESTART_RESTARTBLOCK`. [Linux, include/linux/errno.h]
+        const RESTART_BLOCK: i64 = 516;
+        (self.result() == -RESTART_BLOCK && self.in_call()).then(|| self.made_again())
+    }
+
+    /// Not known on this architecture, as [`repeated`](Self::repeated).
+    #[cfg(target_arch = "aarch64")]
+    pub fn begun_again(&self) -> Option<Registers> {
+        None
     }
 
     /// Not known on this architecture, whose kernel replaces the result by the first argument before a tracer sees it.
@@ -235,6 +259,9 @@ pub fn detach(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH as _, thread, 0, 0).map(drop)
 }
 
+/// A thread that is asked to do something reports within this time in most cases.
+const SOON: Duration = Duration::from_micros(100);
+
 /// Waits until `thread` reports something.
 ///
 /// Fails with `TimedOut` when it does not within `limit`.
@@ -245,7 +272,7 @@ pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
             Some(report) => return Ok(report),
             None if begin.elapsed() > limit => return Err(io::ErrorKind::TimedOut.into()),
             // Most threads stop within microseconds; one that does not may need the CPU to do so.
-            None if begin.elapsed() < Duration::from_micros(100) => std::hint::spin_loop(),
+            None if begin.elapsed() < SOON => std::hint::spin_loop(),
             None => std::thread::sleep(Duration::from_micros(20)),
         }
     }
@@ -253,8 +280,11 @@ pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
 
 /// Waits until `thread` reports something, however long that takes.
 pub fn report_of(thread: ThreadId) -> io::Result<Report> {
+    let begin = Instant::now();
     loop {
-        match wait(thread, 0) {
+        // What comes soon, as the end of most calls does, is not slept for: to be woken takes longer.
+        let flags = if begin.elapsed() < SOON { libc::WNOHANG } else { 0 };
+        match wait(thread, flags) {
             Ok(Some(report)) => return Ok(report),
             Ok(None) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -305,14 +335,29 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
 
 /// Whether `thread` is the first of its process, whose number the process bears.
 fn is_process(thread: ThreadId) -> bool {
+    status_has(thread, &format!("Tgid:\t{thread}\n"))
+}
+
+/// Whether the kernel's status of `thread` holds `text`.
+fn status_has(thread: ThreadId, text: &str) -> bool {
     let status = std::fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
-    String::from_utf8_lossy(&status).lines().any(|line| line == format!("Tgid:\t{thread}"))
+    String::from_utf8_lossy(&status).contains(text)
 }
 
 /// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. `false`: it is no more.
 pub fn stopped(thread: ThreadId) -> io::Result<bool> {
+    let begin = Instant::now();
     loop {
-        match report_within(thread, STOP_LIMIT)? {
+        let report = match report_within(thread, STOP_LIMIT) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                if begin.elapsed() < CPU_LIMIT && status_has(thread, "State:\tR") {
+                    continue;
+                }
+                return Err(error);
+            }
+            report => report?,
+        };
+        match report {
             Report::Stopped => return Ok(true),
             Report::Gone => return Ok(false),
             Report::Signal(signal) => go_on(thread, signal)?,
@@ -376,6 +421,34 @@ pub fn restartable_area(thread: ThreadId) -> Option<u64> {
     let size = size_of::<RseqConfiguration>();
     ptrace(GET_RSEQ_CONFIGURATION, thread, size, &raw mut found as usize).ok()?;
     (found.address != 0).then_some(found.address)
+}
+
+/// `AUDIT_ARCH_X86_64`. [Linux, include/uapi/linux/audit.h]
+#[cfg(target_arch = "x86_64")]
+pub const ARCHITECTURE: u32 = 0xc000_003e;
+/// `AUDIT_ARCH_AARCH64`. [Linux, include/uapi/linux/audit.h]
+#[cfg(target_arch = "aarch64")]
+pub const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The seccomp filters of a stopped thread. Only root may read them, outside of containers and filters of its own.
+pub fn filters(thread: ThreadId) -> io::Result<Vec<Vec<Instruction>>> {
+    /// `PTRACE_SECCOMP_GET_FILTER`. [Linux, include/uapi/linux/ptrace.h]
+    const GET_FILTER: libc::c_uint = 0x420c;
+    let mut filters = Vec::new();
+    loop {
+        let length = match ptrace(GET_FILTER, thread, filters.len(), 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(filters),
+            length => length? as usize,
+        };
+        let mut filter = vec![libc::sock_filter { code: 0, jt: 0, jf: 0, k: 0 }; length];
+        ptrace(GET_FILTER, thread, filters.len(), filter.as_mut_ptr() as usize)?;
+        filters.push(
+            filter
+                .into_iter()
+                .map(|it| Instruction { code: it.code, jump_true: it.jt, jump_false: it.jf, operand: it.k })
+                .collect(),
+        );
+    }
 }
 
 /// Writes one word into the memory of a stopped thread, through whatever protection it has.

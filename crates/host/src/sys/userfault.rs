@@ -25,6 +25,8 @@ pub(crate) const UFFDIO_API: u32 = 3 << 30 | (size_of::<ApiRequest>() as u32) <<
 
 /// `UFFDIO_REGISTER`: `_IOWR(0xAA, 0, struct uffdio_register)`, and its mode in which who touches a page that is not there waits.
 pub(crate) const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+/// `UFFDIO_MOVE`: `_IOWR(0xAA, 5, struct uffdio_move)`.
+pub(crate) const UFFDIO_MOVE: u64 = 0xc028_aa05;
 /// `UFFDIO_REGISTER_MODE_MISSING`.
 pub(crate) const REGISTER_MODE_MISSING: u64 = 1;
 

@@ -1,0 +1,97 @@
+//! Programs that filter their system calls: whether those made on their behalf are allowed.
+
+use std::io;
+
+use isochrome_model::seccomp::{Call, Instruction, Verdict, verdict};
+
+use super::RecolorError;
+use super::process::{Pid, status_of};
+use crate::sys::agent::WAITING_CALL;
+use crate::sys::trace::{self, ThreadId};
+use crate::sys::userfault;
+
+/// A call that a recoloring makes.
+struct Made {
+    name: &'static str,
+    number: libc::c_long,
+    arguments: [u64; 6],
+    /// Whether it may fail, as there is another way, or it does not matter.
+    may_fail: bool,
+}
+
+const fn needed(name: &'static str, number: libc::c_long, arguments: [u64; 6]) -> Made {
+    Made { name, number, arguments, may_fail: false }
+}
+
+const fn tried(name: &'static str, number: libc::c_long, arguments: [u64; 6]) -> Made {
+    Made { name, number, arguments, may_fail: true }
+}
+
+const MAPPING: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE) as u64;
+const READ: u64 = libc::PROT_READ as u64;
+const WRITE: u64 = libc::PROT_WRITE as u64;
+const EXECUTE: u64 = libc::PROT_EXEC as u64;
+
+/// Those that the threads of the program itself may make: they wait, and calls that were broken off begin again.
+const OF_EVERY_THREAD: [Made; 2] =
+    [needed("restart_syscall", libc::SYS_restart_syscall, [0; 6]), needed(WAITING_CALL.0, WAITING_CALL.1, [0; 6])];
+
+/// Those that one thread, and the helpers that it makes, make for the work; addresses and descriptors, which filters cannot
+/// know, are left out.
+const FOR_THE_WORK: [Made; 21] = [
+    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, MAPPING, u64::MAX, 0]),
+    needed("mmap", libc::SYS_mmap, [0, 0, READ | EXECUTE, MAPPING, u64::MAX, 0]),
+    needed("munlock", libc::SYS_munlock, [0; 6]),
+    needed("mprotect", libc::SYS_mprotect, [0, 0, READ | WRITE, 0, 0, 0]),
+    needed("mprotect", libc::SYS_mprotect, [0, 0, READ | WRITE | EXECUTE, 0, 0, 0]),
+    needed("mprotect", libc::SYS_mprotect, [0, 0, READ | EXECUTE, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]),
+    needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTFORK as u64, 0, 0, 0]),
+    needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]),
+    needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTNEED as u64, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, super::DROP_LOCKED, 0, 0, 0]),
+    needed("clone", libc::SYS_clone, [super::hold::HELPER_FLAGS, 0, 0, 0, 0, 0]),
+    needed("exit", libc::SYS_exit, [0; 6]),
+    tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]),
+    tried("userfaultfd", libc::SYS_userfaultfd, [super::USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
+    tried(
+        "userfaultfd",
+        libc::SYS_userfaultfd,
+        [super::USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0],
+    ),
+    tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_API as u64, 0, 0, 0, 0]),
+    tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_REGISTER, 0, 0, 0, 0]),
+    tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_MOVE, 0, 0, 0, 0]),
+    needed("close", libc::SYS_close, [0; 6]),
+    needed("munmap", libc::SYS_munmap, [0; 6]),
+];
+
+/// Refuses where a filter of the stopped `thread` stands in the way. `instruction`: address behind the one that makes the calls.
+/// `works`: whether it makes those of the work.
+pub fn check(pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
+    let status = pid.text(&format!("task/{thread}/status"))?;
+    if matches!(status_of(&status, "Seccomp"), "" | "0") {
+        return Ok(());
+    }
+    let unreadable = |source| RecolorError::Seccomp { pid: pid.0, source };
+    // In strict mode there is none to be read, and nothing is allowed.
+    let filters = trace::filters(thread).map_err(unreadable)?;
+    let work: &[Made] = if works { &FOR_THE_WORK } else { &[] };
+    for made in OF_EVERY_THREAD.iter().chain(work) {
+        match judged(&filters, made, instruction) {
+            Some(Verdict::Allowed) => {}
+            Some(Verdict::Fails(_)) if made.may_fail => {}
+            Some(_) => return Err(RecolorError::CallForbidden { pid: pid.0, thread, call: made.name }),
+            None => return Err(unreadable(io::ErrorKind::InvalidData.into())),
+        }
+    }
+    Ok(())
+}
+
+/// What the filters together say: the strictest.
+fn judged(filters: &[Vec<Instruction>], made: &Made, instruction: u64) -> Option<Verdict> {
+    let call =
+        Call { number: made.number as u32, architecture: trace::ARCHITECTURE, instruction, arguments: made.arguments };
+    let verdicts: Option<Vec<Verdict>> = filters.iter().map(|filter| verdict(filter, &call)).collect();
+    verdicts?.into_iter().max().or(Some(Verdict::Allowed))
+}
