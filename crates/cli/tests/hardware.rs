@@ -377,9 +377,9 @@ fn watch() -> Outcome {
     }
     let result = json(&output);
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
-    // The shell sleeps while each of the five runs; each of them sleeps and ends.
+    // The shell sleeps while each of the five runs; each of them sleeps and ends. The first can be started before the watch begins.
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
-    assert!(named("sleep") >= 5 && named("sh") >= 1, "{result}");
+    assert!(named("sleep") >= 4 && named("sh") >= 1, "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0));
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
     assert_eq!(json(&replayed)["tasks"], result["tasks"]);

@@ -1,7 +1,7 @@
 //! Two threads of this process that pass one CPU to each other, and what that takes: the experiment of [Sebek2002, §3.4]. What is measured
 //! and what follows from it is in [`isochrome_model::switch`].
 //!
-//! The [Sebek2002] kernel has probes at both ends of its switch. Here the two tasks read the clock: the one that has the CPU right before it
+//! The kernel of \[Sebek2002\] has probes at both ends of its switch. Here the two tasks read the clock: the one that has the CPU right before it
 //! lets the other go on, the other as soon as it does, and the same on the way back. So a passage contains the system calls by which the
 //! tasks wake each other and wait, as they do in programs. The threads share their address space: between processes the
 //! page tables are exchanged as well, which is not measured.
