@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::RawFile;
-use crate::stats::{HighWaterMark, QuietBlocks, exceedance_at, median, quiet_blocks};
+use crate::stats::{HighWaterMark, QuietBlocks, exceedance_at, median, nearest_rank, quiet_blocks};
 use crate::units::{Bytes, Color, CpuId, Ns};
 
 /// Confidence of the claims made from observed jobs.
@@ -233,7 +233,10 @@ impl Spread {
 
     /// A value that at least a share `q` of all do not exceed, at most 1/64 above the smallest such.
     fn quantile(&self, q: f64) -> Option<u64> {
-        let wanted = (q * self.n as f64).ceil().max(1.0) as u64;
+        if self.n == 0 {
+            return None;
+        }
+        let wanted = nearest_rank(q, self.n as usize) as u64 + 1;
         let mut passed = 0;
         self.counts
             .iter()

@@ -167,7 +167,7 @@ impl Sorted {
 }
 
 /// Index into `n` ascending samples of the `ceil(q * n)`-th smallest.
-fn nearest_rank(q: f64, n: usize) -> usize {
+pub(crate) fn nearest_rank(q: f64, n: usize) -> usize {
     assert!((0.0..=1.0).contains(&q), "quantile {q} is not in 0..=1");
     // 0.07 * 100 is a little more than 7 in binary; without the allowance the rank would be 8.
     let rank = (q * n as f64 * (1.0 - 1e-12)).ceil() as usize;
