@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 from isochrome._isochrome import IsochromeError, __version__
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"{error}\n  hint: pip install 'isochrome[sweep]'", file=sys.stderr)
         return 1
-    except (IsochromeError, ConnectionError, TimeoutError, OSError) as error:
+    except (IsochromeError, ConnectionError, TimeoutError, OSError, CancelledError) as error:
         print(f"{error}\nwhat is done is kept: run the same command to go on", file=sys.stderr)
         return 1
     print(folder)
