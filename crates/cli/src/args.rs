@@ -445,13 +445,21 @@ pub struct CrpdOptions {
     /// Pre-emptions of each kind in a block
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub jobs: u32,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
+}
+
+/// Where an experiment leaves its results.
+#[derive(Debug, Args)]
+pub struct Results {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
     /// Write the evidence here, for `isochrome report`
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write every pre-emption here, as CSV
+    /// Write everything that was timed here, as CSV
     #[arg(long, value_name = "FILE")]
     pub raw: Option<PathBuf>,
 }
@@ -471,15 +479,9 @@ pub struct SwitchOptions {
     /// Passages of each kind in a block
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub jobs: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Write the evidence here, for `isochrome report`
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Write every passage here, as CSV
-    #[arg(long, value_name = "FILE")]
-    pub raw: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Options of `bench net`.

@@ -7,24 +7,12 @@ use isochrome_host::crpd::{CrpdRequest, PASSES, crpd, pages_per_color};
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
 use isochrome_model::crpd::{Block, Crpd, Walk, conclude};
-use isochrome_model::evidence::RawFile;
 use isochrome_model::report::crpd::text;
 use isochrome_model::units::{Color, parse_list};
-use serde::Serialize;
 
 use crate::args::CrpdOptions;
-use crate::bench::{QUIET_BLOCKS, ROUNDS};
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe};
-
-/// The result as printed.
-#[derive(Serialize)]
-struct Printed<'a> {
-    #[serde(flatten)]
-    crpd: &'a Crpd,
-    counter_hz: u64,
-    seed: u64,
-}
+use crate::station::{Station, spinner};
+use crate::{Verdict, evidence, probe, results};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -53,21 +41,14 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
     let settings = station.settle();
-    let mut blocks = Vec::new();
-    for round in 0..ROUNDS {
-        let bar = progress("pre-empting", 1);
-        let request = CrpdRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
-        blocks.extend(crpd(&pool, target, &request, |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        })?);
-        bar.finish_and_clear();
-        let points = conclude(&blocks, PASSES, clock::rate_hz());
-        let quiet = points.iter().map(|point| point.blocks_quiet).min().unwrap_or(0);
-        if quiet >= QUIET_BLOCKS.min(request.blocks as u64) || interrupt::interrupted() {
-            break;
-        }
-    }
+    let blocks = results::until_quiet(
+        "pre-empting",
+        options.blocks,
+        |round, progress| {
+            crpd(&pool, target, &CrpdRequest { seed: request.seed.wrapping_add(round), ..request.clone() }, progress)
+        },
+        |blocks| conclude(blocks, PASSES, clock::rate_hz()).iter().map(|point| point.blocks_quiet).min(),
+    )?;
     let mut warnings: Vec<String> =
         station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
@@ -83,22 +64,18 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         points: conclude(&blocks, PASSES, clock::rate_hz()),
         refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
     };
-    let mut raw = Vec::new();
-    if let Some(path) = &options.raw {
-        let text = csv(&blocks);
-        files::write(path, &text)?;
-        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
-    }
-    if let Some(path) = &options.output {
-        let mut evidence = evidence::of(&station, Some(palette), Vec::new(), &raw, warnings);
-        evidence.crpd = vec![measured.clone()];
-        files::write_json(path, &evidence)?;
-    }
-    if options.json {
-        files::print_json(&Printed { crpd: &measured, counter_hz: clock::rate_hz(), seed: station.seed })?;
-    } else {
-        files::print(&text(&measured))?;
-    }
+    results::leave(
+        &options.results,
+        &measured,
+        text(&measured),
+        station.seed,
+        || csv(&blocks),
+        |raw| {
+            let mut evidence = evidence::of(&station, Some(palette), Vec::new(), raw, warnings);
+            evidence.crpd = vec![measured.clone()];
+            evidence
+        },
+    )?;
     let conclusive = measured.is_conclusive() && !interrupt::interrupted();
     Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
 }

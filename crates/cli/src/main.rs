@@ -24,6 +24,7 @@ mod profile;
 mod ps;
 mod recolor;
 mod report;
+mod results;
 mod run;
 mod simulate;
 mod station;

@@ -7,25 +7,13 @@ use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
 use isochrome_host::switch::{SwitchRequest, conditions, pages_per_color, switch};
 use isochrome_host::sys::clock;
-use isochrome_model::evidence::RawFile;
 use isochrome_model::report::switch::text;
 use isochrome_model::switch::{Before, Block, Kind, Switches, conclude};
-use serde::Serialize;
 
 use crate::args::SwitchOptions;
-use crate::bench::{QUIET_BLOCKS, ROUNDS};
 use crate::crpd::own_colors;
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe};
-
-/// The result as printed.
-#[derive(Serialize)]
-struct Printed<'a> {
-    #[serde(flatten)]
-    switches: &'a Switches,
-    counter_hz: u64,
-    seed: u64,
-}
+use crate::station::{Station, spinner};
+use crate::{Verdict, evidence, probe, results};
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -67,21 +55,15 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         seed: station.seed,
         colors: colors.clone(),
     };
-    let mut blocks = Vec::new();
-    for round in 0..ROUNDS {
-        let bar = progress("switching", 1);
-        let request = SwitchRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
-        blocks.extend(switch(pool.as_ref(), target, &conditions, &request, |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        })?);
-        bar.finish_and_clear();
-        let rows = conclude(&blocks, clock::rate_hz());
-        let quiet = rows.iter().map(|row| row.blocks_quiet).min().unwrap_or(0);
-        if quiet >= QUIET_BLOCKS.min(request.blocks as u64) || interrupt::interrupted() {
-            break;
-        }
-    }
+    let blocks = results::until_quiet(
+        "switching",
+        options.blocks,
+        |round, progress| {
+            let request = SwitchRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
+            switch(pool.as_ref(), target, &conditions, &request, progress)
+        },
+        |blocks| conclude(blocks, clock::rate_hz()).iter().map(|row| row.blocks_quiet).min(),
+    )?;
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);
     if interrupt::interrupted() {
@@ -92,22 +74,18 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         colors: pool.as_ref().map(|pool| [colors.len() as u32, pool.colors()]),
         rows: conclude(&blocks, clock::rate_hz()),
     };
-    let mut raw = Vec::new();
-    if let Some(path) = &options.raw {
-        let text = csv(&blocks);
-        files::write(path, &text)?;
-        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
-    }
-    if let Some(path) = &options.output {
-        let mut evidence = evidence::of(&station, palette, Vec::new(), &raw, warnings);
-        evidence.switches = vec![measured.clone()];
-        files::write_json(path, &evidence)?;
-    }
-    if options.json {
-        files::print_json(&Printed { switches: &measured, counter_hz: clock::rate_hz(), seed: station.seed })?;
-    } else {
-        files::print(&text(&measured))?;
-    }
+    results::leave(
+        &options.results,
+        &measured,
+        text(&measured),
+        station.seed,
+        || csv(&blocks),
+        |raw| {
+            let mut evidence = evidence::of(&station, palette, Vec::new(), raw, warnings);
+            evidence.switches = vec![measured.clone()];
+            evidence
+        },
+    )?;
     let conclusive = measured.is_conclusive() && !interrupt::interrupted();
     Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
 }

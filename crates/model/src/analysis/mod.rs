@@ -192,9 +192,10 @@ impl Verdict {
 }
 
 /// The bound for one task and what it consists of. For a miss, the parts at the moment the deadline was passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bound {
     /// Whether the deadline holds.
+    #[serde(skip)]
     pub verdict: Verdict,
     /// Its own execution, with its switches.
     pub own_ns: u64,
@@ -221,18 +222,9 @@ pub struct BoundOfTask {
     pub response_ns: Option<u64>,
     /// Its deadline.
     pub deadline_ns: u64,
-    /// What the bound consists of: [`Bound::own_ns`] and so on.
-    pub own_ns: u64,
-    /// [`Bound::interference_ns`]
-    pub interference_ns: u64,
-    /// [`Bound::omega_ns`]
-    pub omega_ns: u64,
-    /// [`Bound::gamma_ns`]
-    pub gamma_ns: u64,
-    /// [`Bound::blocking_ns`]
-    pub blocking_ns: u64,
-    /// [`Bound::jitter_ns`]
-    pub jitter_ns: u64,
+    /// What the bound consists of.
+    #[serde(flatten)]
+    pub parts: Bound,
 }
 
 impl Bound {
@@ -244,12 +236,7 @@ impl Bound {
             cpu,
             response_ns: self.verdict.response_ns(),
             deadline_ns: known.deadline_ns,
-            own_ns: self.own_ns,
-            interference_ns: self.interference_ns,
-            omega_ns: self.omega_ns,
-            gamma_ns: self.gamma_ns,
-            blocking_ns: self.blocking_ns,
-            jitter_ns: self.jitter_ns,
+            parts: *self,
         }
     }
 }
