@@ -504,7 +504,11 @@ fn exec_follows(stage: &Stage) -> Outcome {
     command.args(["--ready", "settle:50ms", "--interval", "200ms", "--", "python3", "-c", grow]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-    let pids: Vec<u32> = (0..2).map(|_| said.next().unwrap().unwrap().parse().unwrap()).collect();
+    let pids: Vec<u32> = said.by_ref().take(2).map(|line| line.unwrap().parse().unwrap()).collect();
+    if pids.len() < 2 {
+        let output = child.wait_with_output().unwrap();
+        panic!("{} after {pids:?}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
     let begin = Instant::now();
     for pid in pids {
         loop {
