@@ -232,9 +232,10 @@ fn every_job(stage: &Stage) -> Outcome {
             };
             assert_eq!(instance, number as u64);
             assert!(release <= start && start <= completion && response == completion - release, "{job:?}");
-            // It computes for 30 us at least, and cannot have executed longer than it took. Of a job that time was stolen from, or of the
-            // one after it, the kernel may have deducted more than was stolen from itself.
-            let least = if stolen == 0 { 30_000 } else { 0 };
+            // It computes until its own account says 30 us, and cannot have executed longer than it took. The kernel begins that account
+            // before it tells of the switch; an exit to the hypervisor in between takes up to 15 us. Of a job that time was stolen from, or of
+            // the one after it, the kernel may have deducted more than was stolen from itself.
+            let least = if stolen == 0 { 15_000 } else { 0 };
             assert!((least..=response).contains(&execution), "{name}: {job:?}");
         }
     }
