@@ -6,9 +6,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
-use isochrome_host::recolor::{Limits, Wanted};
-use isochrome_host::runtime;
+use isochrome_host::palette::reference::Reference;
+use isochrome_host::palette::saved::Boot;
+use isochrome_host::recolor::{Limits, Placed, Source, Wanted};
 use isochrome_host::sysfs::Sysfs;
+use isochrome_host::{pagemap, runtime};
 use isochrome_model::machine::CacheLevel;
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, parse_list};
@@ -17,10 +19,33 @@ use crate::args::{By, ChosenColors, Place};
 use crate::files;
 use crate::station::Station;
 
+/// What colors are told by, here and now.
+enum Known {
+    Frames(Palette),
+    /// Where frame numbers are hidden.
+    Evictions(Reference),
+}
+
+impl Known {
+    fn level(&self) -> u8 {
+        match self {
+            Known::Frames(palette) => palette.level,
+            Known::Evictions(reference) => reference.level,
+        }
+    }
+
+    fn colors(&self) -> u32 {
+        match self {
+            Known::Frames(palette) => palette.colors,
+            Known::Evictions(reference) => reference.colors(),
+        }
+    }
+}
+
 /// Colors asked for, by a palette that holds here and now.
 #[derive(Clone)]
 pub struct Coloring {
-    palette: Arc<Palette>,
+    known: Arc<Known>,
     /// The level whose colors these are.
     cache: CacheLevel,
     /// CPUs that the program runs on.
@@ -37,35 +62,41 @@ impl Coloring {
     pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>) -> Result<Coloring> {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
-        let palette = match &chosen.palette {
-            Some(path) => named_palette(&sysfs, path, &machine.fingerprint())?,
+        let known = match &chosen.palette {
+            Some(path) => Known::Frames(named_palette(&sysfs, path, &machine.fingerprint())?),
             None => {
                 let cpu = cpus.last().map(|cpu| cpu.0);
                 let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: None };
                 let station = Station::new(&place)?;
-                station.saved_palette(&place, station.target(&place)?)?.0
+                let target = station.target(&place)?;
+                if pagemap::hidden() {
+                    let boot = Boot::of(&machine, &sysfs);
+                    Known::Evictions(Reference::load(&runtime::folder(), target.level, &boot)?)
+                } else {
+                    Known::Frames(station.saved_palette(&place, target)?.0)
+                }
             }
         };
         if let Some(level) = chosen.level {
             anyhow::ensure!(
-                palette.level == level,
+                known.level() == level,
                 "the palette is of level {}, not {level}\n  hint: isochrome palette --level {level} -o FILE, then --palette FILE",
-                palette.level
+                known.level()
             );
         }
-        let (asked, colors) = asked(chosen.colors.as_deref().unwrap_or_default(), palette.colors)?;
+        let (asked, colors) = asked(chosen.colors.as_deref().unwrap_or_default(), known.colors())?;
         let available = available(&sysfs)?;
         let memory = chosen.memory.unwrap_or(Bytes(available.0 / 2));
         anyhow::ensure!(
             memory <= available,
             "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
         );
-        let level = palette.level;
+        let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
         let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
         let limits = Limits { memory, force: chosen.force };
-        Ok(Coloring { palette: Arc::new(palette), cache, cpus, sharing, asked, colors, limits })
+        Ok(Coloring { known: Arc::new(known), cache, cpus, sharing, asked, colors, limits })
     }
 
     /// The same for another program, which gets `colors` and runs on `cpus`.
@@ -83,7 +114,7 @@ impl Coloring {
             owner,
             sharing: self.sharing.clone(),
             cache: &self.cache,
-            color_count: self.palette.colors,
+            color_count: self.color_count(),
             cpus: self.cpus.clone(),
             wanted: self.asked.clone(),
         })?;
@@ -105,7 +136,7 @@ impl Coloring {
 
     /// Colors that the level has.
     pub fn color_count(&self) -> u32 {
-        self.palette.colors
+        self.known.colors()
     }
 
     /// Does `work` with the frames wanted.
@@ -115,8 +146,16 @@ impl Coloring {
 
     /// Does `work` with frames of some of the colors.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        let color_of = |frame: FrameNumber| self.palette.color_of(frame);
-        work(&Wanted { color_of: &color_of, colors, color_count: self.palette.colors })
+        let color_count = self.color_count();
+        match &*self.known {
+            Known::Frames(palette) => {
+                let color_of = |frame: FrameNumber| palette.color_of(frame);
+                work(&Wanted { source: Source::Frames(&color_of), colors, color_count })
+            }
+            Known::Evictions(reference) => {
+                work(&Wanted { source: Source::Evictions(reference, &Placed::new()), colors, color_count })
+            }
+        }
     }
 }
 

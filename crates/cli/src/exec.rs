@@ -102,6 +102,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
     let movers = movers.map(|mover| mover.name).collect();
     let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), movers, errors: Vec::new() };
     let (mut refused, mut told) = (None, false);
+    let mut again = false;
     let mut next = Instant::now();
     let end = loop {
         if let Some(end) = launch::ends(pid.0) {
@@ -121,6 +122,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
             if outcome.ready_ns.is_some() && refused.is_none() {
                 let pids = if options.no_follow_forks { vec![pid] } else { family(pid) };
                 let first = watch.tally().sweeps == 0;
+                again = false;
                 for (failed, error) in coloring.with(|wanted| watch.round(&pids, wanted, &coloring.limits)) {
                     if first && failed == pid && !passes(&error) {
                         // It would run, but not as it was asked to.
@@ -128,13 +130,19 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                         refused = Some(error);
                         break;
                     }
+                    again |= passes(&error);
                     let error = error.to_string();
                     if !outcome.errors.contains(&error) {
                         outcome.errors.push(error);
                     }
                 }
             }
-            next = Instant::now() + if outcome.ready_ns.is_some() { interval } else { GLANCE };
+            next = Instant::now()
+                + match outcome.ready_ns {
+                    None => GLANCE,
+                    Some(_) if again => interval.min(5 * GLANCE),
+                    Some(_) => interval,
+                };
         }
         let Some(arrival) = signals.next(next.saturating_duration_since(Instant::now())) else { continue };
         match arrival.signal {

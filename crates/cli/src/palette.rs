@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::palette::{Collection, Survey, Verification, saved};
-use isochrome_host::{resident, runtime};
+use isochrome_host::palette::reference::Reference;
+use isochrome_host::palette::{Collection, Survey, Target, Verification, saved};
+use isochrome_host::{pagemap, runtime};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::palette::{Doubt, Inference, Palette, Samples, Unanchored, agreement, anchor, infer, samples};
 use isochrome_model::units::{Bytes, format_list};
@@ -48,10 +49,17 @@ struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
     frames: Option<usize>,
+    /// Where frame numbers are hidden, pages kept in memory by which colors are told from now on.
+    #[serde(skip_serializing_if = "is_zero")]
+    pages: usize,
     /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
     reported: usize,
     /// What became of an earlier palette.
     before: Before,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// An earlier palette and the new one.
@@ -106,13 +114,14 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     anyhow::ensure!(options.pages != Some(0), "0 pages have no colors\n  hint: --pages 8192");
     let mut place = options.place.clone();
     let station = Station::new(&place)?;
-    if options.save && place.memory.is_none() {
+    let hidden = pagemap::hidden();
+    if options.save && !hidden && place.memory.is_none() {
         place.memory = station.sysfs.free_memory().map(|free| Bytes(free.0 / 4 * 3));
     }
     let place = &place;
     let target = station.target(place)?;
     let pages_limit = (place.memory().0 / station.machine.page_bytes.0) as usize;
-    let pages = options.pages.unwrap_or(if options.save { pages_limit } else { PAGES });
+    let pages = options.pages.unwrap_or(if options.save && !hidden { pages_limit } else { PAGES });
     anyhow::ensure!(
         pages <= pages_limit,
         "{pages} pages do not fit into the memory limit of {}\n  hint: raise --memory or lower --pages",
@@ -120,9 +129,8 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     );
     let folder = runtime::folder();
     if options.save {
-        // Said before anything is measured: a folder that cannot be written to, and frame numbers that are hidden.
+        // Said before anything is measured: a folder that cannot be written to.
         runtime::make(&folder)?;
-        resident::mappings(std::process::id())?;
     }
     let _settings = station.pin();
     let bar = spinner("finding colors");
@@ -159,9 +167,11 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         files::write_json_compact(path, &palette)?;
     }
     let saved = match (options.save, &verification) {
-        (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
-            Some(save(&folder, &inference.palette, &station)?)
-        }
+        (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => Some(if hidden {
+            save_pages(&folder, target, &station)?
+        } else {
+            save(&folder, &inference.palette, &station)?
+        }),
         (true, _) => {
             bar.println("not saved: the palette is in doubt (hint: try again when the machine is quieter)");
             None
@@ -243,7 +253,19 @@ fn save(folder: &Path, palette: &Palette, station: &Station) -> Result<Saved> {
     };
     let reported = station.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
     let frames = palette.frames().map(<[_]>::len);
-    Ok(Saved { path: saved::save(folder, palette, &boot)?, frames, reported, before })
+    Ok(Saved { path: saved::save(folder, palette, &boot)?, frames, pages: 0, reported, before })
+}
+
+/// Saves pages of known color for this boot.
+fn save_pages(folder: &Path, target: Target, station: &Station) -> Result<Saved> {
+    let boot = saved::Boot::of(&station.machine, &station.sysfs);
+    let before = match Reference::load(folder, target.level, &boot) {
+        Ok(_) => Before::Replaced,
+        Err(_) => Before::None,
+    };
+    let reference = Reference::make(folder, target, &station.processor, station.seed, &boot)?;
+    let pages = reference.sets.iter().map(Vec::len).sum();
+    Ok(Saved { path: reference.path, frames: None, pages, reported: 0, before })
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -288,9 +310,12 @@ fn text(outcome: &Outcome) -> String {
             again.method, again.seconds, again.ambiguous
         );
     }
-    if let Some(Saved { path, frames, reported, before }) = &outcome.saved {
-        let frames =
-            frames.map_or("the rule for every frame".to_owned(), |frames| format!("colors of {frames} frames"));
+    if let Some(Saved { path, frames, pages, reported, before }) = &outcome.saved {
+        let frames = match frames {
+            Some(frames) => format!("colors of {frames} frames"),
+            None if *pages > 0 => format!("{pages} pages of known color, as frame numbers are hidden"),
+            None => "the rule for every frame".to_owned(),
+        };
         let _ = writeln!(text, "saved for this boot in {}: {frames}", path.display());
         if *reported > 0 {
             let _ = writeln!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::Watch;
-use isochrome_host::recolor::{Limits, RecolorError, Wanted, recolor};
+use isochrome_host::recolor::{Limits, RecolorError, Source, Wanted, recolor};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
@@ -148,7 +148,7 @@ fn speed(bytes: usize, repeats: usize, count: u16) -> Result<(), RecolorError> {
     let (mut moved, mut touched) = (0, 0);
     for repeat in 0..repeats {
         let color_of = |frame| color_of(frame, repeat);
-        let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
+        let wanted = Wanted { source: Source::Frames(&color_of), colors: &colors, color_count: COLORS };
         // The same state of the free memory every time.
         touch(Arena::map(16 * bytes / page_bytes()).expect("memory").bytes_mut());
         let mut target = Target::new();
@@ -186,7 +186,7 @@ const ROUNDS_A_SECOND: f64 = 100.0;
 fn watched(bytes: usize, repeats: usize, seconds: f64) -> Result<(), RecolorError> {
     let colors: Vec<Color> = (0..4).map(Color).collect();
     let color_of = |frame| color_of(frame, 0);
-    let wanted = Wanted { color_of: &color_of, colors: &colors, color_count: COLORS };
+    let wanted = Wanted { source: Source::Frames(&color_of), colors: &colors, color_count: COLORS };
     let mut target = Target::new();
     target.order(&format!("touch {bytes}"));
     target.answer();

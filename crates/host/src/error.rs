@@ -225,6 +225,25 @@ pub enum HostError {
         "/proc/self/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let the palette be measured: `isochrome palette --by timing`"
     )]
     FramesHidden,
+    /// What is to stay in memory would lie on a disk.
+    #[error(
+        "{path}: does not lie in memory (tmpfs), where pages keep their frames\n  hint: ISOCHROME_RUNTIME_DIR=/dev/shm/isochrome-$USER, or log in so that XDG_RUNTIME_DIR is set"
+    )]
+    NotInMemory {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Pages of known color are wanted, and their colors are not certain.
+    #[error(
+        "the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU (--cpu)"
+    )]
+    ReferenceInDoubt {
+        /// What speaks against them.
+        doubt: String,
+    },
+    /// The helper that looks was not given a CPU.
+    #[error("the helper that times them does not answer\n  hint: try again when the machine is quieter")]
+    NoAnswer,
     /// Eviction tests contradict the colors computed from frame bits.
     #[error(
         "frame-number bits do not give the color here: {wrong} of {tested} colors fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`"
@@ -479,7 +498,10 @@ impl HostError {
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
-            HostError::TimingBlurred { .. } | HostError::NoEviction { .. } | HostError::PaletteContradicted { .. }
+            HostError::TimingBlurred { .. }
+                | HostError::NoEviction { .. }
+                | HostError::PaletteContradicted { .. }
+                | HostError::ReferenceInDoubt { .. }
         )
     }
 }

@@ -82,6 +82,13 @@ pub fn resident(pagemap: &File, pages: Range<u64>, found: &mut Vec<ResidentPage>
     })
 }
 
+/// Whether the kernel hides frame numbers from this process.
+pub fn hidden() -> bool {
+    let Ok(arena) = Arena::map(1) else { return true };
+    arena.write_chain(0, &[0], page_bytes());
+    frames(&arena, 0..1)[0].is_none()
+}
+
 /// Frames of `pages` of `arena`; `None` when the kernel hides frame numbers or the page is not resident.
 pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
     let first = (arena.address() / page_bytes() + pages.start) as u64;

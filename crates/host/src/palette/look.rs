@@ -17,6 +17,16 @@ pub trait Look {
     /// since.
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
+    /// Looks one after the other, each at some targets after a set; the shares of each.
+    fn look_at_all(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
+        let one = |(set, targets): &(&[u32], &[u32])| {
+            let mut shares = Vec::with_capacity(targets.len());
+            self.look(set, targets, passes, &mut shares);
+            shares
+        };
+        looks.iter().map(one).collect()
+    }
+
     /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
         let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
@@ -137,6 +147,20 @@ pub struct WalkTicks {
 }
 
 impl WalkTicks {
+    /// From walks of both kinds.
+    ///
+    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, HostError> {
+        hits.sort_unstable();
+        misses.sort_unstable();
+        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
+        let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
+        if hit_p75.0 * 5 > miss_p25.0 * 4 {
+            return Err(HostError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
+        }
+        Ok(WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 })
+    }
+
     /// Share (0 to 1) of the lines that were further out, from the time of a walk.
     pub fn share_missing(&self, ticks: Cycles) -> f32 {
         (((ticks.0 as f64 - self.hit) / (self.miss - self.hit)) as f32).clamp(0.0, 1.0)
@@ -171,14 +195,7 @@ impl TimedLook {
             walker.prepare(&others[inner..inner + outer - 4], &[target, target], 1);
             misses.push(walker.walk(target, STEPS));
         }
-        hits.sort_unstable();
-        misses.sort_unstable();
-        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
-        let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
-        if hit_p75.0 * 5 > miss_p25.0 * 4 {
-            return Err(HostError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
-        }
-        Ok(TimedLook { walker, ticks: WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 } })
+        Ok(TimedLook { walker, ticks: WalkTicks::of(hits, misses)? })
     }
 
     /// What the calibration found.

@@ -9,6 +9,7 @@ pub mod discover;
 pub mod look;
 #[cfg(test)]
 mod modeled;
+pub mod reference;
 pub mod saved;
 
 use std::time::{Duration, Instant};
@@ -139,7 +140,7 @@ const CONFIRMING_BATCH: usize = 8;
 /// Rounds of confirmation.
 const CONFIRMING_ROUNDS: usize = 8;
 /// Traversals of an eviction set per look when classifying.
-const PASSES: u32 = 3;
+pub(crate) const PASSES: u32 = 3;
 
 /// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a look is
 /// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
@@ -416,17 +417,8 @@ impl Survey {
                 }
             }
         }
-        let mut open: Vec<u32> = range.filter(|page| pages[*page as usize].looks.is_empty()).collect();
-        for round in 0..=CONFIRMING_ROUNDS {
-            let batch = if round == 0 { BATCH } else { CONFIRMING_BATCH };
-            classify(&mut **look, groups, &open, batch, pages);
-            open.retain(|page| undecided(pages, *page));
-            if open.is_empty() {
-                break;
-            }
-            // Another mixture of pages in the next round: two that evicted each other are apart then.
-            rng.shuffle(&mut open);
-        }
+        let open = range.filter(|page| pages[*page as usize].looks.is_empty()).collect();
+        classify_again(&mut **look, groups, group_colors, open, pages, rng);
     }
 
     /// Puts every color to a test that does not use the eviction sets: do as many of its pages as the cache has ways fit, do half
@@ -617,19 +609,38 @@ fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
 
 /// Adds to each of `open` one look per group.
 fn classify(look: &mut dyn Look, sets: &[Vec<u32>], open: &[u32], batch: usize, pages: &mut [PageSample]) {
-    let mut shares = Vec::with_capacity(batch);
-    for batch in open.chunks(batch) {
-        for page in batch {
-            pages[*page as usize].looks.push(Vec::with_capacity(sets.len()));
+    let looks: Vec<(&[u32], &[u32])> =
+        open.chunks(batch).flat_map(|targets| sets.iter().map(move |set| (set.as_slice(), targets))).collect();
+    for page in open {
+        pages[*page as usize].looks.push(Vec::with_capacity(sets.len()));
+    }
+    for ((_, targets), shares) in looks.iter().zip(look.look_at_all(&looks, PASSES)) {
+        for (page, share) in targets.iter().zip(shares) {
+            let looks = pages[*page as usize].looks.last_mut().expect("a look was begun for every page");
+            looks.push((share * 100.0) as u8);
         }
-        for set in sets {
-            look.look(set, batch, PASSES, &mut shares);
-            for (page, share) in batch.iter().zip(&shares) {
-                let looks =
-                    pages[*page as usize].looks.last_mut().expect("a look was begun for every page of the batch");
-                looks.push((share * 100.0) as u8);
-            }
+    }
+}
+
+/// Looks at each of `open`, none of which is part of a set, until its color is decided or that is given up. `set_colors`: the color
+/// of each set.
+pub(crate) fn classify_again(
+    look: &mut dyn Look,
+    sets: &[Vec<u32>],
+    set_colors: &[Color],
+    mut open: Vec<u32>,
+    pages: &mut [PageSample],
+    rng: &mut fastrand::Rng,
+) {
+    for round in 0..=CONFIRMING_ROUNDS {
+        let batch = if round == 0 { BATCH } else { CONFIRMING_BATCH };
+        classify(look, sets, &open, batch, pages);
+        open.retain(|page| color_of_looks(&pages[*page as usize], set_colors).is_none());
+        if open.is_empty() {
+            break;
         }
+        // Another mixture of pages in the next round: two that evicted each other are apart then.
+        rng.shuffle(&mut open);
     }
 }
 

@@ -479,7 +479,7 @@ impl Hold {
     }
 
     /// Has the helpers begin.
-    fn send_off(&mut self) -> Helpers {
+    pub fn send_off(&mut self) -> Helpers {
         let threads = std::mem::take(&mut self.helpers);
         for helper in &threads {
             // One that cannot go on is no more, as is seen when it is waited for.

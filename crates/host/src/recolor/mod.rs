@@ -4,15 +4,21 @@
 //! ([`agent`]). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
 //! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`] says how a page gets its frame.
 //!
+//! Where frame numbers are hidden, colors are told by eviction tests inside the process (`sight`), and only pages that were given a
+//! frame are known to have a color.
+//!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
 
 mod filtered;
 mod hold;
 pub mod process;
+mod sight;
 pub mod watch;
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,14 +26,18 @@ use std::time::Duration;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
 
+use crate::error::HostError;
 use crate::pagemap::{self, PageEntry};
+use crate::palette::reference::Reference;
 use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::userfault;
 
 pub use hold::repair;
-use hold::{Hold, Journal, Turn, Whom, is_there};
+use hold::{Helpers, Hold, Journal, Turn, Whom, is_there};
 use process::{PageMap, Pid, Protection, Region};
+pub use sight::Placed;
+use sight::Sight;
 
 /// Why a process was not recolored.
 #[derive(Debug, thiserror::Error)]
@@ -227,9 +237,17 @@ pub enum RecolorError {
     },
     /// Frame numbers are hidden.
     #[error(
-        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let root give the tool that right once: setcap cap_sys_admin+ep $(command -v isochrome); programs that can be changed need none (isochrome.h)"
+        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: have colors told by time: `isochrome palette --save`, then without --palette; or run as root, or let root give the tool that right once: setcap cap_sys_admin+ep $(command -v isochrome)"
     )]
     FramesHidden,
+    /// Colors cannot be told inside of it.
+    #[error("process {pid}: the colors of its pages cannot be told by time: {source}")]
+    Blind {
+        /// Its number.
+        pid: i32,
+        /// Why.
+        source: Box<HostError>,
+    },
     /// No colors.
     #[error("no colors were given\n  hint: --colors 0-3")]
     NoColors,
@@ -249,20 +267,47 @@ pub enum RecolorError {
     },
 }
 
+/// What tells the color of a page.
+#[derive(Clone, Copy)]
+pub enum Source<'a> {
+    /// The number of its frame: `None` where that has no known color.
+    Frames(&'a dyn Fn(FrameNumber) -> Option<Color>),
+    /// What evicts it, where frame numbers are hidden. The pages of the process that have a color already are known.
+    Evictions(&'a Reference, &'a Placed),
+}
+
 /// Which frames a process is to have.
+#[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Color of a frame; `None` when it is not known.
-    pub color_of: &'a dyn Fn(FrameNumber) -> Option<Color>,
+    /// What tells their colors.
+    pub source: Source<'a>,
     /// The colors allowed.
     pub colors: &'a [Color],
     /// How many colors there are.
     pub color_count: u32,
 }
 
-impl Wanted<'_> {
-    /// Which of the allowed colors `frame` has, if any.
-    fn allowed(&self, frame: FrameNumber) -> Option<usize> {
-        (self.color_of)(frame).and_then(|color| self.colors.iter().position(|allowed| *allowed == color))
+impl<'a> Wanted<'a> {
+    /// Which of the allowed colors this is, if any.
+    fn allowed(&self, color: Option<Color>) -> Option<usize> {
+        self.colors.iter().position(|allowed| Some(*allowed) == color)
+    }
+
+    /// Which of the allowed colors a page has, if it is known to have one.
+    ///
+    /// Fails where frame numbers tell and are hidden.
+    fn allowed_page(&self, page: u64, entry: PageEntry) -> Result<Option<usize>, RecolorError> {
+        Ok(self.allowed(match self.source {
+            Source::Frames(color_of) => color_of(entry.frame().ok_or(RecolorError::FramesHidden)?),
+            Source::Evictions(_, placed) => placed.get(&page).copied(),
+        }))
+    }
+
+    fn reference(&self) -> Option<&'a Reference> {
+        match self.source {
+            Source::Frames(_) => None,
+            Source::Evictions(reference, _) => Some(reference),
+        }
     }
 }
 
@@ -309,6 +354,9 @@ pub struct Report {
     pub threads: usize,
     /// Memory touched to find frames.
     pub touched: Bytes,
+    /// Where colors are told by evictions, the colors of the pages that were given one.
+    #[serde(skip)]
+    pub placed: Placed,
 }
 
 impl Report {
@@ -378,10 +426,12 @@ fn look(
             why: None,
         };
         let mut held = vec![0; wanted.colors.len()];
-        for (page, entry) in map.resident(region)? {
-            let Some(frame) = entry.frame().filter(|frame| Some(*frame) != zero) else { continue };
+        for (page, entry) in map.resident(region.start, region.end)? {
+            if zero.is_some() && entry.frame() == zero {
+                continue;
+            }
             report.resident += 1;
-            if let Some(color) = wanted.allowed(frame) {
+            if let Some(color) = wanted.allowed_page(page, entry)? {
                 report.right += 1;
                 look.in_place.push(page);
                 held[color] += 1;
@@ -412,7 +462,8 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
     let look = look(regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
     let regions = look.reports.clone();
-    Ok((Report { pid: pid.0, regions, pause_ns: None, threads: pid.threads()?.len(), touched: Bytes(0) }, look))
+    let threads = pid.threads()?.len();
+    Ok((Report { pid: pid.0, regions, pause_ns: None, threads, touched: Bytes(0), placed: Placed::new() }, look))
 }
 
 /// The frame that all pages share that were read and never written.
@@ -467,12 +518,13 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if Journal::left_for(pid)?.is_some() {
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
-    let mut room = Room::new(pid, &regions, look.strays.len(), limits)?;
+    let mut room = Room::new(pid, &regions, look.strays.len(), limits, wanted.reference())?;
     let mut pool = Pool { slots: Vec::new(), end: room.place.pool };
     let mut pause = Duration::ZERO;
     loop {
         let ahead = pool.lacking(&look, wanted).bytes(wanted).min(room.place.end - pool.end);
-        if ahead <= AHEAD.0 {
+        // To tell colors by time takes longer than any stop.
+        if ahead <= if wanted.reference().is_some() { 0 } else { AHEAD.0 } {
             break;
         }
         let start = pool.end;
@@ -487,7 +539,16 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         room.left = true;
         helpers.wait()?;
         pool.end += ahead;
-        pool.find(pid, wanted, start)?;
+        if wanted.reference().is_some() {
+            room.check_there()?;
+            let mut hold = Hold::new(pid, Whom::One, room.area())?;
+            room.make_sight(&mut hold)?;
+            let (helpers, stop) = hold.leave()?;
+            pause += stop;
+            pool.look(wanted, &room, helpers, start)?;
+        } else {
+            pool.find(pid, wanted, start)?;
+        }
         room.check_there()?;
     }
     let mut hold = Hold::new(pid, Whom::All, if room.left { room.area() } else { (0, 0) })?;
@@ -497,7 +558,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             room.map(work.hold)?;
         }
         work.carry_out(&mut pool)?;
-        Ok(work.reports)
+        Ok((work.reports, work.placed))
     });
     let touched = Bytes(pool.end - room.place.pool);
     if outcome.is_ok() && touched.0 > AHEAD.0 {
@@ -511,21 +572,25 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         room.left = false;
         pause += hold.resume()?;
     }
-    Ok(Report { pid: pid.0, regions: outcome?, pause_ns: Some(pause.as_nanos() as u64), threads, touched })
+    let (regions, placed) = outcome?;
+    Ok(Report { pid: pid.0, regions, pause_ns: Some(pause.as_nanos() as u64), threads, touched, placed })
 }
 
 /// The memory mapped for the work inside the process.
-struct Room {
+struct Room<'a> {
     pid: Pid,
     place: Place,
+    /// Pages of known color that are part of it, if they are needed.
+    reference: Option<&'a Reference>,
     /// Whether it is there while the process goes on.
     left: bool,
 }
 
-/// Its parts, one behind the other: code, table and stack, a page to save another one in, scratch pages, pool.
+/// Its parts, one behind the other: code, pages of known color, table and stack, a page to save another one in, scratch pages, pool.
 #[derive(Clone, Copy)]
 struct Place {
     code: u64,
+    reference: u64,
     table: u64,
     stack: u64,
     saved: u64,
@@ -534,33 +599,38 @@ struct Place {
     end: u64,
 }
 
-impl Room {
+impl<'a> Room<'a> {
     /// Finds a place for it: in a gap between mappings that is large enough and far from what grows.
-    fn new(pid: Pid, regions: &[Region], strays: usize, limits: &Limits) -> Result<Room, RecolorError> {
+    fn new(
+        pid: Pid,
+        regions: &[Region],
+        strays: usize,
+        limits: &Limits,
+        reference: Option<&'a Reference>,
+    ) -> Result<Room<'a>, RecolorError> {
         let page = page_bytes() as u64;
         // More pages may have come by the time the process stands still.
         let entries = strays + strays / 4 + 1024;
         let table = HEADER + (entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
-        let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).next_multiple_of(page);
+        let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
+        let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
         let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
         let pool_bytes = limits.memory.0.min(room) / page * page;
-        let bytes = page + table_bytes + page + RUN as u64 * page + pool_bytes;
+        let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
+        let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes;
         let code = gap(regions, bytes).ok_or(RecolorError::Refused {
             pid: pid.0,
             action: "find a gap between its mappings",
             source: io::Error::from_raw_os_error(libc::ENOMEM),
         })?;
-        let place = Place {
-            code,
-            table: code + page,
-            stack: code + page + table_bytes,
-            saved: code + page + table_bytes,
-            scratch: code + 2 * page + table_bytes,
-            pool: code + 2 * page + table_bytes + RUN as u64 * page,
-            end: code + bytes,
-        };
-        Ok(Room { pid, place, left: false })
+        let table = code + page + reference_bytes;
+        let saved = table + table_bytes;
+        let scratch = saved + page;
+        let pool = scratch + RUN as u64 * page;
+        let place =
+            Place { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
+        Ok(Room { pid, place, reference, left: false })
     }
 
     /// First address, bytes.
@@ -603,6 +673,9 @@ impl Room {
         hold.must("make memory writable", libc::SYS_mprotect, [table, end - table, writable, 0, 0, 0])?;
         // Kernels without huge pages refuse, and need no such advice.
         hold.call(libc::SYS_madvise, [table, end - table, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
+        if let Some(reference) = self.reference {
+            self.map_reference(hold, reference)?;
+        }
         // No child of the program is to hold the frames.
         hold.must(
             "keep memory from children",
@@ -610,6 +683,43 @@ impl Room {
             [code, end - code, libc::MADV_DONTFORK as u64, 0, 0, 0],
         )?;
         hold.write(agent::code(), code)
+    }
+
+    /// Maps the pages of known color, which the program may only read.
+    fn map_reference(&self, hold: &mut Hold, reference: &Reference) -> Result<(), RecolorError> {
+        let path = CString::new(reference.path.as_os_str().as_bytes()).unwrap_or_default();
+        hold.write(path.as_bytes_with_nul(), self.place.table)?;
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+        let arguments = [libc::AT_FDCWD as u64, self.place.table, flags, 0, 0, 0];
+        let file = hold.must("open the pages of known color", libc::SYS_openat, arguments)?;
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+        let arguments = [self.place.reference, reference.bytes.0, libc::PROT_READ as u64, flags, file, 0];
+        let mapped = hold.must("map the pages of known color", libc::SYS_mmap, arguments);
+        hold.must("close a file", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
+        let mapped = mapped?;
+        if mapped == self.place.reference {
+            return Ok(());
+        }
+        hold.must("unmap memory", libc::SYS_munmap, [mapped, reference.bytes.0, 0, 0, 0, 0])?;
+        let source = io::ErrorKind::AlreadyExists.into();
+        Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
+    }
+
+    /// Where the helper that looks finds its requests: behind a table of one entry and the stack.
+    fn sight(&self) -> u64 {
+        self.place.table + SMALL_TABLE
+    }
+
+    /// Makes the helper that looks.
+    fn make_sight(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let table = self.place.table;
+        let line_bytes = self.reference.map_or(0, |reference| reference.geometry.line_bytes.0);
+        let header = Table { entries: table + HEADER, count: 1, ..self.header() };
+        let entry = Entry { page: self.sight(), slot: 0, way: Way::Look as u32, run: 1, status: 0 };
+        hold.write(agent::bytes_of(&header), table)?;
+        hold.write(agent::bytes_of(&entry), table + HEADER)?;
+        hold.write(agent::bytes_of(&sight::before(line_bytes)), self.sight())?;
+        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
     }
 
     /// Makes helpers that touch `bytes` of the pool from `start` on.
@@ -691,7 +801,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Room<'_> {
     fn drop(&mut self) {
         if self.left {
             // Where this fails the journal stays for a repair.
@@ -747,11 +857,22 @@ impl Pool {
 
     /// Looks for frames from `start` on.
     fn find(&mut self, pid: Pid, wanted: &Wanted, start: u64) -> Result<(), RecolorError> {
-        for (address, entry) in pid.page_map()?.resident_between(start, self.end)? {
-            if let Some(color) = entry.frame().and_then(|frame| wanted.allowed(frame)) {
+        for (address, entry) in pid.page_map()?.resident(start, self.end)? {
+            if let Some(color) = wanted.allowed_page(address, entry)? {
                 self.slots.push((address, color));
             }
         }
+        Ok(())
+    }
+
+    /// The same by evictions, which `helpers` time.
+    fn look(&mut self, wanted: &Wanted, room: &Room, helpers: Helpers, start: u64) -> Result<(), RecolorError> {
+        let Some(reference) = room.reference else { return helpers.wait() };
+        let pages: Vec<u64> = (start..self.end).step_by(page_bytes()).collect();
+        let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)?.colors_of(&pages)?;
+        helpers.wait()?;
+        let found = pages.into_iter().zip(colors).filter_map(|(page, color)| Some((page, wanted.allowed(color)?)));
+        self.slots.extend(found);
         Ok(())
     }
 
@@ -802,7 +923,8 @@ struct Work<'a> {
     regions: Vec<Region>,
     reports: Vec<RegionReport>,
     look: Look,
-    room: &'a Room,
+    room: &'a Room<'a>,
+    placed: Placed,
 }
 
 impl<'a> Work<'a> {
@@ -812,7 +934,7 @@ impl<'a> Work<'a> {
         wanted: &'a Wanted,
         limits: &Limits,
         regions: Vec<Region>,
-        room: &'a Room,
+        room: &'a Room<'a>,
     ) -> Result<Work<'a>, RecolorError> {
         let (pid, cave) = (hold.pid(), hold.cave_page());
         let regions = pid.regions_now(regions, room.area())?;
@@ -824,7 +946,7 @@ impl<'a> Work<'a> {
         for stray in look.strays.drain(room.entries().min(look.strays.len())..) {
             leave(&mut reports, &regions[stray.region], "came while frames were sought");
         }
-        Ok(Work { hold, wanted, limits: *limits, regions, reports, look, room })
+        Ok(Work { hold, wanted, limits: *limits, regions, reports, look, room, placed: Placed::new() })
     }
 
     /// Gives every stray page its frame.
@@ -849,6 +971,11 @@ impl<'a> Work<'a> {
             busy.iter().zip(again).for_each(|(at, entry)| done[*at] = entry);
         }
         self.account(&done);
+        if self.wanted.reference().is_some() {
+            let color_of: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
+            let moved = done.iter().filter(|entry| entry.status == DONE);
+            self.placed = moved.map(|entry| (entry.page, self.wanted.colors[color_of[&entry.slot]])).collect();
+        }
         Ok(())
     }
 
@@ -873,7 +1000,12 @@ impl<'a> Work<'a> {
             let start = pool.end;
             self.populate(start, bytes)?;
             pool.end += bytes;
-            pool.find(self.hold.pid(), self.wanted, start)?;
+            if self.wanted.reference().is_some() {
+                self.room.make_sight(self.hold)?;
+                pool.look(self.wanted, self.room, self.hold.send_off(), start)?;
+            } else {
+                pool.find(self.hold.pid(), self.wanted, start)?;
+            }
         }
     }
 
@@ -948,12 +1080,13 @@ impl<'a> Work<'a> {
             let plain = region.protection == Protection { read: true, write: true, execute: false };
             let way = match userfault {
                 _ if stray.entry.of_file() => Way::Copy,
-                // The kernel would end a thread whose area it cannot write to.
-                Some((_, true)) if restartable.contains(&stray.page) => Way::Replace,
-                Some((descriptor, _)) if anonymous && plain => {
+                Some((descriptor, for_user_mode)) if anonymous && plain => {
                     let range = (region.start, region.end);
+                    // The kernel would end a thread whose area it cannot write to; and whatever is registered cannot be replaced.
+                    let written = || restartable.iter().any(|page| (range.0..range.1).contains(page));
                     let registered = match movable.get(&stray.region) {
                         Some(registered) => *registered,
+                        None if for_user_mode && written() => false,
                         None => self.register(descriptor, range)?,
                     };
                     movable.insert(stray.region, registered);

@@ -392,24 +392,14 @@ pub struct PageMap {
 }
 
 impl PageMap {
-    /// The resident pages of a mapping, with their addresses, ascending.
-    ///
-    /// Fails where the kernel hides frame numbers.
-    pub fn resident(&self, region: &Region) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
-        self.resident_between(region.start, region.end)
-    }
-
     /// The resident pages between two addresses, ascending.
-    pub fn resident_between(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
+    pub fn resident(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
         let page = page_bytes() as u64;
         let mut found = Vec::new();
         pagemap::each_resident(&self.file, start / page..end / page, |number, entry| {
             found.push((number * page, entry));
         })
         .map_err(self.pid.failed("pagemap"))?;
-        if found.iter().any(|(_, entry)| entry.frame().is_none()) {
-            return Err(RecolorError::FramesHidden);
-        }
         Ok(found)
     }
 }

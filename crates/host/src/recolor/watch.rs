@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::process::{Pid, Region};
-use super::{Limits, RecolorError, Wanted, inspect_pages, recolor};
+use super::{Limits, Placed, RecolorError, Source, Wanted, inspect_pages, recolor};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -44,6 +44,8 @@ struct Seen {
     in_place: Vec<u64>,
     /// Its mappings.
     regions: Vec<Region>,
+    /// Colors of its pages, where these are told by evictions. What was unmapped and mapped anew between two rounds is not noticed.
+    placed: Placed,
 }
 
 impl Watch {
@@ -75,12 +77,20 @@ impl Watch {
 
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
         let seen = self.seen.entry(pid.0).or_default();
+        let mut placed = std::mem::take(&mut seen.placed);
+        fn now<'a>(wanted: &Wanted<'a>, placed: &'a Placed) -> Wanted<'a> {
+            match wanted.source {
+                Source::Frames(_) => *wanted,
+                Source::Evictions(reference, _) => Wanted { source: Source::Evictions(reference, placed), ..*wanted },
+            }
+        }
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let (mut report, mut look) = inspect_pages(pid, &seen.regions, wanted)?;
+        let (mut report, mut look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
         let lost: HashSet<u64> =
             look.strays.iter().map(|stray| stray.page).filter(|page| !seen.stubborn.contains(page)).collect();
         if !lost.is_empty() {
-            let done = recolor(pid, wanted, limits)?;
+            let mut done = recolor(pid, &now(wanted, &placed), limits)?;
+            placed.append(&mut done.placed);
             let pause = done.pause_ns.unwrap_or(0);
             self.tally.sweeps += 1;
             self.tally.pause_ns_max = self.tally.pause_ns_max.max(pause);
@@ -89,10 +99,13 @@ impl Watch {
             self.tally.drifted += drifted as u64;
             self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-            (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
+            (report, look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
             // Pages that came meanwhile are looked after in the next round.
             seen.stubborn = look.strays.iter().map(|stray| stray.page).filter(|page| lost.contains(page)).collect();
         }
+        // What is not there any more has no color.
+        placed.retain(|page, _| look.in_place.binary_search(page).is_ok());
+        seen.placed = placed;
         seen.in_place = look.in_place;
         self.tally.resident += report.resident();
         self.tally.right += report.right();

@@ -3,6 +3,8 @@
 //! The code is position-independent, needs no memory but its table, and finishes the table on its own: nobody has to be there
 //! for it. Meanwhile no other thread of the process may run. Contents of a page are at every instant in at least one of three
 //! places: the page, the scratch memory, the new frame; and the helper goes on until they are in the page again.
+//!
+//! Where frame numbers are hidden it also tells, by time, which pages evict which; for that the program may run.
 
 use std::slice;
 
@@ -22,6 +24,8 @@ pub enum Way {
     Replace = 2,
     /// No page, but advice to the kernel: `run`, about the memory from `page` on, `slot` bytes. Its result is the status.
     Advise = 3,
+    /// No page, but a [`Sight`] at the address `page`, whose requests are answered until the last is made.
+    Look = 4,
 }
 
 /// One page.
@@ -71,8 +75,54 @@ pub struct Table {
     pub saved: u64,
 }
 
+/// Requests to look at evictions: how long walks over some pages take after others were traversed. Nothing is written to either.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Sight {
+    /// Number of the last request made; [`LAST`] for that there will be none.
+    pub request: u64,
+    /// Number of the last request answered.
+    pub answer: u64,
+    /// Ticks without a request after which no more is waited for: whoever made them is dead.
+    pub patience: u64,
+    /// Bytes of a line.
+    pub line_bytes: u64,
+    /// How often a set is traversed.
+    pub passes: u64,
+    /// Address of the looks.
+    pub looks: u64,
+    /// How many.
+    pub looks_len: u64,
+    /// How many are still to be taken.
+    pub left: u64,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Look {
+    /// Address of the addresses of the pages that are traversed.
+    pub set: u64,
+    /// How many.
+    pub set_len: u64,
+    /// Address of the addresses of the pages that are touched before and walked after that.
+    pub targets: u64,
+    /// How many.
+    pub targets_len: u64,
+    /// Address of the offsets of the words walked in each of them.
+    pub order: u64,
+    /// How many.
+    pub order_len: u64,
+    /// Address where the ticks of each walk are written.
+    pub ticks: u64,
+}
+
+/// [`Sight::request`] after which there is none.
+pub const LAST: u64 = u64::MAX;
+
 // What the code below relies on.
 const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 112);
+const _: () = assert!(size_of::<Sight>() == 64 && size_of::<Look>() == 56);
 
 /// The record as bytes, as it lies in memory.
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
@@ -96,6 +146,10 @@ pub unsafe trait Record: Copy {}
 unsafe impl Record for Entry {}
 // SAFETY: fourteen words (112 bytes, asserted above).
 unsafe impl Record for Table {}
+// SAFETY: eight words (64 bytes, asserted above).
+unsafe impl Record for Sight {}
+// SAFETY: seven words (56 bytes, asserted above).
+unsafe impl Record for Look {}
 
 /// The helper's code: it begins at the first byte, with the address of the [`Table`] as argument and a stack of 64 bytes.
 pub fn code() -> &'static [u8] {
@@ -169,6 +223,8 @@ std::arch::global_asm!(
     "jz 20f",
     "cmp eax, 1",
     "je 3f",
+    "cmp eax, 4",
+    "je 50f",
     "cmp eax, 3",
     "jne 6f",
     "mov rdi, [r12]",
@@ -375,6 +431,101 @@ std::arch::global_asm!(
     "shl r14, 5",
     "add r12, r14",
     "jmp 2b",
+    // Looks. r13: sight, rbp: look, r14: what is counted, r15: when it began.
+    "50:",
+    "mov r13, [r12]",
+    "51:",
+    "call 87f",
+    "mov r15, rax",
+    "52:",
+    "pause",
+    "mov rcx, [r13]",
+    "cmp rcx, -1",
+    "je 4b",
+    "cmp rcx, [r13 + 8]",
+    "jne 53f",
+    "call 87f",
+    "sub rax, r15",
+    "cmp rax, [r13 + 16]",
+    "jb 52b",
+    "jmp 4b",
+    "53:",
+    "mov rbp, [r13 + 40]",
+    "mov rax, [r13 + 48]",
+    "mov [r13 + 56], rax",
+    "57:",
+    "cmp qword ptr [r13 + 56], 0",
+    "je 59f",
+    "mov rsi, [rbp + 16]",
+    "mov rcx, [rbp + 24]",
+    "call 88f",
+    "mov r14, [r13 + 32]",
+    "54:",
+    "test r14, r14",
+    "jz 55f",
+    "mov rsi, [rbp]",
+    "mov rcx, [rbp + 8]",
+    "call 88f",
+    "dec r14",
+    "jmp 54b",
+    "55:",
+    "cmp r14, [rbp + 24]",
+    "jae 58f",
+    "mov rsi, [rbp + 16]",
+    "mov rdi, [rsi + r14 * 8]",
+    "mov rsi, [rbp + 32]",
+    "mov r8, [rbp + 40]",
+    "call 87f",
+    "mov r15, rax",
+    "xor ecx, ecx",
+    "xor r9d, r9d",
+    // Each load waits for the one before, whatever that one read.
+    "56:",
+    "add r9, [rsi + rcx * 8]",
+    "mov r9, [rdi + r9]",
+    "and r9, 0",
+    "inc rcx",
+    "cmp rcx, r8",
+    "jb 56b",
+    "call 87f",
+    "sub rax, r15",
+    "mov rdx, [rbp + 48]",
+    "mov [rdx + r14 * 8], rax",
+    "inc r14",
+    "jmp 55b",
+    "58:",
+    "add rbp, 56",
+    "dec qword ptr [r13 + 56]",
+    "jmp 57b",
+    "59:",
+    "mov rcx, [r13]",
+    "mov [r13 + 8], rcx",
+    "jmp 51b",
+    // Touches every line of the rcx pages whose addresses lie at rsi.
+    "88:",
+    "test rcx, rcx",
+    "jz 89f",
+    "mov rdi, [rsi]",
+    "mov rax, rdi",
+    "add rax, [rbx + 32]",
+    "81:",
+    "mov rdx, [rdi]",
+    "add rdi, [r13 + 24]",
+    "cmp rdi, rax",
+    "jb 81b",
+    "add rsi, 8",
+    "dec rcx",
+    "jmp 88b",
+    "89:",
+    "ret",
+    // The counter, in order.
+    "87:",
+    "lfence",
+    "rdtsc",
+    "lfence",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "ret",
     // Copies a page from rsi to rdi.
     "80:",
     "mov rcx, [rbx + 32]",
@@ -432,6 +583,8 @@ std::arch::global_asm!(
     "cbz w9, 20f",
     "cmp w9, 1",
     "b.eq 3f",
+    "cmp w9, 4",
+    "b.eq 50f",
     "cmp w9, 3",
     "b.ne 6f",
     "ldp x0, x1, [x20]",
@@ -617,6 +770,92 @@ std::arch::global_asm!(
     "str x9, [x19, 48]",
     "add x20, x20, x22, lsl 5",
     "b 2b",
+    // Looks. x21: sight, x25: look, x26: looks left, x22: what is counted, x23: when it began.
+    "50:",
+    "ldr x21, [x20]",
+    "51:",
+    "bl 87f",
+    "mov x23, x0",
+    "52:",
+    "yield",
+    "ldar x9, [x21]",
+    "cmn x9, 1",
+    "b.eq 4b",
+    "ldp x10, x11, [x21, 8]", // answer, patience
+    "cmp x9, x10",
+    "b.ne 53f",
+    "bl 87f",
+    "sub x0, x0, x23",
+    "cmp x0, x11",
+    "b.lo 52b",
+    "b 4b",
+    "53:",
+    "ldp x25, x26, [x21, 40]",
+    "57:",
+    "cbz x26, 59f",
+    "ldp x1, x2, [x25, 16]", // targets
+    "bl 88f",
+    "ldr x22, [x21, 32]",
+    "54:",
+    "cbz x22, 55f",
+    "ldp x1, x2, [x25]", // set
+    "bl 88f",
+    "sub x22, x22, 1",
+    "b 54b",
+    "55:",
+    "ldp x1, x2, [x25, 16]",
+    "cmp x22, x2",
+    "b.hs 58f",
+    "ldr x12, [x1, x22, lsl 3]",
+    "ldp x13, x14, [x25, 32]", // order
+    "bl 87f",
+    "mov x23, x0",
+    "mov x9, 0",
+    // Each load waits for the one before, whatever that one read.
+    "56:",
+    "ldr x10, [x13], 8",
+    "add x9, x9, x10",
+    "ldr x9, [x12, x9]",
+    "and x9, x9, xzr",
+    "subs x14, x14, 1",
+    "b.ne 56b",
+    "bl 87f",
+    "sub x0, x0, x23",
+    "ldr x10, [x25, 48]",
+    "str x0, [x10, x22, lsl 3]",
+    "add x22, x22, 1",
+    "b 55b",
+    "58:",
+    "add x25, x25, 56",
+    "sub x26, x26, 1",
+    "b 57b",
+    "59:",
+    "ldr x9, [x21]",
+    "add x10, x21, 8",
+    "stlr x9, [x10]",
+    "b 51b",
+    // Touches every line of the x2 pages whose addresses lie at x1.
+    "88:",
+    "cbz x2, 89f",
+    "ldr x9, [x1], 8",
+    "add x10, x9, x24",
+    "ldr x11, [x21, 24]",
+    "85:",
+    "ldr xzr, [x9]",
+    "add x9, x9, x11",
+    "cmp x9, x10",
+    "b.lo 85b",
+    "sub x2, x2, 1",
+    "b 88b",
+    "89:",
+    "ret",
+    // The counter, in order.
+    "87:",
+    "dsb ld",
+    "isb",
+    "mrs x0, cntvct_el0",
+    "isb",
+    "ret",
     // Copies a page from x1 to x0.
     "80:",
     "add x9, x0, x24",

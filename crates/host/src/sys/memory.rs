@@ -1,10 +1,11 @@
-//! Private anonymous memory, owned page by page.
+//! Memory owned page by page: private and anonymous, or that of a file.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// A private anonymous mapping, unmapped on drop. Its pages are numbered from 0.
+/// A mapping, unmapped on drop. Its pages are numbered from 0.
 pub struct Arena {
     base: NonNull<u8>,
     bytes: usize,
@@ -37,6 +38,23 @@ impl Arena {
         assert!(huge_bytes.is_power_of_two() && huge_bytes >= page_bytes(), "no huge page has {huge_bytes} bytes");
         let arena = Arena::reserve(pages, huge_bytes)?;
         arena.advise(libc::MADV_HUGEPAGE);
+        Ok(arena)
+    }
+
+    /// Maps the first `pages` pages of `file`, which must be as long, not inherited by children: others who map it see the same frames.
+    ///
+    /// Nobody may write to the file or cut it off meanwhile.
+    pub fn map_file(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
+        let arena = Arena::reserve(pages, page_bytes())?;
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: it takes the place of the arena's own mapping, whole, to which nothing refers yet.
+        let base =
+            unsafe { libc::mmap(arena.base.as_ptr().cast(), arena.bytes, protection, flags, file.as_raw_fd(), 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        arena.advise(libc::MADV_NOHUGEPAGE);
+        arena.advise(libc::MADV_DONTFORK);
         Ok(arena)
     }
 
