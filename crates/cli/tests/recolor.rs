@@ -517,7 +517,12 @@ fn exec_follows(stage: &Stage) -> Outcome {
                 println!("process {pid}: {right} right, {wrong} wrong, {left} cannot be moved");
                 break;
             }
-            assert!(begin.elapsed() < Duration::from_secs(20), "{right} right, {wrong} wrong");
+            if begin.elapsed() > Duration::from_secs(20) {
+                let look = json(&stage.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
+                drop(child.stdin.take());
+                let output = child.wait_with_output().unwrap();
+                panic!("{right} right, {wrong} wrong: {look}; {}", String::from_utf8_lossy(&output.stderr));
+            }
             std::thread::sleep(Duration::from_millis(100));
         }
     }

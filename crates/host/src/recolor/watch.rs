@@ -28,6 +28,9 @@ pub struct Tally {
     pub left: usize,
 }
 
+/// Pages that could not be moved are tried again, after twice as many rounds each time that is in vain, up to so many.
+const REST_MAX: u32 = 64;
+
 /// Watches over the colors of processes.
 #[derive(Default)]
 pub struct Watch {
@@ -40,6 +43,10 @@ pub struct Watch {
 struct Seen {
     /// Its pages that could not be moved.
     stubborn: HashSet<u64>,
+    /// Rounds until these are tried again.
+    rest: u32,
+    /// For how many rounds they were left alone before.
+    rested: u32,
     /// Its pages that had an allowed color, ascending.
     in_place: Vec<u64>,
     /// Its mappings.
@@ -86,8 +93,11 @@ impl Watch {
         }
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
         let (mut report, mut look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
+        // What could not be moved may have been busy with something that has ended since.
+        seen.rest = seen.rest.saturating_sub(1);
+        let again = seen.rest == 0;
         let lost: HashSet<u64> =
-            look.strays.iter().map(|stray| stray.page).filter(|page| !seen.stubborn.contains(page)).collect();
+            look.strays.iter().map(|stray| stray.page).filter(|page| again || !seen.stubborn.contains(page)).collect();
         if !lost.is_empty() {
             let mut done = recolor(pid, &now(wanted, &placed), limits)?;
             placed.append(&mut done.placed);
@@ -101,7 +111,15 @@ impl Watch {
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
             // Pages that came meanwhile are looked after in the next round.
-            seen.stubborn = look.strays.iter().map(|stray| stray.page).filter(|page| lost.contains(page)).collect();
+            let stubborn = look.strays.iter().map(|stray| stray.page);
+            let stubborn: HashSet<u64> =
+                stubborn.filter(|page| lost.contains(page) || seen.stubborn.contains(page)).collect();
+            if again {
+                let in_vain = !seen.stubborn.is_empty() && stubborn.len() >= seen.stubborn.len();
+                seen.rested = if in_vain { (2 * seen.rested).min(REST_MAX) } else { 1 };
+                seen.rest = seen.rested + 1;
+            }
+            seen.stubborn = stubborn;
         }
         // What is not there any more has no color.
         placed.retain(|page, _| look.in_place.binary_search(page).is_ok());
