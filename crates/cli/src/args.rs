@@ -896,6 +896,10 @@ pub struct ChosenColors {
     /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
+    /// Tell colors by eviction tests inside the program: as is done anyway where frame numbers are hidden; right also where free frames lose
+    /// their color, as in virtual machines that report free memory
+    #[arg(long, conflicts_with = "palette")]
+    pub by_eviction: bool,
     /// Cache level that the palette must be of
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,

@@ -22,7 +22,7 @@ use crate::station::Station;
 /// What colors are told by, here and now.
 enum Known {
     Frames(Palette),
-    /// Where frame numbers are hidden.
+    /// Where frame numbers are hidden, or do not tell for long.
     Evictions(Reference),
 }
 
@@ -69,7 +69,7 @@ impl Coloring {
                 let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: None };
                 let station = Station::new(&place)?;
                 let target = station.target(&place)?;
-                if pagemap::hidden() {
+                if chosen.by_eviction || pagemap::hidden() {
                     let boot = Boot::of(&machine, &sysfs);
                     Known::Evictions(Reference::load(&runtime::folder(), target.level, &boot)?)
                 } else {

@@ -49,17 +49,12 @@ struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
     frames: Option<usize>,
-    /// Where frame numbers are hidden, pages kept in memory by which colors are told from now on.
-    #[serde(skip_serializing_if = "is_zero")]
+    /// Pages kept in memory by which colors are told where frame numbers do not.
     pages: usize,
     /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
     reported: usize,
     /// What became of an earlier palette.
     before: Before,
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }
 
 /// An earlier palette and the new one.
@@ -167,11 +162,21 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         files::write_json_compact(path, &palette)?;
     }
     let saved = match (options.save, &verification) {
-        (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => Some(if hidden {
-            save_pages(&folder, target, &station)?
-        } else {
-            save(&folder, &inference.palette, &station)?
-        }),
+        (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
+            let (pages, renumbered) = match save_pages(&folder, target, &station) {
+                Err(error) if !hidden => {
+                    bar.println(format!("no pages of known color are kept for --by-eviction: {error}"));
+                    (0, false)
+                }
+                saved => saved?,
+            };
+            Some(if hidden {
+                let before = if renumbered { Before::Replaced } else { Before::None };
+                Saved { path: folder.clone(), frames: None, pages, reported: 0, before }
+            } else {
+                Saved { pages, ..save(&folder, &inference.palette, &station)? }
+            })
+        }
         (true, _) => {
             bar.println("not saved: the palette is in doubt (hint: try again when the machine is quieter)");
             None
@@ -256,16 +261,12 @@ fn save(folder: &Path, palette: &Palette, station: &Station) -> Result<Saved> {
     Ok(Saved { path: saved::save(folder, palette, &boot)?, frames, pages: 0, reported, before })
 }
 
-/// Saves pages of known color for this boot.
-fn save_pages(folder: &Path, target: Target, station: &Station) -> Result<Saved> {
+/// Saves pages of known color for this boot; how many, and whether colors got other numbers by that.
+fn save_pages(folder: &Path, target: Target, station: &Station) -> Result<(usize, bool)> {
     let boot = saved::Boot::of(&station.machine, &station.sysfs);
-    let before = match Reference::load(folder, target.level, &boot) {
-        Ok(_) => Before::Replaced,
-        Err(_) => Before::None,
-    };
+    let renumbered = Reference::load(folder, target.level, &boot).is_ok();
     let reference = Reference::make(folder, target, &station.processor, station.seed, &boot)?;
-    let pages = reference.sets.iter().map(Vec::len).sum();
-    Ok(Saved { path: reference.path, frames: None, pages, reported: 0, before })
+    Ok((reference.sets.iter().map(Vec::len).sum(), renumbered))
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -312,11 +313,11 @@ fn text(outcome: &Outcome) -> String {
     }
     if let Some(Saved { path, frames, pages, reported, before }) = &outcome.saved {
         let frames = match frames {
-            Some(frames) => format!("colors of {frames} frames"),
-            None if *pages > 0 => format!("{pages} pages of known color, as frame numbers are hidden"),
-            None => "the rule for every frame".to_owned(),
+            Some(frames) => format!("colors of {frames} frames, "),
+            None if palette.rule.starts_with("frame numbers are hidden") => String::new(),
+            None => "the rule for every frame, ".to_owned(),
         };
-        let _ = writeln!(text, "saved for this boot in {}: {frames}", path.display());
+        let _ = writeln!(text, "saved for this boot in {}: {frames}{pages} pages of known color", path.display());
         if *reported > 0 {
             let _ = writeln!(
                 text,

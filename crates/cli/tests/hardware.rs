@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         trial("a_saved_palette_maps_a_program_and_is_verified", map_of_a_program),
         trial("a_stale_palette_is_refused", stale_palette),
         trial("an_unprivileged_user_starts_a_program_on_colors", exec_unprivileged),
+        trial("a_program_gets_its_colors_by_eviction_tests_inside_of_it", exec_by_eviction),
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
@@ -143,7 +144,6 @@ impl Nobody {
     }
 }
 
-/// What has the colors by eviction tests within the program has them by frame numbers as root sees them, too.
 fn exec_unprivileged() -> Outcome {
     let nobody = Nobody::new()?;
     let saved = json(&output(nobody.command(&["palette", "--save", "--pages", "4096", "--json"]))?)["saved"].clone();
@@ -151,33 +151,43 @@ fn exec_unprivileged() -> Outcome {
         return Err(NotRun("no pages of known color were saved".to_owned()));
     }
     assert!(saved["pages"].as_u64().unwrap() > 16, "{saved}");
-    // Frames measured just before are free again, and the program gets some of them.
+    lies_in_four_colors(&saved_palette_of("1G")?, nobody.command(&["exec"]), &nobody.0.path().join("runtime/outcome"))
+}
+
+fn exec_by_eviction() -> Outcome {
     let folder = saved_palette_of("1G")?;
-    let outcome = nobody.0.path().join("runtime/outcome.json");
-    let mut command = nobody.command(&["exec", "--colors", "0-3", "--interval", "200ms", "-o"]);
-    command.arg(&outcome).args(["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
-    let mut program = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(3));
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", program.id())).unwrap();
+    let mut exec = isochrome(&["exec", "--by-eviction"]);
+    exec.env("ISOCHROME_RUNTIME_DIR", folder.path());
+    lies_in_four_colors(&folder, exec, &folder.path().join("outcome"))
+}
+
+/// What `exec` moves to four colors, as eviction tests within the program tell them, lies in four colors by frame numbers, too, where
+/// the palette in `folder` knows them: frames measured just before are free again, and the program gets some.
+fn lies_in_four_colors(folder: &tempfile::TempDir, mut exec: Command, outcome: &std::path::Path) -> Outcome {
+    exec.args(["--colors", "0-3", "--interval", "200ms", "-o"]).arg(outcome);
+    exec.args(["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
+    let mut program = exec.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(4));
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", program.id())).unwrap_or_default();
     let map = isochrome(&["map", children.trim(), "--json"]).env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
     let ended = Command::new("kill").arg(program.id().to_string()).status().unwrap().success();
     let said = std::io::read_to_string(program.stderr.take().unwrap()).unwrap();
-    assert!(ended, "{said}");
     program.wait().unwrap();
     let Ok(outcome) = std::fs::read_to_string(outcome) else {
         // On a machine too busy for timing it is the tool that says so.
         assert!(said.contains("cannot be told by time"), "{said}");
         return Err(NotRun(said.lines().last().unwrap_or_default().to_owned()));
     };
+    assert!(ended, "{said}");
     let outcome: Value = serde_json::from_str(&outcome).unwrap();
-    assert!(outcome["new"].as_u64().unwrap() > 16384 && outcome["left"].as_u64().unwrap() < 100, "{outcome}");
     let map = json(&judged(map.unwrap())?);
-    let mut colors: Vec<u64> =
-        map["total"]["per_color"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).collect();
+    let count = |value: &Value| value.as_u64().unwrap();
+    let mut colors: Vec<u64> = map["total"]["per_color"].as_array().unwrap().iter().map(count).collect();
     let known: u64 = colors.iter().sum();
-    if known < 200 {
-        return Err(NotRun(format!("of the frames of the program the colors of {known} are known")));
+    if known < 200 || count(&outcome["new"]) < 16384 {
+        return Err(NotRun(format!("of the frames of the program the colors of {known} are known: {outcome}")));
     }
+    assert!(count(&outcome["left"]) < 100, "{outcome}");
     colors.sort_unstable_by(|a, b| b.cmp(a));
     let four: u64 = colors[..4].iter().sum();
     println!("{four} of {known} pages lie in four colors");

@@ -36,8 +36,8 @@ use crate::sys::userfault;
 pub use hold::repair;
 use hold::{Helpers, Hold, Journal, Turn, Whom, is_there};
 use process::{PageMap, Pid, Protection, Region};
-pub use sight::Placed;
 use sight::Sight;
+pub use sight::{Place as PlacedPage, Placed};
 
 /// Why a process was not recolored.
 #[derive(Debug, thiserror::Error)]
@@ -272,7 +272,7 @@ pub enum RecolorError {
 pub enum Source<'a> {
     /// The number of its frame: `None` where that has no known color.
     Frames(&'a dyn Fn(FrameNumber) -> Option<Color>),
-    /// What evicts it, where frame numbers are hidden. The pages of the process that have a color already are known.
+    /// What evicts it. The pages of the process that have a color already are known.
     Evictions(&'a Reference, &'a Placed),
 }
 
@@ -299,7 +299,9 @@ impl<'a> Wanted<'a> {
     fn allowed_page(&self, page: u64, entry: PageEntry) -> Result<Option<usize>, RecolorError> {
         Ok(self.allowed(match self.source {
             Source::Frames(color_of) => color_of(entry.frame().ok_or(RecolorError::FramesHidden)?),
-            Source::Evictions(_, placed) => placed.get(&page).copied(),
+            Source::Evictions(_, placed) => {
+                placed.get(&page).filter(|placed| placed.frame == entry.frame()).map(|placed| placed.color)
+            }
         }))
     }
 
@@ -354,7 +356,7 @@ pub struct Report {
     pub threads: usize,
     /// Memory touched to find frames.
     pub touched: Bytes,
-    /// Where colors are told by evictions, the colors of the pages that were given one.
+    /// Where colors are told by evictions, the pages that were given one.
     #[serde(skip)]
     pub placed: Placed,
 }
@@ -973,8 +975,23 @@ impl<'a> Work<'a> {
         self.account(&done);
         if self.wanted.reference().is_some() {
             let color_of: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
-            let moved = done.iter().filter(|entry| entry.status == DONE);
-            self.placed = moved.map(|entry| (entry.page, self.wanted.colors[color_of[&entry.slot]])).collect();
+            let moved: BTreeMap<u64, usize> = done
+                .iter()
+                .filter(|entry| entry.status == DONE)
+                .map(|done| (done.page, color_of[&done.slot]))
+                .collect();
+            let map = self.hold.pid().page_map()?;
+            for region in &self.regions {
+                if moved.range(region.start..region.end).next().is_none() {
+                    continue;
+                }
+                for (page, entry) in map.resident(region.start, region.end)? {
+                    if let Some(color) = moved.get(&page) {
+                        let place = PlacedPage { color: self.wanted.colors[*color], frame: entry.frame() };
+                        self.placed.insert(page, place);
+                    }
+                }
+            }
         }
         Ok(())
     }

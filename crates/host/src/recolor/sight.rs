@@ -1,4 +1,4 @@
-//! Colors of pages inside a process whose frame numbers are hidden: a helper there times which pages of known color evict which.
+//! Colors of pages inside a process, told without frame numbers: a helper there times which pages of known color evict which.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::palette::PageSample;
 use isochrome_model::palette::infer::color_of_looks;
-use isochrome_model::units::{Color, Cycles};
+use isochrome_model::units::{Color, Cycles, FrameNumber};
 
 use super::RecolorError;
 use super::process::Pid;
@@ -259,5 +259,14 @@ impl Drop for Sight<'_> {
     }
 }
 
-/// Colors that pages of a process were given, by address, where frame numbers are hidden.
-pub type Placed = BTreeMap<u64, Color>;
+/// A page that was given a frame of a color.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The color.
+    pub color: Color,
+    /// The frame, where its number can be seen: the page has lost its color when it has another one.
+    pub frame: Option<FrameNumber>,
+}
+
+/// Such pages of a process, by address.
+pub type Placed = BTreeMap<u64, Place>;
