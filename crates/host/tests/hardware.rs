@@ -12,11 +12,14 @@ use isochrome_host::palette::{Survey, Target};
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{self, ProbeRequest, probe};
 use isochrome_host::setting::RealtimeRequest;
+use isochrome_host::slices::Slices;
+use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::{Processor, Sysfs};
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::watch::{Entry, Slice};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -37,6 +40,16 @@ fn main() -> ExitCode {
         hardware_test("counters_count_a_known_loop_alike", has_counters, counters_count_a_known_loop_alike),
         hardware_test("second_level_misses_are_counted", counts_l2_misses, second_level_misses_are_counted),
         hardware_test("more_events_than_slots_are_refused", has_counters, more_events_than_slots_are_refused),
+        hardware_test(
+            "page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one",
+            switches_are_recorded,
+            page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one,
+        ),
+        hardware_test(
+            "polls_put_counts_down_to_whom_they_interrupt",
+            switches_are_recorded,
+            polls_put_counts_down_to_whom_they_interrupt,
+        ),
         hardware_test("affinity_is_restored_after_drop", has_two_cpus, affinity_is_restored_after_drop),
         hardware_test("settings_are_restored_after_a_panic", has_two_cpus, settings_are_restored_after_a_panic),
         hardware_test("timer_slack_is_set_and_restored", || Ok(()), timer_slack_is_set_and_restored),
@@ -127,6 +140,13 @@ fn may_lock() -> Result<(), String> {
     }
 }
 
+fn switches_are_recorded() -> Result<(), String> {
+    match Slices::open(&[CpuId(allowed_cpus()[0])], true, &[]) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(first_line(&error)),
+    }
+}
+
 // What they see.
 
 fn first_line(error: &isochrome_host::error::HostError) -> String {
@@ -196,6 +216,84 @@ fn more_events_than_slots_are_refused() {
 }
 
 // Settings.
+
+/// The kernel counts page faults on any machine, as it counts misses on some: `faulting` faults `per_turn` times in each of 50 turns, the
+/// other thread never, and they take turns on one CPU. What `slices` says that each did, after all of it.
+fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>; 2] {
+    const TURNS: usize = 50;
+    let mut entries = Vec::new();
+    let threads = std::thread::scope(|scope| {
+        let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
+        let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
+        let turns = |tell: std::sync::mpsc::SyncSender<()>, told: std::sync::mpsc::Receiver<()>, faults: usize| {
+            let _settings = RealtimeRequest::new().pin(cpu).apply();
+            for _ in 0..TURNS {
+                told.recv().unwrap();
+                if faults > 0 {
+                    let mut arena = Arena::map(faults).unwrap();
+                    arena.bytes_mut().iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
+                }
+                spin(Ns(200_000));
+                // The other may have had all its turns.
+                let _ = tell.send(());
+            }
+            // The last slice ends with a sleep too.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            rustix::thread::gettid().as_raw_nonzero().get()
+        };
+        let first_turn = to_first.clone();
+        let first = scope.spawn(move || turns(to_second, from_second, per_turn));
+        let second = scope.spawn(move || turns(to_first, from_first, 0));
+        first_turn.send(()).unwrap();
+        let threads = [first.join().unwrap(), second.join().unwrap()];
+        slices.follow(threads);
+        threads
+    });
+    slices.drain(&mut entries);
+    let of = |thread: i32| {
+        let slices = entries.iter().filter_map(|entry| match entry {
+            Entry::Slice(slice) => Some(slice.clone()),
+            Entry::Gap(gap) => panic!("{gap:?}"),
+        });
+        slices.filter(|slice| slice.thread == thread).collect::<Vec<_>>()
+    };
+    threads.map(of)
+}
+
+/// Time passes, and no system call is made.
+fn spin(time: Ns) {
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_nanos() < u128::from(time.0) {
+        std::hint::spin_loop();
+    }
+}
+
+fn faults(slices: &[Slice]) -> u64 {
+    slices.iter().filter_map(|slice| Some(slice.counts?.accesses)).sum()
+}
+
+fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
+    let cpu = CpuId(allowed_cpus()[0]);
+    let slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
+    let [faulting, other] = faults_of_two(slices, cpu, 200);
+    let counts: Vec<_> = faulting.iter().map(|slice| slice.counts.unwrap()).collect();
+    assert!(
+        counts.iter().all(|counts| counts.accesses == counts.misses && counts.misses == counts.cycles),
+        "{counts:?}"
+    );
+    // 50 turns of 200 pages; what starting a thread takes comes on top.
+    assert!((10_000..10_300).contains(&faults(&faulting)), "{}", faults(&faulting));
+    assert!(faults(&other) < 300, "{}", faults(&other));
+}
+
+fn polls_put_counts_down_to_whom_they_interrupt() {
+    let cpu = CpuId(allowed_cpus()[0]);
+    let slices = Slices::polled(&[cpu], false, &[PAGE_FAULTS; 4], Ns(100_000)).unwrap();
+    let [faulting, other] = faults_of_two(slices, cpu, 200);
+    // A poll that comes just after a switch gives the other what it did not do: no more than that is certain.
+    let (right, wrong) = (faults(&faulting), faults(&other));
+    assert!(right > wrong && right + wrong <= 10_600, "{right} {wrong}");
+}
 
 fn affinity_is_restored_after_drop() {
     let before = allowed_cpus();
