@@ -1065,7 +1065,7 @@ pub struct WatchOptions {
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Ns>,
     /// Time between two looks at what the kernel has recorded
-    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub every: Ns,
     /// Time between two updates of the screen and of the metrics
     #[arg(long, value_name = "TIME", default_value = "500ms")]

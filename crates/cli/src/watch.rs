@@ -6,7 +6,7 @@ use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,10 @@ use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, Watched, csv_line};
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
+use crate::view::{Asked, View};
 use crate::{Verdict, files};
 
-/// Time between two looks at whether the program has ended: each takes a system call.
+/// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
 
 /// The first line of a record.
@@ -106,12 +107,16 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
 struct Program(Child);
 
 impl Program {
-    fn start(words: &[String]) -> Result<Program> {
+    /// `quiet`: what it prints would be drawn over.
+    fn start(words: &[String], quiet: bool) -> Result<Program> {
         let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
         let mut command = Command::new(name);
         command.args(arguments);
         // A Ctrl-C for what watches is none for the program, which would end first otherwise.
         command.process_group(0);
+        if quiet {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        }
         let child = command.spawn().with_context(|| format!("{name}: cannot be started\n  hint: is it in PATH?"))?;
         Ok(Program(child))
     }
@@ -168,7 +173,7 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     }
     let mut program = None;
     if !options.program.is_empty() {
-        let started = Program::start(&options.program)?;
+        let started = Program::start(&options.program, terminal)?;
         slices.follow([started.0.id() as i32]);
         program = Some(started);
     }
@@ -182,16 +187,22 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     let own = std::process::id() as i32;
     let cpu_before = clock::process_cpu(own).unwrap_or_default();
     let begin = Instant::now();
+    let drawing = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
+    let mut view = if terminal { Some(View::open().context(drawing)?) } else { None };
     let (mut watched, mut fresh, mut looks) = (Watched::default(), Vec::new(), 0u64);
     let (mut shown, mut aside, mut ended) = (begin, begin, false);
     loop {
-        let ended_before = ended;
+        let (mut asked, ended_before) = (Asked::Nothing, ended);
         if aside.elapsed() >= ASIDE {
             aside = Instant::now();
             ended = program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
+            if let Some(view) = &mut view {
+                asked = view.keys(&watched).context(drawing)?;
+            }
         }
         // The last switch away from a program comes after its end: it is seen in a later look.
         let over = ended_before
+            || asked == Asked::Quit
             || interrupt::interrupted()
             || options.duration.is_some_and(|limit| begin.elapsed() >= Duration::from_nanos(limit.0));
         slices.drain(&mut fresh);
@@ -221,18 +232,15 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
             if options.prometheus.is_some() {
                 *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();
             }
-            if terminal && !over {
-                // To the upper left corner, and away with what was there.
-                files::print(&format!("\x1b[H\x1b[J{}", watched.text(options.rows)))?;
-            }
+            asked = Asked::Change;
+        }
+        if let Some(view) = view.as_mut().filter(|_| asked == Asked::Change) {
+            view.show(&watched).context(drawing)?;
         }
         if over {
             break;
         }
         std::thread::sleep(Duration::from_nanos(options.every.0));
-    }
-    if terminal {
-        files::print("\x1b[H\x1b[J")?;
     }
     Ok(watched)
 }

@@ -8,11 +8,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use isochrome_host::error::HostError;
+use isochrome_host::events::PAGE_FAULTS;
+use isochrome_host::jobs::timeline::Timeline;
 use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::slices::Slices;
 use isochrome_host::sys::clock;
 use isochrome_model::stats::median;
 use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::Entry;
 
 /// How it is watched.
 #[derive(Clone, Copy)]
@@ -20,15 +23,34 @@ struct Way {
     name: &'static str,
     /// Time between two looks.
     every: Duration,
-    /// Time between two polls.
-    poll: Option<Ns>,
+    /// What reads the counters, if anything is watched at all.
+    reader: Option<Reader>,
 }
 
-const WAYS: [Way; 4] = [
-    Way { name: "every switch, a look each 10 ms", every: Duration::from_millis(10), poll: None },
-    Way { name: "every switch, a look each 100 us", every: Duration::from_micros(100), poll: None },
-    Way { name: "polled at 500 Hz, a look each 10 ms", every: Duration::from_millis(10), poll: Some(Ns(2_000_000)) },
-    Way { name: "polled at 10 kHz, a look each 10 ms", every: Duration::from_millis(10), poll: Some(Ns(100_000)) },
+/// What reads the counters.
+#[derive(Clone, Copy)]
+enum Reader {
+    /// The kernel, at every switch, of this many counters: page faults, which every machine has.
+    Kernel(usize),
+    /// Nobody: the switches come from a ring of tracefs, which has no room for counts.
+    Nobody,
+    /// Tasks that poll.
+    Tasks(Ns),
+}
+
+const fn way(name: &'static str, every_us: u64, reader: Option<Reader>) -> Way {
+    Way { name, every: Duration::from_micros(every_us), reader }
+}
+
+const WAYS: [Way; 8] = [
+    way("every switch, a look each 50 ms", 50_000, Some(Reader::Kernel(0))),
+    way("the same with four counters", 50_000, Some(Reader::Kernel(4))),
+    way("the same by tracefs, without counts", 50_000, Some(Reader::Nobody)),
+    way("every switch, a look each 10 ms", 10_000, Some(Reader::Kernel(0))),
+    way("every switch, a look each 100 us", 100, Some(Reader::Kernel(0))),
+    way("nothing: it wakes up each 100 us", 100, None),
+    way("polled at 500 Hz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(2_000_000)))),
+    way("polled at 10 kHz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(100_000)))),
 ];
 
 /// Work between two switches.
@@ -52,10 +74,10 @@ struct Seen {
 
 fn main() -> ExitCode {
     let measuring = std::env::args().any(|argument| argument == "--bench");
-    let (rounds, share) = if measuring { (15, 1) } else { (2, 50) };
+    let (rounds, share) = if measuring { (9, 1) } else { (2, 50) };
     let loads = [
         Load { name: "as often as it can", switches: 20_000 / share, work: Duration::ZERO },
-        Load { name: "10 000 times a second", switches: 10_000 / share, work: Duration::from_micros(95) },
+        Load { name: "10 000 times a second", switches: 5_000 / share, work: Duration::from_micros(95) },
     ];
     match loads.iter().try_for_each(|load| compare(*load, rounds)) {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,7 +103,7 @@ fn compare(load: Load, rounds: usize) -> Result<(), HostError> {
         let of = |value: fn(&Seen) -> f64| median(&seen.iter().map(value).collect::<Vec<_>>()).unwrap_or(f64::NAN);
         let switches = load.switches as f64;
         println!(
-            "  {:36} own {:5.2} % of a CPU at {:6.0} switches/s; a switch and its work {:6.2} us instead of {:6.2}, {:+.2} us; {:.0} slices{}",
+            "  {:36} own {:5.2} % of a CPU at {:6.0} switches/s; a switch and its work {:6.2} us instead of {:6.2}, {:+.2} us; {:.0} seen{}",
             way.name,
             100.0 * of(|seen| seen.own / seen.time),
             switches / of(|seen| seen.time),
@@ -102,17 +124,31 @@ fn own_time() -> f64 {
 
 fn round(load: Load, way: Way, watched: CpuId, watching: CpuId) -> Result<Seen, HostError> {
     let alone = pass(load, watched, &mut || false);
-    let mut slices = match way.poll {
-        Some(period) => Slices::polled(&[watched], true, &[], period)?,
-        None => Slices::open(&[watched], true, &[])?,
+    let mut slices = match way.reader {
+        Some(Reader::Tasks(period)) => Some(Slices::polled(&[watched], true, &[], period)?),
+        Some(Reader::Kernel(counters)) => Some(Slices::open(&[watched], true, &[PAGE_FAULTS; 4][..counters])?),
+        Some(Reader::Nobody) | None => None,
     };
+    let mut timeline = match way.reader {
+        Some(Reader::Nobody) => Some(Timeline::open(&[watched])?),
+        _ => None,
+    };
+    let mut events = Vec::new();
     let (mut entries, mut count, mut lost) = (Vec::new(), 0, false);
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
     let before = own_time();
     let with = pass(load, watched, &mut || {
-        slices.drain(&mut entries);
+        if let Some(slices) = &mut slices {
+            slices.drain(&mut entries);
+        }
+        if let Some(timeline) = &mut timeline {
+            // What cannot be read is not there to be counted either.
+            let _ = timeline.drain(&mut events);
+            count += events.len();
+            events.clear();
+        }
         count += entries.len();
-        lost |= entries.iter().any(|entry| matches!(entry, isochrome_model::watch::Entry::Gap(_)));
+        lost |= entries.iter().any(|entry| matches!(entry, Entry::Gap(_)));
         entries.clear();
         std::thread::sleep(way.every);
         true

@@ -15,8 +15,8 @@ use crate::events::{Code, Event as Counted};
 use crate::jobs::timeline::{Left, Name, fields, tracefs};
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
 
-/// Memory of the ring of each CPU: about 7000 switches.
-const RING_BYTES: usize = 1 << 20;
+/// Memory of the ring of each CPU: about 29 000 switches.
+const RING_BYTES: usize = 1 << 22;
 
 /// Something that happened on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -251,8 +251,8 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
     });
     slices.drain(&mut entries);
     let of = |thread: i32| {
-        let slices = entries.iter().filter_map(|entry| match entry {
-            Entry::Slice(slice) => Some(slice.clone()),
+        let slices = entries.iter().map(|entry| match entry {
+            Entry::Slice(slice) => slice.clone(),
             Entry::Gap(gap) => panic!("{gap:?}"),
         });
         slices.filter(|slice| slice.thread == thread).collect::<Vec<_>>()
@@ -276,6 +276,7 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let cpu = CpuId(allowed_cpus()[0]);
     let slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
     let [faulting, other] = faults_of_two(slices, cpu, 200);
+    assert!(faulting.len() >= 50, "{faulting:?}");
     let counts: Vec<_> = faulting.iter().map(|slice| slice.counts.unwrap()).collect();
     assert!(
         counts.iter().all(|counts| counts.accesses == counts.misses && counts.misses == counts.cycles),

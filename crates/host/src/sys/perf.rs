@@ -128,8 +128,9 @@ impl Ring {
         let mut members = Vec::with_capacity(codes.len());
         for (position, code) in codes.iter().enumerate() {
             let mut member = builder(*code);
-            // All of a group have one clock. [Linux, kernel/events/core.c, perf_event_open]
-            member.any_pid().one_cpu(cpu as usize).clockid(Clock::MONOTONIC);
+            // All of a group have one clock. [Linux, kernel/events/core.c, perf_event_open] Members wait for their leader; enabled after it,
+            // those of a pinned group stay at 0 (Linux 6.18).
+            member.any_pid().one_cpu(cpu as usize).clockid(Clock::MONOTONIC).enabled(true);
             members.push(member.build_with_group(&mut leader).map_err(|error| (Some(position), error))?);
         }
         let mut sampler = leader.sampled(bytes).map_err(|error| (None, error))?;
