@@ -12,14 +12,14 @@ use isochrome_host::palette::{Survey, Target};
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{self, ProbeRequest, probe};
 use isochrome_host::setting::RealtimeRequest;
-use isochrome_host::slices::Slices;
+use isochrome_host::slices::{Slices, proved_events};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::{Processor, Sysfs};
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns};
-use isochrome_model::watch::{Entry, Slice};
+use isochrome_model::watch::{Entry, Slice, Watched};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -44,6 +44,11 @@ fn main() -> ExitCode {
             "page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one",
             switches_are_recorded,
             page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one,
+        ),
+        hardware_test(
+            "misses_of_two_threads_that_share_a_cpu_go_to_the_right_one",
+            counts_miss_ratios,
+            misses_of_two_threads_that_share_a_cpu_go_to_the_right_one,
         ),
         hardware_test(
             "polls_put_counts_down_to_whom_they_interrupt",
@@ -145,6 +150,12 @@ fn switches_are_recorded() -> Result<(), String> {
         Ok(_) => Ok(()),
         Err(error) => Err(first_line(&error)),
     }
+}
+
+fn counts_miss_ratios() -> Result<(), String> {
+    let processor = Sysfs::system().processor().map_err(|error| first_line(&error))?;
+    proved_events(&processor, 2).map_err(|error| first_line(&error))?;
+    switches_are_recorded()
 }
 
 // What they see.
@@ -285,6 +296,45 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     // 50 turns of 200 pages; what starting a thread takes comes on top.
     assert!((10_000..10_300).contains(&faults(&faulting)), "{}", faults(&faulting));
     assert!(faults(&other) < 300, "{}", faults(&other));
+}
+
+/// One walks over lines that fit the second level, the other over more; each counts for itself too, and that is what it must be told.
+fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
+    let events = &proved_events(&Sysfs::system().processor().unwrap(), 2).unwrap()[..2];
+    let cpu = CpuId(allowed_cpus()[0]);
+    let mut slices = Slices::open(&[cpu], false, events).unwrap();
+    let walk = |lines: usize| {
+        let _settings = RealtimeRequest::new().pin(cpu).apply();
+        let memory = vec![1u64; lines * 8];
+        let counters = Counters::open(events).unwrap();
+        let (begin, before) = (std::time::Instant::now(), counters.read().unwrap());
+        let mut line = 0;
+        while begin.elapsed().as_secs() < 2 {
+            // Every line once, in an order that is hard to foresee: a full period of a generator modulo a power of two.
+            for _ in 0..lines {
+                line = (5 * line + std::hint::black_box(memory[8 * line]) as usize) % lines;
+            }
+        }
+        let counted = counters.between(&before, &counters.read().unwrap()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let [accesses, misses] = [0, 1].map(|position| counted.values()[position] as f64);
+        (rustix::thread::gettid().as_raw_nonzero().get(), misses / accesses)
+    };
+    // 64 KiB: more than a first level of 32 or 48 KiB. 32 MiB.
+    let told = std::thread::scope(|scope| {
+        let threads = [1 << 10, 1 << 19].map(|lines| scope.spawn(move || walk(lines)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    slices.follow(told.map(|(thread, _)| thread));
+    let mut entries = Vec::new();
+    slices.drain(&mut entries);
+    let mut watched = Watched::default();
+    entries.iter().for_each(|entry| watched.note(entry));
+    for (thread, own) in told {
+        let ratio = watched.tasks[&thread].miss_ratio().unwrap();
+        assert!((ratio - own).abs() <= 0.03, "{ratio} instead of {own}");
+    }
+    assert!(told[1].1 - told[0].1 >= 0.3, "{told:?}");
 }
 
 fn polls_put_counts_down_to_whom_they_interrupt() {
