@@ -1059,11 +1059,17 @@ pub struct WatchOptions {
     /// CPUs to watch [default: all]
     #[arg(long, value_name = "LIST")]
     pub cpu: Option<String>,
+    /// Cache level whose misses are counted, where the machine counts them
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub level: u8,
+    /// Have a task of the highest priority on every CPU read the counters at this rate, to compare, instead of the kernel at every switch
+    #[arg(long, value_name = "RATE", value_parser = crate::watch::period, conflicts_with = "replay")]
+    pub poll: Option<Ns>,
     /// For how long [default: until Ctrl-C, or the program ends]
     #[arg(long, value_name = "TIME")]
     pub duration: Option<Ns>,
     /// Time between two looks at what the kernel has recorded
-    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub every: Ns,
     /// Time between two updates of the screen and of the metrics
     #[arg(long, value_name = "TIME", default_value = "500ms")]

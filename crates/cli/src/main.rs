@@ -30,6 +30,7 @@ mod simulate;
 mod station;
 mod switch;
 mod trace;
+mod view;
 mod watch;
 mod workload;
 

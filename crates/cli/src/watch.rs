@@ -6,22 +6,27 @@ use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use isochrome_host::events::Event;
 use isochrome_host::interrupt;
-use isochrome_host::slices::{Slices, threads_of};
+use isochrome_host::slices::{Slices, proved_events, threads_of};
 use isochrome_host::steal::CpuTicks;
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::units::{CpuId, format_list, parse_list};
-use isochrome_model::watch::{CSV_HEAD, Cost, SCHEMA, Slice, Watched, csv_line};
+use isochrome_model::units::{CpuId, Ns, format_list, parse_list};
+use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, Watched, csv_line};
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
+use crate::view::{Asked, View};
 use crate::{Verdict, files};
+
+/// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
+const ASIDE: Duration = Duration::from_millis(10);
 
 /// The first line of a record.
 #[derive(Serialize, Deserialize)]
@@ -54,11 +59,11 @@ impl Sinks {
         Ok(Sinks { record, csv })
     }
 
-    fn note(&mut self, slice: &Slice) -> Result<()> {
+    fn note(&mut self, entry: &Entry) -> Result<()> {
         if let Some(record) = &mut self.record {
-            writeln!(record, "{}", serde_json::to_string(slice)?)?;
+            writeln!(record, "{}", serde_json::to_string(entry)?)?;
         }
-        if let Some(csv) = &mut self.csv {
+        if let (Some(csv), Entry::Slice(slice)) = (&mut self.csv, entry) {
             csv.write_all(csv_line(slice).as_bytes())?;
         }
         Ok(())
@@ -76,7 +81,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     } else {
         files::print(&watched.text(options.rows))?
     }
-    Ok(if watched.lost > 0 { Verdict::Inconclusive } else { Verdict::Holds })
+    Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
 /// What a record comes to.
@@ -90,10 +95,10 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
     ensure!(head.is_some_and(|head| head.schema == SCHEMA), "{shown}: is no record of slices ({SCHEMA})\n  {hint}");
     let mut watched = Watched::default();
     for (number, line) in lines.enumerate() {
-        let slice: Slice = serde_json::from_str(&line?)
+        let entry: Entry = serde_json::from_str(&line?)
             .with_context(|| format!("{shown}: line {}: not a slice\n  {hint}", number + 2))?;
-        sinks.note(&slice)?;
-        watched.note(&slice);
+        sinks.note(&entry)?;
+        watched.note(&entry);
     }
     Ok(watched)
 }
@@ -102,12 +107,16 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
 struct Program(Child);
 
 impl Program {
-    fn start(words: &[String]) -> Result<Program> {
+    /// `quiet`: what it prints would be drawn over.
+    fn start(words: &[String], quiet: bool) -> Result<Program> {
         let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
         let mut command = Command::new(name);
         command.args(arguments);
         // A Ctrl-C for what watches is none for the program, which would end first otherwise.
         command.process_group(0);
+        if quiet {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        }
         let child = command.spawn().with_context(|| format!("{name}: cannot be started\n  hint: is it in PATH?"))?;
         Ok(Program(child))
     }
@@ -138,47 +147,69 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
         }
         None => online,
     };
-    let mut program = None;
-    let mut threads = None;
-    if !options.pids.is_empty() || !options.program.is_empty() {
-        let mut all = Vec::new();
-        for pid in &options.pids {
-            all.extend(threads_of(*pid)?);
+    let all = options.pids.is_empty() && options.program.is_empty();
+    let open = |counted: &[Event]| match options.poll {
+        Some(period) => Slices::polled(&cpus, all, counted, period),
+        None => Slices::open(&cpus, all, counted),
+    };
+    let counted = proved_events(&sysfs.processor()?, options.level);
+    let mut slices = match counted.and_then(|events| open(&events)) {
+        Ok(slices) => slices,
+        Err(error) => {
+            let slices = open(&[])?;
+            eprintln!(
+                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{error}"
+            );
+            slices
         }
-        if !options.program.is_empty() {
-            let started = Program::start(&options.program)?;
-            all.extend(threads_of(started.0.id())?);
-            program = Some(started);
-        }
-        threads = Some(all);
+    };
+    for note in slices.notes() {
+        eprintln!("polling: {}: {}", note.subject, note.reason);
     }
-    let mut slices = Slices::open(&cpus, threads)?;
-    eprintln!(
-        "no counters are read at switches: misses, instructions and cycles are absent, times and switches are what the scheduler says"
-    );
+    let terminal = io::stdout().is_terminal() && !options.json;
+    // What happens from here on is recorded: a thread that one of these starts meanwhile is not missed, nor what the program does first.
+    for pid in &options.pids {
+        slices.follow(threads_of(*pid)?);
+    }
+    let mut program = None;
+    if !options.program.is_empty() {
+        let started = Program::start(&options.program, terminal)?;
+        slices.follow([started.0.id() as i32]);
+        program = Some(started);
+    }
     let page = Arc::new(Mutex::new(String::new()));
     if let Some(address) = options.prometheus {
         serve(address, &page)?;
     }
 
-    let terminal = io::stdout().is_terminal() && !options.json;
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
     let stolen_before = ticks();
     let own = std::process::id() as i32;
     let cpu_before = clock::process_cpu(own).unwrap_or_default();
     let begin = Instant::now();
+    let drawing = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
+    let mut view = if terminal { Some(View::open().context(drawing)?) } else { None };
     let (mut watched, mut fresh, mut looks) = (Watched::default(), Vec::new(), 0u64);
-    let mut shown = begin;
+    let (mut shown, mut aside, mut ended) = (begin, begin, false);
     loop {
-        let ended = program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
-        let over = ended
+        let (mut asked, ended_before) = (Asked::Nothing, ended);
+        if aside.elapsed() >= ASIDE {
+            aside = Instant::now();
+            ended = program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
+            if let Some(view) = &mut view {
+                asked = view.keys(&watched).context(drawing)?;
+            }
+        }
+        // The last switch away from a program comes after its end: it is seen in a later look.
+        let over = ended_before
+            || asked == Asked::Quit
             || interrupt::interrupted()
             || options.duration.is_some_and(|limit| begin.elapsed() >= Duration::from_nanos(limit.0));
-        slices.drain(&mut fresh)?;
+        slices.drain(&mut fresh);
         looks += 1;
-        for slice in fresh.drain(..) {
-            sinks.note(&slice)?;
-            watched.note(&slice);
+        for entry in fresh.drain(..) {
+            sinks.note(&entry)?;
+            watched.note(&entry);
         }
         if over || shown.elapsed() >= Duration::from_nanos(options.interval.0) {
             shown = Instant::now();
@@ -188,8 +219,12 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
                 cpu_share: cpu_time as f64 / 1e9 / seconds,
                 looks_per_second: looks as f64 / seconds,
                 events_per_second: slices.seen() as f64 / seconds,
+                polls_per_second: slices.polls().map(|polls| polls as f64 / seconds),
             });
-            watched.lost = slices.lost();
+            for entry in slices.stopped() {
+                sinks.note(&entry)?;
+                watched.note(&entry);
+            }
             let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
             watched.stolen = stolen
                 .filter_map(|((cpu, now), before)| Some((*cpu, now?.stolen_share_since((*before)?)?)))
@@ -197,18 +232,15 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
             if options.prometheus.is_some() {
                 *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();
             }
-            if terminal && !over {
-                // To the upper left corner, and away with what was there.
-                files::print(&format!("\x1b[H\x1b[J{}", watched.text(options.rows)))?;
-            }
+            asked = Asked::Change;
+        }
+        if let Some(view) = view.as_mut().filter(|_| asked == Asked::Change) {
+            view.show(&watched).context(drawing)?;
         }
         if over {
             break;
         }
         std::thread::sleep(Duration::from_nanos(options.every.0));
-    }
-    if terminal {
-        files::print("\x1b[H\x1b[J")?;
     }
     Ok(watched)
 }
@@ -241,8 +273,32 @@ fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
     Ok(())
 }
 
+/// The time between two polls: `500Hz`, `10kHz`.
+pub fn period(text: &str) -> Result<Ns, String> {
+    let wrong = || format!("`{text}` is no rate of 1Hz to 100kHz: 500Hz, 10kHz");
+    let number = text.strip_suffix("Hz").ok_or_else(wrong)?;
+    let (number, scale) = number.strip_suffix('k').map_or((number, 1.0), |number| (number, 1e3));
+    let rate = number.trim().parse::<f64>().map_err(|_| wrong())? * scale;
+    if (1.0..=1e5).contains(&rate) { Ok(Ns((1e9 / rate) as u64)) } else { Err(wrong()) }
+}
+
 /// What is asked for by the port alone.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
     text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_become_periods() {
+        assert_eq!(period("500Hz"), Ok(Ns(2_000_000)));
+        assert_eq!(period("10kHz"), Ok(Ns(100_000)));
+        assert_eq!(period("2.5 kHz"), Ok(Ns(400_000)));
+        for wrong in ["500", "10k", "0Hz", "1MHz", "-5Hz", "Hz", "NaNHz", "200kHz"] {
+            assert!(period(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
 }

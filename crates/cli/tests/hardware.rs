@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
         trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
+        trial("watch_polls_at_the_rate_asked_for_and_tells_what_that_costs", watch_polls),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
@@ -449,13 +450,30 @@ fn watch() -> Outcome {
     }
     let result = json(&output);
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
-    // The shell sleeps while each of the five runs; each of them sleeps and ends. The first can be started before the watch begins, and one
-    // that does not lose its CPU after it became `sleep` is known as what it was before.
+    // The shell sleeps while each of the five runs; each of them sleeps, as what it has become, and ends. The watch begins before the shell.
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
-    assert!(named("sleep") >= 1 && named("sh") >= 1 && named("sleep") + named("sh") >= 4, "{result}");
+    assert_eq!((named("sh"), named("sleep"), tasks.len()), (1, 5, 6), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0));
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
     assert_eq!(json(&replayed)["tasks"], result["tasks"]);
+    Ok(())
+}
+
+fn watch_polls() -> Outcome {
+    let mut command = isochrome(&["watch", "--json", "--duration", "1s", "--cpu", "0", "--poll", "500Hz"]);
+    let output = command.output().expect("the command starts");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(1) && message.contains("events") {
+        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
+    }
+    let result = json(&output);
+    // A host that takes the CPU away makes polls fall out, never come more often.
+    let polls = result["cost"]["polls_per_second"].as_f64().unwrap();
+    assert!((50.0..=510.0).contains(&polls), "{result}");
+    assert!(result["cost"]["cpu_share"].as_f64().unwrap() > 0.0);
+    // The task that polls is one of those that are watched.
+    let poll = result["tasks"].as_object().unwrap().values().find(|task| task["name"] == "poll").unwrap();
+    assert!(poll["slices"].as_f64().unwrap() >= 0.9 * polls, "{result}");
     Ok(())
 }
 

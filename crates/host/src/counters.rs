@@ -145,7 +145,7 @@ fn known_loop() {
 }
 
 /// Whether the group was on the hardware for the time between two readings, up to what switching costs: 1 us or 0.1 %.
-fn ran_throughout(before: &GroupReading, after: &GroupReading) -> bool {
+pub(crate) fn ran_throughout(before: &GroupReading, after: &GroupReading) -> bool {
     let enabled = after.enabled_ns.wrapping_sub(before.enabled_ns);
     let running = after.running_ns.wrapping_sub(before.running_ns);
     running > 0 && enabled.saturating_sub(running) <= (enabled / 1000).max(1000)
@@ -259,7 +259,7 @@ fn walk(next: &[u64]) {
 }
 
 /// Why a counter did not open, told apart by what helps.
-fn open_error(event: &str, source: io::Error) -> HostError {
+pub(crate) fn open_error(event: &str, source: io::Error) -> HostError {
     let event = event.to_owned();
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO | libc::ENOSYS) => {

@@ -14,12 +14,24 @@ use crate::sysfs::Processor;
 pub enum Quantity {
     /// Instructions retired.
     Instructions,
+    /// Cycles of the core while it is not halted.
+    Cycles,
     /// Page faults, counted by the kernel on any machine.
     PageFaults,
+    /// Accesses to the first-level data cache.
+    L1DataAccesses,
+    /// Retired loads.
+    Loads,
+    /// Retired loads that miss the first level.
+    L1LoadMisses,
     /// Lines brought into the first-level data cache.
     L1DataRefills,
     /// Accesses to the second level.
     L2Accesses,
+    /// Reads of data that ask the second level; no prefetches into it.
+    L2DataReads,
+    /// Those of them that miss it.
+    L2DataReadMisses,
     /// Data requests of the core that miss the second level; no prefetches.
     L2DataMisses,
     /// Requests of the core, for data or code, that miss the second level.
@@ -30,6 +42,10 @@ pub enum Quantity {
     L2Refills,
     /// Lines written back by the second level. Where the third level is filled by what leaves the second, clean lines count too.
     L2WriteBacks,
+    /// Reads, or requests of any kind, that ask the last level.
+    LastLevelAccesses,
+    /// Those of them that miss it.
+    LastLevelMisses,
     /// Retired loads, or reads, that miss the last level.
     LastLevelLoadMisses,
     /// Demanded lines brought into the first level from the second.
@@ -49,6 +65,8 @@ impl Quantity {
             self,
             Quantity::L1DataRefills
                 | Quantity::L2Accesses
+                | Quantity::L2DataReads
+                | Quantity::L2DataReadMisses
                 | Quantity::L2DataMisses
                 | Quantity::L2Misses
                 | Quantity::L2Refills
@@ -62,6 +80,8 @@ impl Quantity {
 pub enum Code {
     /// The kernel's own `instructions`.
     Instructions,
+    /// The kernel's own `cycles`.
+    Cycles,
     /// The kernel's own `page-faults`, which needs no hardware.
     PageFaults,
     /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
@@ -96,6 +116,14 @@ pub const INSTRUCTIONS: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_INSTRUCTIONS",
 };
 
+/// Cycles of the core, on any processor.
+pub const CYCLES: Event = Event {
+    quantity: Quantity::Cycles,
+    name: "cycles",
+    code: Code::Cycles,
+    source: "Linux, perf_event_open(2), PERF_COUNT_HW_CPU_CYCLES",
+};
+
 /// Page faults, on any machine.
 pub const PAGE_FAULTS: Event = Event {
     quantity: Quantity::PageFaults,
@@ -116,12 +144,14 @@ const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.
 
 /// Zen of any generation. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
 const ZEN: &[Event] = &[
+    raw(Quantity::L2DataReads, "l2_cache_req_stat.dc_access_in_l2", 0xf864, AMD_L2),
     raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
     raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
 ];
 
 /// Zen 2 and later: the first generation does not document the sources of fills.
 const ZEN_2: &[Event] = &[
+    raw(Quantity::L2DataReads, "l2_cache_req_stat.dc_access_in_l2", 0xf864, AMD_L2),
     raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
     raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
     raw(Quantity::FillsFromL2, "ls_dmnd_fills_from_sys.local_l2", 0x0143, AMD_FILLS),
@@ -131,12 +161,20 @@ const ZEN_2: &[Event] = &[
 
 /// Sandy Bridge and Ivy Bridge number their second-level events differently.
 const INTEL_BEFORE_HASWELL: &[Event] = &[
+    raw(Quantity::LastLevelAccesses, "LONGEST_LAT_CACHE.REFERENCE", 0x4f2e, INTEL),
+    raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
     raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
 ];
 
 /// Haswell and later.
 const INTEL_CORE: &[Event] = &[
+    raw(Quantity::Loads, "MEM_INST_RETIRED.ALL_LOADS", 0x81d0, INTEL),
+    raw(Quantity::L1LoadMisses, "MEM_LOAD_RETIRED.L1_MISS", 0x08d1, INTEL),
+    raw(Quantity::L2DataReads, "L2_RQSTS.ALL_DEMAND_DATA_RD", 0xe124, INTEL),
+    raw(Quantity::L2DataReadMisses, "L2_RQSTS.DEMAND_DATA_RD_MISS", 0x2124, INTEL),
+    raw(Quantity::LastLevelAccesses, "LONGEST_LAT_CACHE.REFERENCE", 0x4f2e, INTEL),
+    raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
     raw(Quantity::L2Misses, "L2_RQSTS.MISS", 0x3f24, INTEL),
     raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
     raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
@@ -146,6 +184,12 @@ const INTEL_CORE: &[Event] = &[
 
 /// Ice Lake: Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
 const INTEL_ICE_LAKE: &[Event] = &[
+    raw(Quantity::Loads, "MEM_INST_RETIRED.ALL_LOADS", 0x81d0, INTEL),
+    raw(Quantity::L1LoadMisses, "MEM_LOAD_RETIRED.L1_MISS", 0x08d1, INTEL),
+    raw(Quantity::L2DataReads, "L2_RQSTS.ALL_DEMAND_DATA_RD", 0xe124, INTEL),
+    raw(Quantity::L2DataReadMisses, "L2_RQSTS.DEMAND_DATA_RD_MISS", 0x2124, INTEL),
+    raw(Quantity::LastLevelAccesses, "LONGEST_LAT_CACHE.REFERENCE", 0x4f2e, INTEL),
+    raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
     raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
     raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
@@ -154,6 +198,7 @@ const INTEL_ICE_LAKE: &[Event] = &[
 
 /// Armv8.0: LL_CACHE_MISS_RD came with Armv8.1.
 const ARM_V8_0: &[Event] = &[
+    raw(Quantity::L1DataAccesses, "L1D_CACHE", 0x04, ARM),
     raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
     raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
     raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
@@ -161,10 +206,12 @@ const ARM_V8_0: &[Event] = &[
 ];
 
 const ARM_V8_1: &[Event] = &[
+    raw(Quantity::L1DataAccesses, "L1D_CACHE", 0x04, ARM),
     raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
     raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
     raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
     raw(Quantity::L2WriteBacks, "L2D_CACHE_WB", 0x18, ARM),
+    raw(Quantity::LastLevelAccesses, "LL_CACHE_RD", 0x36, ARM),
     raw(Quantity::LastLevelLoadMisses, "LL_CACHE_MISS_RD", 0x37, ARM),
 ];
 
@@ -196,7 +243,25 @@ pub fn events_of(processor: &Processor) -> &'static [Event] {
 
 /// The event of `processor` that counts `quantity`.
 pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
-    [INSTRUCTIONS, PAGE_FAULTS].iter().chain(events_of(processor)).find(|event| event.quantity == quantity).copied()
+    [INSTRUCTIONS, CYCLES, PAGE_FAULTS]
+        .iter()
+        .chain(events_of(processor))
+        .find(|event| event.quantity == quantity)
+        .copied()
+}
+
+/// What to count for miss ratios of the cache of `level`: accesses, those of them that miss, instructions, cycles. `None` where no two events
+/// are known of which one counts part of what the other counts.
+pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]> {
+    use Quantity::*;
+    let pairs: &[[Quantity; 2]] = match level {
+        1 => &[[L1DataAccesses, L1DataRefills], [Loads, L1LoadMisses]],
+        2 => &[[L2DataReads, L2DataMisses], [L2DataReads, L2DataReadMisses], [L2Accesses, L2Refills]],
+        3 => &[[LastLevelAccesses, LastLevelMisses], [LastLevelAccesses, LastLevelLoadMisses]],
+        _ => &[],
+    };
+    let known = |quantity| event(processor, quantity);
+    pairs.iter().find_map(|[all, missed]| Some([known(*all)?, known(*missed)?, INSTRUCTIONS, CYCLES]))
 }
 
 #[cfg(test)]
@@ -246,6 +311,25 @@ mod tests {
         assert_eq!(code(&arm("0xd08"), Quantity::L2Refills), Some(Code::Raw(0x17)));
         assert_eq!(code(&arm("0xd08"), Quantity::LastLevelLoadMisses), None);
         assert_eq!(code(&arm("0xd0c"), Quantity::LastLevelLoadMisses), Some(Code::Raw(0x37)));
+    }
+
+    #[test]
+    fn miss_ratios_have_numerators_that_are_part_of_their_denominators() {
+        let codes = |processor: &Processor, level| {
+            miss_ratio_events(processor, level).map(|events| [events[0].code, events[1].code])
+        };
+        let raw = |all, missed| Some([Code::Raw(all), Code::Raw(missed)]);
+        // Bits of the unit mask, and of the misses among them.
+        assert_eq!(codes(&x86("AuthenticAMD", 0x19, 0x01), 2), raw(0xf864, 0x0864));
+        assert_eq!(codes(&x86("GenuineIntel", 6, 0x6a), 2), raw(0xe124, 0x2124));
+        assert_eq!(codes(&x86("GenuineIntel", 6, 0x55), 3), raw(0x4f2e, 0x412e));
+        assert_eq!(codes(&arm("0xd08"), 2), raw(0x16, 0x17));
+        assert_eq!(codes(&arm("0xd0c"), 3), raw(0x36, 0x37));
+        assert_eq!(codes(&arm("0xd08"), 1), raw(0x04, 0x03));
+        // The third level of Zen counts for no thread; Sandy Bridge counts no such reads.
+        assert_eq!(codes(&x86("AuthenticAMD", 0x19, 0x01), 3), None);
+        assert_eq!(codes(&x86("GenuineIntel", 6, 42), 2), None);
+        assert_eq!(codes(&x86("GenuineIntel", 6, 0x55), 4), None);
     }
 
     #[test]

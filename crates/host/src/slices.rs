@@ -1,32 +1,56 @@
-//! Slices of tasks, as the scheduler's events tell them: who had which CPU from when to when.
+//! Slices of tasks: who had which CPU from when to when, and what was counted meanwhile.
 //!
-//! The events are those of [`crate::jobs::timeline`], written by the kernel at every switch; nothing runs on the CPU that is watched. They
-//! carry no counters, so slices have none.
+//! They lie between the records of [`crate::switches`], which the kernel writes at every switch; nothing else runs on the CPU that is watched.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{Left, Slice};
+use isochrome_model::watch::{Counts, Entry, Gap, Left, Slice};
 
+use crate::counters::{Counters, ran_throughout};
 use crate::error::HostError;
-use crate::jobs::timeline::{self, Event, Timeline, What};
+use crate::events::{self, miss_ratio_events};
+use crate::jobs::timeline;
+use crate::polling::Polling;
+use crate::switches::{Event, Switches, What};
+use crate::sys::clock;
+use crate::sys::perf::GroupReading;
+use crate::sysfs::{Note, Processor, Sysfs};
 
 /// Slices as they end.
 pub struct Slices {
-    timeline: Timeline,
+    switches: Switches,
+    polling: Option<Polling>,
     splitter: Splitter,
+    /// Not taken yet, in the order in which they happened.
     events: Vec<Event>,
     seen: u64,
+    polls: u64,
+}
+
+/// Who has a CPU.
+struct Running {
+    thread: i32,
+    since: Ns,
+    reading: GroupReading,
 }
 
 /// Turns events into slices.
 #[derive(Default)]
 struct Splitter {
+    cpus: Vec<CpuId>,
     /// Threads that matter; `None` for all.
     threads: Option<HashSet<i32>>,
-    /// Who has a CPU, its name, and since when.
-    running: BTreeMap<CpuId, (i32, String, Ns)>,
+    /// Whether switches come with what counters said.
+    counted: bool,
+    /// Whether tasks poll.
+    polling: bool,
+    running: BTreeMap<CpuId, Running>,
+    /// The slice that a poll may have ended, until it is known what was read.
+    held: BTreeMap<CpuId, Slice>,
+    /// What the last poll read.
+    polled: BTreeMap<CpuId, GroupReading>,
 }
 
 impl Splitter {
@@ -35,31 +59,62 @@ impl Splitter {
         thread != 0 && self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
     }
 
-    /// Whether a thread that matters has started another, which then matters too.
-    fn note(&mut self, event: &Event, slices: &mut Vec<Slice>) -> bool {
-        match event.what {
-            What::Switch { from, left, to, name } => {
-                let before = self.running.insert(event.cpu, (to, name.to_string(), event.at));
-                // What some kernels do not tell is a switch whose beginning was another's.
-                if let Some((thread, name, begin)) = before.filter(|(thread, ..)| *thread == from && self.matters(from))
+    fn note(&mut self, event: &Event, entries: &mut Vec<Entry>) {
+        let Event { at, cpu, what } = *event;
+        match what {
+            // One that matters starts another, which then matters too.
+            What::Fork { parent, child } => {
+                if let Some(threads) = self.threads.as_mut().filter(|threads| threads.contains(&parent)) {
+                    threads.insert(child);
+                }
+            }
+            _ if !self.cpus.contains(&cpu) => {}
+            What::Lost { records } => {
+                self.running.remove(&cpu);
+                entries.push(Entry::Gap(Gap { cpu, end: at, lost: Some(records) }));
+            }
+            What::Poll { reading } => {
+                // All that was counted since the last poll is put down to whom this one has interrupted.
+                let before = self.polled.insert(cpu, reading);
+                if let (Some(slice), Some(before)) = (self.held.get_mut(&cpu), before)
+                    && ran_throughout(&before, &reading)
                 {
+                    slice.counts = Some(counts(&before, &reading));
+                }
+            }
+            What::Switch { from, name, left, to, reading } => {
+                entries.extend(self.held.remove(&cpu).map(Entry::Slice));
+                let before = self.running.insert(cpu, Running { thread: to, since: at, reading });
+                // What some kernels do not tell is a switch whose beginning was another's.
+                let Some(before) = before.filter(|before| before.thread == from) else { return };
+                if !ran_throughout(&before.reading, &reading) {
+                    // Without its counters nothing was recorded: others may have had the CPU meanwhile.
+                    entries.push(Entry::Gap(Gap { cpu, end: at, lost: None }));
+                } else if self.matters(from) {
                     let left = match left {
                         timeline::Left::Runnable => Left::Preempted,
                         timeline::Left::Asleep => Left::Asleep,
                         timeline::Left::Blocked => Left::Blocked,
                         timeline::Left::Ended => Left::Ended,
                     };
-                    slices.push(Slice { cpu: event.cpu, thread, name, begin, end: event.at, left, counts: None });
+                    let counts = self.counted.then(|| counts(&before.reading, &reading));
+                    let (begin, name) = (before.since, name.to_string());
+                    let slice = Slice { cpu, thread: from, name, begin, end: at, left, counts };
+                    if self.polling {
+                        self.held.insert(cpu, slice);
+                    } else {
+                        entries.push(Entry::Slice(slice));
+                    }
                 }
-                false
             }
-            What::Fork { parent, child } => {
-                let ours = self.threads.as_mut().filter(|threads| threads.contains(&parent));
-                ours.is_some_and(|threads| threads.insert(child))
-            }
-            What::Wakeup { .. } | What::Ran { .. } => false,
         }
     }
+}
+
+/// What was counted between two readings, in the order of [`miss_ratio_events`].
+fn counts(before: &GroupReading, after: &GroupReading) -> Counts {
+    let since = |position: usize| after.counts[position].wrapping_sub(before.counts[position]);
+    Counts { accesses: since(0), misses: since(1), instructions: since(2), cycles: since(3) }
 }
 
 /// The threads of process `pid`.
@@ -70,35 +125,63 @@ pub fn threads_of(pid: u32) -> Result<Vec<i32>, HostError> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
+/// What to count for miss ratios of the cache of `level`, after these counters have proved on the calling thread that they count.
+pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], HostError> {
+    let events = miss_ratio_events(processor, level)
+        .ok_or_else(|| HostError::NoMissEvent { level, processor: processor.name.clone() })?;
+    Counters::open(&events)?;
+    Ok(events)
+}
+
 impl Slices {
-    /// Of `threads`, and those that they start, or of all, on `cpus`, from now on.
+    /// Of all threads, or of those that are named with [`follow`](Self::follow), on `cpus`, from now on. `counted`: accesses, misses, instructions
+    /// and cycles, or nothing.
     ///
-    /// Fails with [`HostError::Events`] where the kernel has no such events or does not give them to this user.
-    pub fn open(cpus: &[CpuId], threads: Option<Vec<i32>>) -> Result<Slices, HostError> {
-        let mut timeline = Timeline::open(cpus)?;
-        if let Some(threads) = &threads {
-            timeline.follow(threads)?;
-        }
-        let splitter = Splitter { threads: threads.map(HashSet::from_iter), ..Splitter::default() };
-        Ok(Slices { timeline, splitter, events: Vec::new(), seen: 0 })
+    /// Fails as [`Switches::open`] does.
+    pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, HostError> {
+        // A thread that matters may be started on any CPU.
+        let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
+        let switches = Switches::open(if all { cpus } else { &online }, counted)?;
+        let threads = (!all).then(HashSet::new);
+        let splitter = Splitter { cpus: cpus.to_vec(), threads, counted: !counted.is_empty(), ..Splitter::default() };
+        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
     }
 
-    /// Moves the slices that have ended since the last call behind `slices`, in the order of their ends.
-    pub fn drain(&mut self, slices: &mut Vec<Slice>) -> Result<(), HostError> {
-        self.events.clear();
-        self.timeline.drain(&mut self.events)?;
+    /// As [`open`](Self::open), but the counters are read by tasks that poll every `period`.
+    pub fn polled(cpus: &[CpuId], all: bool, counted: &[events::Event], period: Ns) -> Result<Slices, HostError> {
+        let mut slices = Slices::open(cpus, all, &[])?;
+        slices.polling = Some(Polling::start(cpus, period, counted)?);
+        slices.splitter.polling = !counted.is_empty();
+        Ok(slices)
+    }
+
+    /// What of their priority and place the tasks that poll could not have.
+    pub fn notes(&self) -> &[Note] {
+        self.polling.as_ref().map_or(&[], Polling::notes)
+    }
+
+    /// These threads matter, and those that they start: since this was opened, where nothing was drained yet.
+    pub fn follow(&mut self, threads: impl IntoIterator<Item = i32>) {
+        self.splitter.threads.get_or_insert_default().extend(threads);
+    }
+
+    /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
+    pub fn drain(&mut self, entries: &mut Vec<Entry>) {
+        // What is recorded on one CPU while another's ring is read waits for what that other records until then.
+        let until = clock::monotonic();
+        let waiting = self.events.len();
+        self.switches.drain(&mut self.events);
+        let read = self.events.len();
+        self.seen += (read - waiting) as u64;
+        if let Some(polling) = &self.polling {
+            polling.drain(&mut self.events);
+            self.polls += (self.events.len() - read) as u64;
+        }
         self.events.sort_by_key(|event| event.at);
-        self.seen += self.events.len() as u64;
-        let mut grown = false;
-        for event in &self.events {
-            grown |= self.splitter.note(event, slices);
+        let ready = self.events.partition_point(|event| event.at <= until);
+        for event in self.events.drain(..ready) {
+            self.splitter.note(&event, entries);
         }
-        if let Some(threads) = self.splitter.threads.as_ref().filter(|_| grown) {
-            let mut threads: Vec<i32> = threads.iter().copied().collect();
-            threads.sort_unstable();
-            self.timeline.follow(&threads)?;
-        }
-        Ok(())
     }
 
     /// Events seen so far.
@@ -106,9 +189,16 @@ impl Slices {
         self.seen
     }
 
-    /// Events that the kernel had no room for.
-    pub fn lost(&self) -> u64 {
-        self.timeline.lost()
+    /// Polls seen so far, where tasks poll.
+    pub fn polls(&self) -> Option<u64> {
+        self.polling.as_ref().map(|_| self.polls)
+    }
+
+    /// A gap for every CPU whose counters others have taken for good since the last call: it has no slices any more.
+    pub fn stopped(&mut self) -> Vec<Entry> {
+        let end = clock::monotonic();
+        let stopped = self.switches.stopped();
+        stopped.into_iter().map(|cpu| Entry::Gap(Gap { cpu, end, lost: None })).collect()
     }
 }
 
@@ -116,32 +206,142 @@ impl Slices {
 mod tests {
     use super::*;
     use crate::jobs::timeline::Name;
+    use timeline::Left::{Asleep, Runnable};
 
     fn switch(at: u64, cpu: u32, from: i32, left: timeline::Left, to: i32) -> Event {
-        let what = What::Switch { from, left, to, name: Name(*b"task\0\0\0\0\0\0\0\0\0\0\0\0") };
-        Event { at: Ns(at), cpu: CpuId(cpu), what }
+        let (name, reading) = (Name(*b"task\0\0\0\0\0\0\0\0\0\0\0\0"), GroupReading::default());
+        // Counters that ran at any time.
+        let reading = GroupReading { enabled_ns: at, running_ns: at, ..reading };
+        Event { at: Ns(at), cpu: CpuId(cpu), what: What::Switch { from, name, left, to, reading } }
+    }
+
+    /// With these counts, and a time for which the counters were enabled and did not run.
+    fn counted(mut event: Event, counts: [u64; 4], off: u64) -> Event {
+        let What::Switch { reading, .. } = &mut event.what else { panic!("{event:?}") };
+        reading.counts[..4].copy_from_slice(&counts);
+        reading.enabled_ns += off;
+        event
+    }
+
+    fn split(splitter: &mut Splitter, events: &[Event]) -> (Vec<Slice>, Vec<Gap>) {
+        let mut entries = Vec::new();
+        events.iter().for_each(|event| splitter.note(event, &mut entries));
+        let (mut slices, mut gaps) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::Slice(slice) => slices.push(slice),
+                Entry::Gap(gap) => gaps.push(gap),
+            }
+        }
+        (slices, gaps)
+    }
+
+    fn splitter(threads: Option<HashSet<i32>>) -> Splitter {
+        Splitter { cpus: vec![CpuId(0), CpuId(1)], threads, ..Splitter::default() }
     }
 
     #[test]
     fn a_slice_lasts_from_the_switch_to_a_thread_until_the_switch_away() {
-        use timeline::Left::{Asleep, Runnable};
-        let mut splitter = Splitter { threads: Some(HashSet::from([7])), ..Splitter::default() };
-        let mut slices = Vec::new();
-        for event in [
-            switch(10, 0, 5, Runnable, 7),
-            Event { at: Ns(15), cpu: CpuId(0), what: What::Fork { parent: 7, child: 8 } },
-            switch(30, 0, 7, Runnable, 8),
-            switch(35, 1, 0, Runnable, 7),
-            switch(50, 0, 8, Asleep, 5),
-            switch(55, 1, 7, Asleep, 0),
-            // Not seen to begin.
-            switch(70, 2, 7, Asleep, 0),
-            switch(90, 0, 5, Asleep, 0),
-        ] {
-            splitter.note(&event, &mut slices);
-        }
+        let (slices, _) = split(
+            &mut splitter(Some(HashSet::from([7]))),
+            &[
+                switch(10, 0, 5, Runnable, 7),
+                Event { at: Ns(15), cpu: CpuId(0), what: What::Fork { parent: 7, child: 8 } },
+                switch(30, 0, 7, Runnable, 8),
+                switch(35, 1, 0, Runnable, 7),
+                switch(50, 0, 8, Asleep, 5),
+                switch(55, 1, 7, Asleep, 0),
+                // Not seen to begin.
+                switch(70, 1, 7, Asleep, 0),
+                switch(90, 0, 5, Asleep, 0),
+                // On a CPU that is not watched.
+                switch(91, 2, 0, Runnable, 7),
+                switch(92, 2, 7, Asleep, 0),
+            ],
+        );
         let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.cpu.0, s.begin.0, s.end.0, s.left)).collect();
         assert_eq!(seen, [(7, 0, 10, 30, Left::Preempted), (8, 0, 30, 50, Left::Asleep), (7, 1, 35, 55, Left::Asleep)]);
-        assert_eq!(slices[0].name, "task");
+        assert_eq!((slices[0].name.as_str(), slices[0].counts), ("task", None));
+    }
+
+    #[test]
+    fn what_a_cpu_counted_between_two_switches_is_that_of_who_had_it() {
+        let mut splitter = Splitter { counted: true, ..splitter(None) };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                counted(switch(10, 0, 5, Runnable, 7), [100, 50, 1000, 2000], 0),
+                counted(switch(20, 1, 0, Runnable, 9), [7, 7, 7, 7], 0),
+                counted(switch(30, 0, 7, Runnable, 8), [300, 50, 1400, 2200], 0),
+                counted(switch(40, 0, 8, Runnable, 7), [500, 150, 1500, 2900], 0),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|slice| (slice.thread, slice.counts.unwrap())).collect();
+        let counts = |accesses, misses, instructions, cycles| Counts { accesses, misses, instructions, cycles };
+        assert_eq!(seen, [(7, counts(200, 0, 400, 200)), (8, counts(200, 100, 100, 700))]);
+        assert_eq!(gaps, []);
+    }
+
+    #[test]
+    fn what_a_poll_reads_is_put_down_to_whom_it_interrupts() {
+        let mut splitter = Splitter { polling: true, ..splitter(None) };
+        let poll = |at, accesses, off| {
+            let mut reading = GroupReading { enabled_ns: at + off, running_ns: at, ..GroupReading::default() };
+            reading.counts[0] = accesses;
+            Event { at: Ns(at), cpu: CpuId(0), what: What::Poll { reading } }
+        };
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 0, Runnable, 7),
+                switch(20, 0, 7, Runnable, 99),
+                // Of the first nothing was read before.
+                poll(25, 1000, 0),
+                switch(30, 0, 99, Asleep, 7),
+                switch(40, 0, 7, Asleep, 8),
+                switch(50, 0, 8, Runnable, 99),
+                // Of 8, and of 7 until 40.
+                poll(55, 1600, 0),
+                switch(60, 0, 99, Asleep, 8),
+                switch(70, 0, 8, Runnable, 99),
+                // The counters were off.
+                poll(75, 1700, 5_000_000),
+                switch(80, 0, 99, Asleep, 0),
+                switch(90, 0, 0, Runnable, 7),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|slice| (slice.thread, slice.end.0, slice.counts)).collect();
+        let counts = |accesses| Some(Counts { accesses, ..Counts::default() });
+        let expected = [
+            (7, 20, None),
+            (99, 30, None),
+            (7, 40, None),
+            (8, 50, counts(600)),
+            (99, 60, None),
+            (8, 70, None),
+            (99, 80, None),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn where_records_are_lost_or_counters_were_off_there_is_a_gap_and_no_slice() {
+        let mut splitter = Splitter { counted: true, ..splitter(None) };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 5, Runnable, 7),
+                // Lost: that 7 gave the CPU to 8 and got it again.
+                Event { at: Ns(20), cpu: CpuId(0), what: What::Lost { records: 2 } },
+                switch(30, 0, 7, Runnable, 8),
+                switch(40, 0, 8, Runnable, 7),
+                // The counters had no turn for 1 ms.
+                counted(switch(1_100_000, 0, 7, Runnable, 8), [0; 4], 1_000_000),
+                counted(switch(1_200_000, 0, 8, Asleep, 0), [0; 4], 1_000_000),
+            ],
+        );
+        assert_eq!(slices.iter().map(|s| (s.thread, s.begin.0)).collect::<Vec<_>>(), [(8, 30), (8, 1_100_000)]);
+        let gap = |end, lost| Gap { cpu: CpuId(0), end: Ns(end), lost };
+        assert_eq!(gaps, [gap(20, Some(2)), gap(1_100_000, None)]);
     }
 }

@@ -12,11 +12,14 @@ use isochrome_host::palette::{Survey, Target};
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{self, ProbeRequest, probe};
 use isochrome_host::setting::RealtimeRequest;
+use isochrome_host::slices::{Slices, proved_events};
+use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::{Processor, Sysfs};
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::watch::{Entry, Slice, Watched};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -37,6 +40,21 @@ fn main() -> ExitCode {
         hardware_test("counters_count_a_known_loop_alike", has_counters, counters_count_a_known_loop_alike),
         hardware_test("second_level_misses_are_counted", counts_l2_misses, second_level_misses_are_counted),
         hardware_test("more_events_than_slots_are_refused", has_counters, more_events_than_slots_are_refused),
+        hardware_test(
+            "page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one",
+            switches_are_recorded,
+            page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one,
+        ),
+        hardware_test(
+            "misses_of_two_threads_that_share_a_cpu_go_to_the_right_one",
+            counts_miss_ratios,
+            misses_of_two_threads_that_share_a_cpu_go_to_the_right_one,
+        ),
+        hardware_test(
+            "polls_put_counts_down_to_whom_they_interrupt",
+            switches_are_recorded,
+            polls_put_counts_down_to_whom_they_interrupt,
+        ),
         hardware_test("affinity_is_restored_after_drop", has_two_cpus, affinity_is_restored_after_drop),
         hardware_test("settings_are_restored_after_a_panic", has_two_cpus, settings_are_restored_after_a_panic),
         hardware_test("timer_slack_is_set_and_restored", || Ok(()), timer_slack_is_set_and_restored),
@@ -127,6 +145,19 @@ fn may_lock() -> Result<(), String> {
     }
 }
 
+fn switches_are_recorded() -> Result<(), String> {
+    match Slices::open(&[CpuId(allowed_cpus()[0])], true, &[]) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(first_line(&error)),
+    }
+}
+
+fn counts_miss_ratios() -> Result<(), String> {
+    let processor = Sysfs::system().processor().map_err(|error| first_line(&error))?;
+    proved_events(&processor, 2).map_err(|error| first_line(&error))?;
+    switches_are_recorded()
+}
+
 // What they see.
 
 fn first_line(error: &isochrome_host::error::HostError) -> String {
@@ -196,6 +227,124 @@ fn more_events_than_slots_are_refused() {
 }
 
 // Settings.
+
+/// The kernel counts page faults on any machine, as it counts misses on some: `faulting` faults `per_turn` times in each of 50 turns, the
+/// other thread never, and they take turns on one CPU. What `slices` says that each did, after all of it.
+fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>; 2] {
+    const TURNS: usize = 50;
+    let mut entries = Vec::new();
+    let threads = std::thread::scope(|scope| {
+        let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
+        let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
+        let turns = |tell: std::sync::mpsc::SyncSender<()>, told: std::sync::mpsc::Receiver<()>, faults: usize| {
+            let _settings = RealtimeRequest::new().pin(cpu).apply();
+            for _ in 0..TURNS {
+                told.recv().unwrap();
+                if faults > 0 {
+                    let mut arena = Arena::map(faults).unwrap();
+                    arena.bytes_mut().iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
+                }
+                spin(Ns(200_000));
+                // The other may have had all its turns.
+                let _ = tell.send(());
+            }
+            // The last slice ends with a sleep too.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            rustix::thread::gettid().as_raw_nonzero().get()
+        };
+        let first_turn = to_first.clone();
+        let first = scope.spawn(move || turns(to_second, from_second, per_turn));
+        let second = scope.spawn(move || turns(to_first, from_first, 0));
+        first_turn.send(()).unwrap();
+        let threads = [first.join().unwrap(), second.join().unwrap()];
+        slices.follow(threads);
+        threads
+    });
+    slices.drain(&mut entries);
+    let of = |thread: i32| {
+        let slices = entries.iter().map(|entry| match entry {
+            Entry::Slice(slice) => slice.clone(),
+            Entry::Gap(gap) => panic!("{gap:?}"),
+        });
+        slices.filter(|slice| slice.thread == thread).collect::<Vec<_>>()
+    };
+    threads.map(of)
+}
+
+/// Time passes, and no system call is made.
+fn spin(time: Ns) {
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_nanos() < u128::from(time.0) {
+        std::hint::spin_loop();
+    }
+}
+
+fn faults(slices: &[Slice]) -> u64 {
+    slices.iter().filter_map(|slice| Some(slice.counts?.accesses)).sum()
+}
+
+fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
+    let cpu = CpuId(allowed_cpus()[0]);
+    let slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
+    let [faulting, other] = faults_of_two(slices, cpu, 200);
+    assert!(faulting.len() >= 50, "{faulting:?}");
+    let counts: Vec<_> = faulting.iter().map(|slice| slice.counts.unwrap()).collect();
+    assert!(
+        counts.iter().all(|counts| counts.accesses == counts.misses && counts.misses == counts.cycles),
+        "{counts:?}"
+    );
+    // 50 turns of 200 pages; what starting a thread takes comes on top.
+    assert!((10_000..10_300).contains(&faults(&faulting)), "{}", faults(&faulting));
+    assert!(faults(&other) < 300, "{}", faults(&other));
+}
+
+/// One walks over lines that fit the second level, the other over more; each counts for itself too, and that is what it must be told.
+fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
+    let events = &proved_events(&Sysfs::system().processor().unwrap(), 2).unwrap()[..2];
+    let cpu = CpuId(allowed_cpus()[0]);
+    let mut slices = Slices::open(&[cpu], false, events).unwrap();
+    let walk = |lines: usize| {
+        let _settings = RealtimeRequest::new().pin(cpu).apply();
+        let memory = vec![1u64; lines * 8];
+        let counters = Counters::open(events).unwrap();
+        let (begin, before) = (std::time::Instant::now(), counters.read().unwrap());
+        let mut line = 0;
+        while begin.elapsed().as_secs() < 2 {
+            // Every line once, in an order that is hard to foresee: a full period of a generator modulo a power of two.
+            for _ in 0..lines {
+                line = (5 * line + std::hint::black_box(memory[8 * line]) as usize) % lines;
+            }
+        }
+        let counted = counters.between(&before, &counters.read().unwrap()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let [accesses, misses] = [0, 1].map(|position| counted.values()[position] as f64);
+        (rustix::thread::gettid().as_raw_nonzero().get(), misses / accesses)
+    };
+    // 64 KiB: more than a first level of 32 or 48 KiB. 32 MiB.
+    let told = std::thread::scope(|scope| {
+        let threads = [1 << 10, 1 << 19].map(|lines| scope.spawn(move || walk(lines)));
+        threads.map(|thread| thread.join().unwrap())
+    });
+    slices.follow(told.map(|(thread, _)| thread));
+    let mut entries = Vec::new();
+    slices.drain(&mut entries);
+    let mut watched = Watched::default();
+    entries.iter().for_each(|entry| watched.note(entry));
+    for (thread, own) in told {
+        let ratio = watched.tasks[&thread].miss_ratio().unwrap();
+        assert!((ratio - own).abs() <= 0.03, "{ratio} instead of {own}");
+    }
+    assert!(told[1].1 - told[0].1 >= 0.3, "{told:?}");
+}
+
+fn polls_put_counts_down_to_whom_they_interrupt() {
+    let cpu = CpuId(allowed_cpus()[0]);
+    let slices = Slices::polled(&[cpu], false, &[PAGE_FAULTS; 4], Ns(100_000)).unwrap();
+    let [faulting, other] = faults_of_two(slices, cpu, 200);
+    // A poll that comes just after a switch gives the other what it did not do: no more than that is certain.
+    let (right, wrong) = (faults(&faulting), faults(&other));
+    assert!(right > wrong && right + wrong <= 10_600, "{right} {wrong}");
+}
 
 fn affinity_is_restored_after_drop() {
     let before = allowed_cpus();

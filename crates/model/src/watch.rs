@@ -75,6 +75,27 @@ pub struct Slice {
     pub counts: Option<Counts>,
 }
 
+/// Time of a CPU of which nothing is known: slices are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Until when.
+    pub end: Ns,
+    /// Events that the kernel had no room for; `None` where others had the counters.
+    pub lost: Option<u64>,
+}
+
+/// What is seen of a CPU, one thing after the other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// A thread had it.
+    Slice(Slice),
+    /// It is not known who had it.
+    Gap(Gap),
+}
+
 /// Slices with fewer accesses are not asked for their miss ratio: a few misses at the switch would be all of it.
 const ACCESSES_MIN: u64 = 1000;
 /// Slices kept of each task, for its timeline.
@@ -194,7 +215,45 @@ pub struct Cost {
     pub looks_per_second: f64,
     /// Events per second that the kernel wrote for it.
     pub events_per_second: f64,
+    /// Times per second that its tasks took a CPU to read counters; absent where none polls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polls_per_second: Option<f64>,
 }
+
+/// What tasks can be sorted by, the most first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Time on a CPU.
+    #[default]
+    Time,
+    /// The highest miss ratio of a slice.
+    WorstMissRatio,
+    /// Misses.
+    Misses,
+    /// The longest slice.
+    Slice,
+    /// The most time on a CPU between two sleeps.
+    Job,
+    /// Slices.
+    Slices,
+}
+
+/// What is said of every task, and how many characters it takes.
+pub const COLUMNS: [(&str, usize); 13] = [
+    ("thread", 8),
+    ("name", 16),
+    ("cpu", 3),
+    ("share", 7),
+    ("slices", 7),
+    ("preempt", 7),
+    ("migr", 5),
+    ("slice max", 10),
+    ("job max", 10),
+    ("miss", 7),
+    ("worst", 7),
+    ("misses/s", 9),
+    ("ipc", 5),
+];
 
 /// What was watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -210,14 +269,22 @@ pub struct Watched {
     pub stolen: BTreeMap<CpuId, f64>,
     /// Events that the kernel had no room for: where there are any, slices are missing.
     pub lost: u64,
+    /// Times that others had the counters of a CPU: slices are missing there too.
+    #[serde(default)]
+    pub counters_taken: u64,
     /// What it cost; absent where slices were replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
 }
 
 impl Watched {
-    /// Takes note of a slice.
-    pub fn note(&mut self, slice: &Slice) {
+    /// Takes note of what was seen next.
+    pub fn note(&mut self, entry: &Entry) {
+        let slice = match entry {
+            Entry::Slice(slice) => slice,
+            Entry::Gap(Gap { lost: Some(events), .. }) => return self.lost += events,
+            Entry::Gap(Gap { lost: None, .. }) => return self.counters_taken += 1,
+        };
         self.begin = Some(self.begin.map_or(slice.begin, |begin| begin.min(slice.begin)));
         self.end = self.end.max(slice.end);
         self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice);
@@ -233,15 +300,24 @@ impl Watched {
         self.tasks.values().any(|task| task.counts.is_some())
     }
 
-    /// Tasks, those that ran longest first.
-    fn by_time(&self) -> Vec<(i32, &TaskStatistics)> {
+    /// All tasks, in this order.
+    pub fn sorted(&self, order: Order) -> Vec<(i32, &TaskStatistics)> {
         let mut tasks: Vec<_> = self.tasks.iter().map(|(thread, task)| (*thread, task)).collect();
-        tasks.sort_by_key(|(_, task)| std::cmp::Reverse(task.run_ns));
+        // What is not known comes last.
+        let key = |task: &TaskStatistics| match order {
+            Order::Time => task.run_ns as f64,
+            Order::WorstMissRatio => task.miss_ratio_worst.unwrap_or(-1.0),
+            Order::Misses => task.counts.map_or(-1.0, |counts| counts.misses as f64),
+            Order::Slice => task.slice_ns_max.value as f64,
+            Order::Job => task.job_ns_max.map_or(-1.0, |mark| mark.value as f64),
+            Order::Slices => task.slices as f64,
+        };
+        tasks.sort_by(|(_, a), (_, b)| key(b).total_cmp(&key(a)));
         tasks
     }
 
-    /// The longest-running `rows` tasks as a table, with the timeline of each over the last `rows` slices.
-    pub fn text(&self, rows: usize) -> String {
+    /// What holds of all tasks together: how many, for how long, what was stolen, and how far the counters can be trusted.
+    pub fn head(&self) -> String {
         let seconds = self.watched_ns() as f64 / 1e9;
         let mut text = format!("{} tasks in {seconds:.2} s", self.tasks.len());
         for (cpu, stolen) in &self.stolen {
@@ -250,98 +326,111 @@ impl Watched {
         if self.lost > 0 {
             let _ = write!(text, ", {} events lost: slices are missing", self.lost);
         }
-        let counters = self.has_counters();
-        let _ =
-            writeln!(text, "{}", if counters { "" } else { "; no counters: misses and instructions are not known" });
-        let _ = writeln!(
-            text,
-            "{:>8} {:16} {:>3} {:>7} {:>7} {:>7} {:>5} {:>10} {:>10} {:>7} {:>7} {:>9} {:>5}",
-            "thread",
-            "name",
-            "cpu",
-            "share",
-            "slices",
-            "preempt",
-            "migr",
-            "slice max",
-            "job max",
-            "miss",
-            "worst",
-            "misses/s",
-            "ipc"
-        );
-        let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
-        let us = |mark: Option<HighWaterMark>| {
-            mark.map_or("-".to_owned(), |mark| format!("{:.1} us", mark.value as f64 / 1e3))
-        };
-        for (thread, task) in self.by_time().into_iter().take(rows) {
-            let share = task.run_ns as f64 / self.watched_ns().max(1) as f64;
-            let number = |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
-            let _ = writeln!(
-                text,
-                "{thread:>8} {:16} {:>3} {:>7} {:>7} {:>7} {:>5} {:>10} {:>10} {:>7} {:>7} {:>9} {:>5}",
-                task.name,
-                task.cpu.0,
-                format!("{:.1} %", 100.0 * share),
-                task.slices,
-                task.preemptions,
-                task.migrations,
-                us(Some(task.slice_ns_max)),
-                us(task.job_ns_max),
-                percent(task.miss_ratio_now),
-                percent(task.miss_ratio_worst),
-                number(task.misses_per_second(), 0),
-                number(task.instructions_per_cycle(), 2),
-            );
+        if self.counters_taken > 0 {
+            let _ = write!(text, ", others had the counters {} times: slices are missing", self.counters_taken);
         }
-        text.push_str(&self.strips(rows));
-        if let Some(cost) = self.cost {
-            let _ = writeln!(
-                text,
-                "watching took {:.2} % of a CPU, looking {:.0} times and seeing {:.0} events a second",
-                100.0 * cost.cpu_share,
-                cost.looks_per_second,
-                cost.events_per_second
-            );
+        if !self.has_counters() {
+            text.push_str("; no counters: misses and instructions are not known");
         }
         text
     }
 
-    /// A strip per task over the time for which the slices of all that are shown are kept: its miss ratio where it is known, else the share
-    /// of the time for which it had a CPU. [Sebek2002, Figure 6]
-    fn strips(&self, rows: usize) -> String {
-        const COLUMNS: u64 = 60;
-        const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let shown: Vec<_> = self.by_time().into_iter().take(rows).collect();
-        let kept = shown.iter().filter(|(_, task)| task.timeline.len() == KEPT);
+    /// What is said of a task, column by column as in [`COLUMNS`].
+    pub fn cells(&self, thread: i32, task: &TaskStatistics) -> [String; COLUMNS.len()] {
+        let number = |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
+        let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+        let us = |mark: Option<HighWaterMark>| {
+            mark.map_or("-".to_owned(), |mark| format!("{:.1} us", mark.value as f64 / 1e3))
+        };
+        [
+            thread.to_string(),
+            task.name.clone(),
+            task.cpu.0.to_string(),
+            percent(Some(task.run_ns as f64 / self.watched_ns().max(1) as f64)),
+            task.slices.to_string(),
+            task.preemptions.to_string(),
+            task.migrations.to_string(),
+            us(Some(task.slice_ns_max)),
+            us(task.job_ns_max),
+            percent(task.miss_ratio_now),
+            percent(task.miss_ratio_worst),
+            number(task.misses_per_second(), 0),
+            number(task.instructions_per_cycle(), 2),
+        ]
+    }
+
+    /// From when on the slices of all of `tasks` are kept; `None` where there are none.
+    pub fn kept_since(&self, tasks: &[(i32, &TaskStatistics)]) -> Option<Ns> {
+        let kept = tasks.iter().filter(|(_, task)| task.timeline.len() == KEPT);
         let from = kept.filter_map(|(_, task)| Some(task.timeline.front()?.0)).max().or(self.begin);
-        let Some(from) = from.filter(|from| from.0 < self.end.0) else { return String::new() };
-        let span = self.end.0 - from.0;
-        let edge = |column: u64| from.0 + (span as u128 * u128::from(column) / u128::from(COLUMNS)) as u64;
-        let mut text = format!(
-            "the last {:.1} ms, {}:\n",
-            span as f64 / 1e6,
-            if self.has_counters() { "miss ratio" } else { "share of the time on a CPU" }
-        );
-        for (thread, task) in shown {
-            let _ = write!(text, "{thread:>8} {:16} |", task.name);
-            for column in 0..COLUMNS {
-                let (left, right) = (edge(column), edge(column + 1));
-                let (mut time, mut missed) = (0.0, 0.0);
-                for (begin, end, ratio) in &task.timeline {
-                    let within = end.0.min(right).saturating_sub(begin.0.max(left)) as f64;
-                    time += within;
-                    missed += within * ratio.unwrap_or(0.0);
-                }
-                let height = if self.has_counters() {
-                    missed / f64::max(time, 1.0)
-                } else {
-                    time / (right - left).max(1) as f64
-                };
-                // Whatever there was is seen.
-                text.push(LEVELS[(height * 8.0).ceil().clamp(0.0, 8.0) as usize]);
+        from.filter(|from| from.0 < self.end.0)
+    }
+
+    /// The time from `from` on in `columns` bars: the miss ratio of `task` where anything is counted, else the share of the time for which it
+    /// had a CPU. [Sebek2002, Figure 6]
+    pub fn strip(&self, task: &TaskStatistics, from: Ns, columns: u16) -> String {
+        const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+        let span = self.end.0.saturating_sub(from.0);
+        let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;
+        let counters = self.has_counters();
+        let level = |column: u16| {
+            let (left, right) = (edge(column), edge(column + 1));
+            let (mut time, mut missed) = (0.0, 0.0);
+            for (begin, end, ratio) in &task.timeline {
+                let within = end.0.min(right).saturating_sub(begin.0.max(left)) as f64;
+                time += within;
+                missed += within * ratio.unwrap_or(0.0);
             }
-            text.push_str("|\n");
+            let height =
+                if counters { missed / f64::max(time, 1.0) } else { time / right.saturating_sub(left).max(1) as f64 };
+            // Whatever there was is seen.
+            LEVELS[(height * 8.0).ceil().clamp(0.0, 8.0) as usize]
+        };
+        (0..columns).map(level).collect()
+    }
+
+    /// What the bars of [`strip`](Self::strip) mean.
+    pub fn strip_head(&self, from: Ns) -> String {
+        let what = if self.has_counters() { "miss ratio" } else { "share of the time on a CPU" };
+        format!("the last {:.1} ms, {what}", self.end.0.saturating_sub(from.0) as f64 / 1e6)
+    }
+
+    /// What watching cost, if it is known.
+    pub fn cost_text(&self) -> String {
+        let Some(cost) = self.cost else { return String::new() };
+        let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));
+        format!(
+            "watching took {:.2} % of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second",
+            100.0 * cost.cpu_share,
+            cost.looks_per_second,
+            cost.events_per_second
+        )
+    }
+
+    /// The longest-running `rows` tasks as a table, with the timeline of each.
+    pub fn text(&self, rows: usize) -> String {
+        let mut text = self.head() + "\n";
+        let line = |cells: [&str; COLUMNS.len()]| {
+            let cells = cells.iter().zip(COLUMNS).map(|(cell, (name, width))| match name {
+                "name" => format!("{cell:width$}"),
+                _ => format!("{cell:>width$}"),
+            });
+            cells.collect::<Vec<_>>().join(" ") + "\n"
+        };
+        text.push_str(&line(COLUMNS.map(|(name, _)| name)));
+        let mut shown = self.sorted(Order::Time);
+        shown.truncate(rows);
+        for (thread, task) in &shown {
+            text.push_str(&line(self.cells(*thread, task).each_ref().map(String::as_str)));
+        }
+        if let Some(from) = self.kept_since(&shown) {
+            let _ = writeln!(text, "{}:", self.strip_head(from));
+            for (thread, task) in shown {
+                let _ = writeln!(text, "{thread:>8} {:16} |{}|", task.name, self.strip(task, from, 60));
+            }
+        }
+        if self.cost.is_some() {
+            let _ = writeln!(text, "{}", self.cost_text());
         }
         text
     }
@@ -379,6 +468,11 @@ impl Watched {
             text,
             "# HELP isochrome_events_lost_total Events that the kernel had no room for.\n# TYPE isochrome_events_lost_total counter\nisochrome_events_lost_total {}",
             self.lost
+        );
+        let _ = writeln!(
+            text,
+            "# HELP isochrome_counters_taken_total Times that others had the counters of a CPU.\n# TYPE isochrome_counters_taken_total counter\nisochrome_counters_taken_total {}",
+            self.counters_taken
         );
         text
     }
@@ -448,7 +542,10 @@ mod tests {
             before = (counts.reads, counts.read_misses);
             let thread = if first { 1 } else { 2 };
             let counts = Some(counted);
-            watched.note(&Slice { counts, ..slice(thread, 0, turn * 100, turn * 100 + 100, Left::Preempted) });
+            watched.note(&Entry::Slice(Slice {
+                counts,
+                ..slice(thread, 0, turn * 100, turn * 100 + 100, Left::Preempted)
+            }));
         }
         let [none, half] = [1, 2].map(|thread| watched.tasks[&thread].miss_ratio().unwrap());
         assert!(none <= 0.03 && (half - 0.5).abs() <= 0.03, "{none} {half}");
@@ -465,7 +562,7 @@ mod tests {
             slice(7, 1, 1500, 1600, Left::Asleep),
             slice(7, 1, 2000, 2300, Left::Asleep),
         ] {
-            watched.note(&slice);
+            watched.note(&Entry::Slice(slice));
         }
         let task = &watched.tasks[&7];
         assert_eq!((task.slices, task.preemptions, task.migrations, task.run_ns), (3, 1, 1, 800));
@@ -478,12 +575,12 @@ mod tests {
     #[test]
     fn without_counters_nothing_is_said_of_misses() {
         let mut watched = Watched::default();
-        watched.note(&slice(7, 0, 0, 400, Left::Asleep));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Asleep)));
         assert!(watched.text(10).contains("no counters") && !watched.prometheus().contains("misses_total"));
         assert!(watched.prometheus().contains("isochrome_slices_total{thread=\"7\",name=\"task 7\"} 1"));
         assert_eq!(csv_line(&slice(7, 0, 0, 400, Left::Asleep)), "0,400,0,7,\"task 7\",asleep,,,,\n");
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
-        watched.note(&Slice { counts, ..slice(7, 0, 400, 1400, Left::Asleep) });
+        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, Left::Asleep) }));
         let task = &watched.tasks[&7];
         assert_eq!((task.miss_ratio_now, task.instructions_per_cycle()), (Some(0.25), Some(2.0)));
         assert!(watched.prometheus().contains("misses_total") && !watched.text(10).contains("no counters"));
@@ -492,8 +589,8 @@ mod tests {
     #[test]
     fn strips_show_who_had_the_cpu_when() {
         let mut watched = Watched::default();
-        watched.note(&slice(7, 0, 0, 3000, Left::Preempted));
-        watched.note(&slice(8, 0, 3000, 6000, Left::Preempted));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 3000, Left::Preempted)));
+        watched.note(&Entry::Slice(slice(8, 0, 3000, 6000, Left::Preempted)));
         let text = watched.text(10);
         let half = |filled: bool| if filled { "█" } else { " " }.repeat(30);
         assert!(text.contains(&format!("|{}{}|", half(true), half(false))), "{text}");
@@ -503,8 +600,41 @@ mod tests {
     #[test]
     fn slices_read_back_as_they_were_recorded() {
         let one = Slice { counts: Some(Counts { misses: 3, ..Counts::default() }), ..slice(1, 2, 3, 4, Left::Blocked) };
-        for slice in [one, slice(9, 0, 1, 2, Left::Ended)] {
-            assert_eq!(serde_json::from_str::<Slice>(&serde_json::to_string(&slice).unwrap()).unwrap(), slice);
+        let gap = |lost| Entry::Gap(Gap { cpu: CpuId(1), end: Ns(7), lost });
+        for entry in [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, Left::Ended)), gap(Some(3)), gap(None)] {
+            assert_eq!(serde_json::from_str::<Entry>(&serde_json::to_string(&entry).unwrap()).unwrap(), entry);
         }
+    }
+
+    #[test]
+    fn tasks_are_sorted_by_what_is_asked_for_and_the_unknown_comes_last() {
+        let mut watched = Watched::default();
+        let counts = |misses| Some(Counts { accesses: 1000, misses, ..Counts::default() });
+        // 1 runs longest at once, 2 misses most often, 3 runs longest in all, without counts.
+        watched.note(&Entry::Slice(Slice { counts: counts(10), ..slice(1, 0, 0, 500, Left::Preempted) }));
+        watched.note(&Entry::Slice(Slice { counts: counts(900), ..slice(2, 0, 500, 600, Left::Asleep) }));
+        watched.note(&Entry::Slice(slice(3, 0, 600, 1000, Left::Preempted)));
+        watched.note(&Entry::Slice(slice(3, 0, 1000, 1300, Left::Preempted)));
+        let order = |order| watched.sorted(order).iter().map(|(thread, _)| *thread).collect::<Vec<_>>();
+        assert_eq!(order(Order::Time), [3, 1, 2]);
+        assert_eq!(order(Order::WorstMissRatio), [2, 1, 3]);
+        assert_eq!(order(Order::Misses), [2, 1, 3]);
+        assert_eq!(order(Order::Slice), [1, 3, 2]);
+        // 2 alone has slept.
+        assert_eq!(order(Order::Job)[0], 2);
+        assert_eq!(order(Order::Slices)[0], 3);
+    }
+
+    #[test]
+    fn gaps_are_told_and_counted() {
+        let mut watched = Watched::default();
+        assert!(!watched.text(10).contains("missing"));
+        for lost in [Some(3), Some(4), None] {
+            watched.note(&Entry::Gap(Gap { cpu: CpuId(0), end: Ns(1), lost }));
+        }
+        assert_eq!((watched.lost, watched.counters_taken), (7, 1));
+        let text = watched.text(10);
+        assert!(text.contains("7 events lost") && text.contains("others had the counters 1 times"), "{text}");
+        assert!(watched.prometheus().contains("isochrome_counters_taken_total 1"));
     }
 }

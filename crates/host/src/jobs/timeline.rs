@@ -39,7 +39,7 @@ pub enum Left {
 
 impl Left {
     /// By the bits of `prev_state`. [Linux, include/trace/events/sched.h]
-    fn of(state: u64) -> Left {
+    pub(crate) fn of(state: u64) -> Left {
         const SLEEP: u64 = 1;
         const EXIT: u64 = 0x30;
         const PREEMPTED: u64 = 0x100;
@@ -119,7 +119,7 @@ struct Layout {
 }
 
 /// The number of an event and where some of its fields begin.
-fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N]) -> Result<Vec<usize>, HostError> {
+pub(crate) fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N]) -> Result<Vec<usize>, HostError> {
     let path = events.join(event).join("format");
     let text = read(&path)?;
     let malformed =
@@ -252,7 +252,7 @@ fn write(path: &Path, text: &str) -> Result<(), HostError> {
 }
 
 /// tracefs, mounted for this process alone where it is not mounted yet.
-fn tracefs() -> Result<(PathBuf, Option<std::os::fd::OwnedFd>), HostError> {
+pub(crate) fn tracefs() -> Result<(PathBuf, Option<std::os::fd::OwnedFd>), HostError> {
     use std::os::fd::AsRawFd;
     if let Some(place) = PLACES.iter().map(Path::new).find(|place| place.join("instances").exists()) {
         return Ok((place.to_owned(), None));

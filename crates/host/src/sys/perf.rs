@@ -1,6 +1,6 @@
-//! A group of performance counters of the calling thread, read with one system call.
+//! Groups of performance counters: of the calling thread, read with one system call; of a CPU, read by the kernel where something happens.
 //!
-//! `perf-event2` opens the counters. Its group read allocates on every call, which a measured loop must not do, so the group is
+//! `perf-event2` opens the counters and maps the rings. Its group read allocates on every call, which a measured loop must not do, so the group is
 //! read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in
 //! the order in which they were opened.
 
@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
-use perf_event::events::{Hardware, Raw, Software};
-use perf_event::{Builder, Counter, ReadFormat};
+use perf_event::events::{Hardware, Raw, Software, Tracepoint};
+use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
 
 use crate::events::Code;
 
@@ -28,7 +28,7 @@ pub struct Group {
 }
 
 /// What a group said at one moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupReading {
     /// Time for which counting was asked, in ns.
     pub enabled_ns: u64,
@@ -45,11 +45,25 @@ impl Group {
     ///
     /// Panics when `codes` is empty or longer than [`GROUP_LIMIT`].
     pub fn open(codes: &[Code]) -> Result<Group, (usize, io::Error)> {
+        Group::of(codes, |_| {})
+    }
+
+    /// As [`open`](Self::open), for whoever has `cpu`.
+    pub fn open_on(cpu: u32, codes: &[Code]) -> Result<Group, (usize, io::Error)> {
+        Group::of(codes, |counter| {
+            counter.any_pid().one_cpu(cpu as usize);
+        })
+    }
+
+    fn of(codes: &[Code], place: impl Fn(&mut Builder)) -> Result<Group, (usize, io::Error)> {
         assert!((1..=GROUP_LIMIT).contains(&codes.len()), "a group holds 1 to {GROUP_LIMIT} events");
+        let builder = |code| {
+            let mut builder = builder(code);
+            place(&mut builder);
+            builder
+        };
         let mut leader = builder(codes[0]);
-        // Set directly: `Builder::read_format` adds an identification to every value.
-        leader.attrs_mut().read_format =
-            (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits();
+        leader.attrs_mut().read_format = read_format();
         let mut leader = leader.build().map_err(|error| (0, error))?;
         let mut members = Vec::with_capacity(codes.len() - 1);
         for (position, &code) in codes.iter().enumerate().skip(1) {
@@ -84,10 +98,70 @@ impl Group {
     }
 }
 
+/// A tracepoint on one CPU, and the counters that the kernel reads whenever it is passed; it writes them to a ring of memory.
+///
+/// The tracepoint leads the group. Were it on its own, its records could not carry the counts of others. [perf_event_open(2), PERF_SAMPLE_READ]
+pub struct Ring {
+    sampler: Sampler,
+    /// Held open: closing a member would take it out of the group.
+    _members: Vec<Counter>,
+}
+
+impl Ring {
+    /// Counters for `codes`, in user mode, of whoever has `cpu`, written to a ring of `bytes` whenever tracepoint number `tracepoint` is passed
+    /// there, with the starts and ends of threads.
+    ///
+    /// A group with counters is *pinned*: it is on the hardware at any time or fails, as passages were not recorded while others had their turn.
+    ///
+    /// The error names the position of the event that could not be opened, if it is one of `codes`.
+    ///
+    /// Panics when `codes` is longer than [`GROUP_LIMIT`].
+    pub fn open(cpu: u32, tracepoint: u64, codes: &[Code], bytes: usize) -> Result<Ring, (Option<usize>, io::Error)> {
+        assert!(codes.len() <= GROUP_LIMIT, "a group holds up to {GROUP_LIMIT} events");
+        let mut leader = Builder::new(Tracepoint::with_id(tracepoint));
+        // A tracepoint of the kernel is passed in the kernel. The header of every record is of 8 bytes, and no wake-up is asked for.
+        leader.any_pid().one_cpu(cpu as usize).include_kernel().task(true).sample_id_all(true).sample_period(1);
+        leader.sample(SampleFlag::TIME | SampleFlag::READ | SampleFlag::RAW).clockid(Clock::MONOTONIC);
+        leader.pinned(!codes.is_empty());
+        leader.attrs_mut().read_format = read_format();
+        let mut leader = leader.build().map_err(|error| (None, error))?;
+        let mut members = Vec::with_capacity(codes.len());
+        for (position, code) in codes.iter().enumerate() {
+            let mut member = builder(*code);
+            // All of a group have one clock. [Linux, kernel/events/core.c, perf_event_open] Members wait for their leader; enabled after it,
+            // those of a pinned group stay at 0 (Linux 6.18).
+            member.any_pid().one_cpu(cpu as usize).clockid(Clock::MONOTONIC).enabled(true);
+            members.push(member.build_with_group(&mut leader).map_err(|error| (Some(position), error))?);
+        }
+        let mut sampler = leader.sampled(bytes).map_err(|error| (None, error))?;
+        sampler.enable_group().map_err(|error| (None, error))?;
+        Ok(Ring { sampler, _members: members })
+    }
+
+    /// Gives every record since the last call, oldest first, its kind and what is behind its header. No system call.
+    pub fn drain(&mut self, mut each: impl FnMut(u32, &[u8])) {
+        while let Some(record) = self.sampler.next_record() {
+            each(record.ty(), &record.to_contiguous());
+        }
+    }
+
+    /// Whether the group is on the hardware: the kernel takes one that is pinned off for good where others are before it.
+    pub fn counts(&mut self) -> bool {
+        // Such a group reads as end of file.
+        self.sampler.read_group().is_ok()
+    }
+}
+
+/// As [`Group::read`] and the records of [`Ring`] have it. Set directly: `Builder::read_format` adds an identification to every value.
+fn read_format() -> u64 {
+    (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits()
+}
+
 /// User mode only, which kernel.perf_event_paranoid = 2 permits; `perf-event2` excludes kernel and hypervisor by default.
 fn builder(code: Code) -> Builder<'static> {
     let mut builder = match code {
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),
+        Code::Cycles => Builder::new(Hardware::CPU_CYCLES),
         Code::PageFaults => Builder::new(Software::PAGE_FAULTS),
         Code::Raw(config) => Builder::new(Raw::new(config)),
     };
