@@ -2,11 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
-use isochrome_host::recolor::{Limits, Wanted};
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::watch::{Tally, Watch};
+use isochrome_host::recolor::{Limits, RecolorError, Wanted};
 use isochrome_host::runtime;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::CacheLevel;
@@ -106,6 +109,28 @@ impl Coloring {
     /// Colors that the level has.
     pub fn color_count(&self) -> u32 {
         self.palette.colors
+    }
+
+    /// Moves the pages of `pids` to the colors, and again while their threads do not stop at once.
+    pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
+        /// Attempts.
+        const ATTEMPTS: u32 = 20;
+        let mut watch = Watch::default();
+        let mut round = || self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
+        for _ in 0..ATTEMPTS {
+            match round() {
+                None => return Ok(watch.tally().clone()),
+                // It may be otherwise in a moment.
+                Some((_, RecolorError::NotStopping { .. })) => std::thread::sleep(Duration::from_millis(100)),
+                Some((_, error)) => return Err(error),
+            }
+        }
+        round().map_or(Ok(watch.tally().clone()), |(_, error)| Err(error))
+    }
+
+    /// The level whose colors these are.
+    pub fn level(&self) -> u8 {
+        self.palette.level
     }
 
     /// Does `work` with the frames wanted.

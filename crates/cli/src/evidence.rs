@@ -41,6 +41,7 @@ pub fn of(
         conflicts: Vec::new(),
         crpd: Vec::new(),
         switches: Vec::new(),
+        interference: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

@@ -1,4 +1,4 @@
-//! A group of performance counters of the calling thread, read with one system call.
+//! A group of performance counters of a thread, read with one system call.
 //!
 //! `perf-event2` opens the counters. Its group read allocates on every call, which a measured loop must not do, so the group is
 //! read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in
@@ -39,21 +39,21 @@ pub struct GroupReading {
 }
 
 impl Group {
-    /// Counters for `codes`, running, for the calling thread on any CPU, in user mode only.
+    /// Counters for `codes`, running, for `thread` or else the calling one, on any CPU, in user mode only.
     ///
     /// The error names the position of the event that could not be opened.
     ///
     /// Panics when `codes` is empty or longer than [`GROUP_LIMIT`].
-    pub fn open(codes: &[Code]) -> Result<Group, (usize, io::Error)> {
+    pub fn open(codes: &[Code], thread: Option<i32>) -> Result<Group, (usize, io::Error)> {
         assert!((1..=GROUP_LIMIT).contains(&codes.len()), "a group holds 1 to {GROUP_LIMIT} events");
-        let mut leader = builder(codes[0]);
+        let mut leader = builder(codes[0], thread);
         // Set directly: `Builder::read_format` adds an identification to every value.
         leader.attrs_mut().read_format =
             (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits();
         let mut leader = leader.build().map_err(|error| (0, error))?;
         let mut members = Vec::with_capacity(codes.len() - 1);
         for (position, &code) in codes.iter().enumerate().skip(1) {
-            members.push(builder(code).build_with_group(&mut leader).map_err(|error| (position, error))?);
+            members.push(builder(code, thread).build_with_group(&mut leader).map_err(|error| (position, error))?);
         }
         leader.enable_group().map_err(|error| (0, error))?;
         let descriptor = leader.into_raw_fd();
@@ -85,12 +85,16 @@ impl Group {
 }
 
 /// User mode only, which kernel.perf_event_paranoid = 2 permits; `perf-event2` excludes kernel and hypervisor by default.
-fn builder(code: Code) -> Builder<'static> {
+fn builder(code: Code, thread: Option<i32>) -> Builder<'static> {
     let mut builder = match code {
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),
         Code::PageFaults => Builder::new(Software::PAGE_FAULTS),
         Code::Raw(config) => Builder::new(Raw::new(config)),
     };
-    builder.observe_self().any_cpu().exclude_kernel(true).exclude_hv(true);
+    match thread {
+        Some(thread) => builder.observe_pid(thread),
+        None => builder.observe_self(),
+    };
+    builder.any_cpu().exclude_kernel(true).exclude_hv(true);
     builder
 }
