@@ -435,6 +435,9 @@ pub struct CrpdOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
+    /// What the working set is
+    #[arg(long, value_enum, default_value_t = TouchKind::Data)]
+    pub kind: TouchKind,
     /// Colors of the working set [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
+        trial("bench_crpd_of_code_has_every_size_walk_and_condition", bench_crpd_of_code),
         trial("bench_interference_runs_every_program_alone_beside_spinning_and_beside_others", bench_interference),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
         trial("trace_by_lackey_has_every_load_store_and_fetch", || trace("lackey")),
@@ -186,6 +187,22 @@ fn bench_net() -> Outcome {
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count();
     assert_eq!(lines, 1 + 6 * 2 * 3 * 2 * 2 * 2 * 3);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    Ok(())
+}
+
+fn bench_crpd_of_code() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let evidence = folder.path().join("crpd.json");
+    let arguments = ["bench", "crpd", "--kind", "code", "--step", "50", "--blocks", "3", "--jobs", "3", "--json", "-o"];
+    let mut command = isochrome(&arguments);
+    command.arg(&evidence);
+    let result = json(&output(command)?);
+    assert_eq!(result["touches"], "code");
+    // 50, 100 and 130 %, two walks, partitioned and not.
+    let points = result["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3 * 2 * 2);
+    assert!(points.iter().all(|point| point["pass_ns"].as_f64().unwrap() > 0.0), "{result}");
+    assert!(reported(&evidence).contains("code of a jump per line"));
     Ok(())
 }
 
