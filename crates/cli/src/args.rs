@@ -404,9 +404,9 @@ pub struct FloodOptions {
     /// Looks of each kind in a block, with --verify
     #[arg(long, value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub looks: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Options of `bench conflicts`.
@@ -551,15 +551,12 @@ pub struct NetOptions {
     /// Pause before each packet
     #[arg(long, value_name = "TIME", default_value = "20us")]
     pub gap: Ns,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
     /// Draw the figures here
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write every packet here, as CSV
-    #[arg(long, value_name = "FILE")]
-    pub raw: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Through what packets go.

@@ -42,6 +42,8 @@ pub fn of(
         crpd: Vec::new(),
         switches: Vec::new(),
         interference: Vec::new(),
+        floods: Vec::new(),
+        packets: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

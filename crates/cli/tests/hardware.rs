@@ -147,7 +147,11 @@ fn answer(mut command: Command) -> Result<Output, NotRun> {
 }
 
 fn flood_verify() -> Outcome {
-    let output = answer(isochrome(&["flood", "--verify", "--blocks", "8", "--looks", "4", "--json"]))?;
+    let folder = tempfile::tempdir().unwrap();
+    let (evidence, raw) = (folder.path().join("flood.json"), folder.path().join("flood.csv"));
+    let mut command = isochrome(&["flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
+    command.arg(&evidence).arg("--raw").arg(&raw);
+    let output = answer(command)?;
     let verified = json(&output);
     let achieved = verified["achieved"].as_array().unwrap();
     for flood in achieved {
@@ -160,14 +164,19 @@ fn flood_verify() -> Outcome {
     // Holds exactly where the worst leaves no more than 5 % of the lines.
     let holds = most.map(|worst| worst["gone"].as_f64().unwrap() >= 0.95);
     assert_eq!(output.status.code(), Some(holds.map_or(3, |holds| if holds { 0 } else { 2 })));
+    let patterns = 5 - verified["not_tried"].as_array().unwrap().len();
+    let rows = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
+    assert!(rows > 0 && rows.is_multiple_of(patterns * 8 * 3 * 4), "{rows}");
+    assert!(reported(&evidence).contains("What a flood leaves"));
     Ok(())
 }
 
 fn bench_net() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (svg, raw) = (folder.path().join("net.svg"), folder.path().join("net.csv"));
+    let evidence = folder.path().join("net.json");
     let mut command = isochrome(&["bench", "net", "--sizes", "1,1500", "--blocks", "6", "--packets", "3", "--json"]);
-    command.arg("--svg").arg(&svg).arg("--raw").arg(&raw);
+    command.arg("--svg").arg(&svg).arg("--raw").arg(&raw).arg("-o").arg(&evidence);
     let output = answer(command)?;
     let printed = json(&output);
     let paths = printed["paths"].as_array().unwrap();
@@ -187,6 +196,7 @@ fn bench_net() -> Outcome {
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count();
     assert_eq!(lines, 1 + 6 * 2 * 3 * 2 * 2 * 2 * 3);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    assert!(reported(&evidence).contains("What a packet costs after a flood"));
     Ok(())
 }
 

@@ -66,6 +66,8 @@ pub fn html(evidence: &Evidence) -> String {
                         (crpd::section(evidence))
                         (switch::section(evidence))
                         (interference::section(evidence))
+                        (flood::section(evidence))
+                        (net::section(evidence))
                     }
                     (origin(evidence))
                     @if evidence.run.is_none() { (glossary()) }
