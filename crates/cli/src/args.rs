@@ -364,6 +364,8 @@ pub enum BenchKernel {
     Switch(SwitchOptions),
     /// What packets cost a network stack after a flood, with and without colors of its components
     Net(NetOptions),
+    /// What unmodified programs cost each other, on different CPUs and on one by turns, with and without colors
+    Interference(InterferenceOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -402,9 +404,9 @@ pub struct FloodOptions {
     /// Looks of each kind in a block, with --verify
     #[arg(long, value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub looks: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Options of `bench conflicts`.
@@ -433,6 +435,9 @@ pub struct CrpdOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
+    /// What the working set is
+    #[arg(long, value_enum, default_value_t = TouchKind::Data)]
+    pub kind: TouchKind,
     /// Colors of the working set [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
@@ -484,6 +489,44 @@ pub struct SwitchOptions {
     pub results: Results,
 }
 
+/// Options of `bench interference`.
+#[derive(Debug, Args)]
+pub struct InterferenceOptions {
+    /// A program that ends by itself, and its arguments, without quotes; repeatable [default: three that are built in]
+    #[arg(long, value_name = "COMMAND")]
+    pub program: Vec<String>,
+    /// CPU on which programs are measured; the others are for co-runners [default: the last one allowed]
+    #[arg(long, value_name = "CPU")]
+    pub cpu: Option<u32>,
+    /// Time that each program has the shared CPU at a time
+    #[arg(long, value_name = "TIME", default_value = "2500us")]
+    pub turn: Ns,
+    /// From a turn of a program to its next
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub period: Ns,
+    /// Time on a CPU before a run is timed
+    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    pub warm_up: Ns,
+    /// Blocks of each program and condition; more are run, up to four times as many, while fewer than half are quiet
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    #[arg(long, value_name = "FILE")]
+    pub palette: Option<PathBuf>,
+    /// Cache level that the palette must be of
+    #[arg(long, value_name = "N")]
+    pub level: Option<u8>,
+    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<Bytes>,
+    /// Seed of every random choice [default: a fresh one, which is printed]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
+}
+
 /// Options of `bench net`.
 #[derive(Debug, Args)]
 pub struct NetOptions {
@@ -508,15 +551,12 @@ pub struct NetOptions {
     /// Pause before each packet
     #[arg(long, value_name = "TIME", default_value = "20us")]
     pub gap: Ns,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
     /// Draw the figures here
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Write every packet here, as CSV
-    #[arg(long, value_name = "FILE")]
-    pub raw: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Through what packets go.
@@ -1125,10 +1165,13 @@ pub enum LocalityKind {
 /// Options of `job`.
 #[derive(Debug, Args)]
 pub struct JobOptions {
-    /// filter, filter-i32, dct, fft or spin
+    /// filter, filter-i32, dct, fft, spin or write
     pub kernel: String,
-    /// Taps, points or microseconds
+    /// Taps, points, microseconds or KiB
     pub size: usize,
+    /// Do so many jobs and end, without waiting for lines
+    #[arg(long, value_name = "N")]
+    pub jobs: Option<u64>,
 }
 
 /// Options of `man`.

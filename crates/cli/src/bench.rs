@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, conflicts, crpd, evidence, files, net, probe, switch};
+use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, probe, switch};
 
 /// Quiet blocks of each condition aimed at.
 pub const QUIET_BLOCKS: u64 = 10;
@@ -38,6 +38,7 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
         BenchKernel::Crpd(options) => return crpd::run(options),
         BenchKernel::Switch(options) => return switch::run(options),
         BenchKernel::Net(options) => return net::run(options),
+        BenchKernel::Interference(options) => return interference::run(options),
         BenchKernel::Combined { rate_hz, options } => (Work::Combined { rate_hz: *rate_hz }, options),
     };
     if let Work::Short(kind, size) = work {

@@ -2,13 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use isochrome_host::palette::reference::Reference;
 use isochrome_host::palette::saved::Boot;
-use isochrome_host::recolor::{Limits, Placed, Source, Wanted};
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::watch::{Tally, Watch};
+use isochrome_host::recolor::{Limits, Placed, RecolorError, Source, Wanted};
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{pagemap, runtime};
 use isochrome_model::machine::CacheLevel;
@@ -137,6 +140,28 @@ impl Coloring {
     /// Colors that the level has.
     pub fn color_count(&self) -> u32 {
         self.known.colors()
+    }
+
+    /// Moves the pages of `pids` to the colors, and again while their threads do not stop at once.
+    pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
+        /// Attempts.
+        const ATTEMPTS: u32 = 20;
+        let mut watch = Watch::default();
+        let mut round = || self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
+        for _ in 0..ATTEMPTS {
+            match round() {
+                None => return Ok(watch.tally().clone()),
+                // It may be otherwise in a moment.
+                Some((_, RecolorError::NotStopping { .. })) => std::thread::sleep(Duration::from_millis(100)),
+                Some((_, error)) => return Err(error),
+            }
+        }
+        round().map_or(Ok(watch.tally().clone()), |(_, error)| Err(error))
+    }
+
+    /// The level whose colors these are.
+    pub fn level(&self) -> u8 {
+        self.known.level()
     }
 
     /// Does `work` with the frames wanted.

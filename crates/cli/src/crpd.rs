@@ -7,10 +7,11 @@ use isochrome_host::crpd::{CrpdRequest, PASSES, crpd, pages_per_color};
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
 use isochrome_model::crpd::{Block, Crpd, Walk, conclude};
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::report::crpd::text;
 use isochrome_model::units::{Color, parse_list};
 
-use crate::args::CrpdOptions;
+use crate::args::{CrpdOptions, TouchKind};
 use crate::station::{Station, spinner};
 use crate::{Verdict, evidence, probe, results};
 
@@ -19,7 +20,12 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let mut station = Station::new(place)?;
     let target = station.target(place)?;
     let count = target.geometry.color_count(station.machine.page_bytes);
+    let touches = match options.kind {
+        TouchKind::Data => Touches::Data,
+        TouchKind::Code => Touches::Code,
+    };
     let request = CrpdRequest {
+        touches,
         percents: sizes(options.step),
         colors: own_colors(options.colors.as_deref(), count)?,
         blocks: options.blocks as usize,
@@ -56,6 +62,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         warnings.insert(0, evidence::INTERRUPTED.to_owned());
     }
     let measured = Crpd {
+        touches,
         level: target.level,
         ways: target.geometry.ways,
         lines_per_color: target.geometry.lines_per_color(station.machine.page_bytes),

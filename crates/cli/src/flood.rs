@@ -1,5 +1,6 @@
 //! `isochrome flood`: drives a cache to the state that tasks like least, and proves that it did.
 
+use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -11,25 +12,24 @@ use isochrome_host::interrupt;
 use isochrome_host::palette::{Target, miss_event};
 use isochrome_host::pool::FramePool;
 use isochrome_host::sys::clock;
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
-use isochrome_model::flood::verify::{NotTried, Verification, conclude};
+use isochrome_model::flood::verify::{Block, NotTried, Verification, conclude};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::report::flood::text;
 use isochrome_model::units::{Bytes, Color, parse_list};
 use serde::Serialize;
 
-use crate::args::FloodOptions;
+use crate::args::{FloodOptions, Results};
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, files, probe};
+use crate::{Verdict, evidence, files, probe, results};
 
-/// The self-check as printed.
+/// The self-check.
 #[derive(Serialize)]
-struct Printed<'a> {
+struct Checked<'a> {
     #[serde(flatten)]
     verification: &'a Verification,
     worst: Option<Pattern>,
-    counter_hz: u64,
-    seed: u64,
 }
 
 /// What a flood without self-check came to.
@@ -42,18 +42,25 @@ struct Flooded {
 }
 
 pub fn run(options: &FloodOptions) -> Result<Verdict> {
+    let Results { output, raw, .. } = &options.results;
+    anyhow::ensure!(
+        options.verify || (output.is_none() && raw.is_none()),
+        "mere flooding leaves no evidence\n  hint: --verify"
+    );
     let place = &options.place;
     let station = Station::new(place)?;
     let target = station.target(place)?;
     let first = first_level(&station);
     let bar = spinner("finding colors");
-    let pool = {
+    let collection = {
         let _settings = station.pin();
-        probe::pool_of(station.collect_pages(place, target, pages_to_verify(target, first))?)
+        station.collect_pages(place, target, pages_to_verify(target, first))?
     };
     bar.finish_and_clear();
+    let palette = collection.evidence();
+    let pool = probe::pool_of(collection);
     if options.verify {
-        check(options, &station, &pool, target, first)
+        check(options, &station, palette, &pool, target, first)
     } else {
         flood(options, &station, &pool, target, first)
     }
@@ -81,6 +88,7 @@ fn counters(station: &Station, target: Target) -> Option<Counters> {
 fn check(
     options: &FloodOptions,
     station: &Station,
+    palette: PaletteEvidence,
     pool: &FramePool,
     target: Target,
     first: Option<Geometry>,
@@ -111,10 +119,12 @@ fn check(
             bar.set_position(done as u64);
         })?;
     bar.finish_and_clear();
-    for note in station.notes.iter().chain(settings.notes()) {
-        eprintln!("{}", crate::evidence::told(note));
-    }
+    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
+    if interrupt::interrupted() {
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
+    }
     let memory = |pattern| verified.memory.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, bytes)| *bytes);
     let reason = |error: &HostError| error.to_string().lines().next().unwrap_or_default().to_owned();
     let verification = Verification {
@@ -130,22 +140,44 @@ fn check(
             .collect(),
     };
     let worst = verification.worst();
-    if options.json {
-        files::print_json(&Printed {
-            worst: worst.map(|worst| worst.pattern),
-            verification: &verification,
-            counter_hz: clock::rate_hz(),
-            seed: station.seed,
-        })?;
-    } else {
-        files::print(&text(&verification))?;
-    }
+    let checked = Checked { worst: worst.map(|worst| worst.pattern), verification: &verification };
+    results::leave(
+        &options.results,
+        &checked,
+        text(&verification),
+        station.seed,
+        || csv(&verified.blocks),
+        |raw| {
+            let mut evidence = evidence::of(station, Some(palette), Vec::new(), raw, warnings);
+            evidence.floods = vec![verification.clone()];
+            evidence
+        },
+    )?;
     Ok(match worst {
         _ if interrupt::interrupted() => Verdict::Inconclusive,
         None => Verdict::Inconclusive,
         Some(worst) if worst.falls_short() => Verdict::Violated,
         Some(_) => Verdict::Holds,
     })
+}
+
+/// Every walk, one line each; times are ticks of the constant-rate counter. Misses and write-backs are the whole look's.
+fn csv(blocks: &[Block]) -> String {
+    let mut text = "block,flood,flood_ticks,before,look,ticks,misses,write_backs\n".to_owned();
+    let count = |count: Option<u64>| count.map_or_else(String::new, |count| count.to_string());
+    for (at, block) in blocks.iter().enumerate() {
+        for (before, looks) in [("spin", &block.hit), ("flood", &block.flooded), ("sure", &block.sure)] {
+            for (number, look) in looks.iter().enumerate() {
+                let (misses, write_backs) = (count(look.misses), count(look.write_backs));
+                for walk in &look.walks {
+                    let (pattern, flood) = (block.pattern, block.flood.0);
+                    let _ =
+                        writeln!(text, "{at},{pattern},{flood},{before},{number},{},{misses},{write_backs}", walk.0);
+                }
+            }
+        }
+    }
+    text
 }
 
 /// Floods again and again.
@@ -176,7 +208,7 @@ fn flood(
         floods += 1;
     }
     let flooded = Flooded { pattern, memory: flooder.size(), floods, seconds: begin.elapsed().as_secs_f64() };
-    if options.json {
+    if options.results.json {
         files::print_json(&flooded)?;
     } else {
         let per_flood = 1e6 * flooded.seconds / flooded.floods.max(1) as f64;

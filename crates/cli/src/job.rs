@@ -1,5 +1,6 @@
-//! `isochrome job`: the built-in workloads of task sets, released and completed by lines.
+//! `isochrome job`: the built-in workloads of task sets, released and completed by lines, or so many jobs one after the other.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 
 use anyhow::{Context, Result};
@@ -9,11 +10,16 @@ use isochrome_host::sys::clock::process_cpu;
 use crate::Verdict;
 use crate::args::JobOptions;
 
+/// Most KiB that are written to.
+const WRITE_MAX: usize = 1 << 20;
+
 /// What a job does.
 enum Work {
     Kernel(Box<dyn Kernel>),
     /// Computes for so many nanoseconds.
     Spin(u64),
+    /// Writes to all of this memory, in order.
+    Write(Vec<u8>),
 }
 
 impl Work {
@@ -25,17 +31,39 @@ impl Work {
                 let until = process_cpu(own)?.0.saturating_add(*time);
                 while process_cpu(own)?.0 < until {}
             }
+            Work::Write(bytes) => {
+                let next = black_box(bytes[0].wrapping_add(1));
+                bytes.fill(next);
+            }
         }
         Ok(())
     }
 }
 
+/// Memory that was moved must not have changed.
+fn ended(work: &Work) -> Result<Verdict> {
+    match work {
+        Work::Kernel(kernel) => kernel.check()?,
+        Work::Write(bytes) => anyhow::ensure!(bytes.iter().all(|byte| *byte == bytes[0]), "memory has changed"),
+        Work::Spin(_) => {}
+    }
+    Ok(Verdict::Holds)
+}
+
 pub fn run(options: &JobOptions) -> Result<Verdict> {
     let mut work = match options.kernel.as_str() {
         "spin" => Work::Spin((options.size as u64).saturating_mul(1000)),
+        "write" => {
+            anyhow::ensure!((1..=WRITE_MAX).contains(&options.size), "`write` takes 1 to {WRITE_MAX} KiB");
+            Work::Write(vec![0; options.size << 10])
+        }
         name => Work::Kernel(name.parse::<KernelKind>()?.build(options.size)?),
     };
     work.job()?;
+    if let Some(jobs) = options.jobs {
+        (0..jobs).try_for_each(|_| work.job())?;
+        return ended(&work);
+    }
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     let mut say = |line: &[u8]| output.write_all(line).and_then(|()| output.flush());
     say(b"ready\n")?;
@@ -43,11 +71,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
     loop {
         let length = input.read(&mut bytes).context("standard input")?;
         if length == 0 {
-            if let Work::Kernel(kernel) = &work {
-                // Memory that was moved must not have changed.
-                kernel.check()?;
-            }
-            return Ok(Verdict::Holds);
+            return ended(&work);
         }
         for _ in bytes[..length].iter().filter(|byte| **byte == b'\n') {
             work.job()?;

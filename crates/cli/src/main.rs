@@ -13,6 +13,7 @@ mod export;
 mod files;
 mod flood;
 mod import;
+mod interference;
 mod job;
 mod manual;
 mod map;

@@ -14,17 +14,15 @@ use serde::Serialize;
 use crate::args::{NetOptions, NetPath};
 use crate::flood::first_level;
 use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe};
+use crate::{Verdict, evidence, files, probe, results};
 
 /// Packet sizes measured where none are given.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
 
-/// The result as printed.
+/// What was measured.
 #[derive(Serialize)]
-struct Printed<'a> {
+struct Measured<'a> {
     paths: &'a [Net],
-    counter_hz: u64,
-    seed: u64,
 }
 
 pub fn run(options: &NetOptions) -> Result<Verdict> {
@@ -40,11 +38,13 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
     );
     let bar = spinner("finding colors");
-    let pool = {
+    let collection = {
         let _settings = station.pin();
-        probe::pool_of(station.collect_pages(place, target, pages_per_color(target, first))?)
+        station.collect_pages(place, target, pages_per_color(target, first))?
     };
     bar.finish_and_clear();
+    let palette = collection.evidence();
+    let pool = probe::pool_of(collection);
     let paths: &[Path] = match options.path {
         None => &[Path::Memory, Path::Kernel],
         Some(NetPath::Memory) => &[Path::Memory],
@@ -79,21 +79,29 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             points: conclude(&blocks, clock::rate_hz()),
         });
     }
-    for note in station.notes.iter().chain(settings.notes()) {
-        eprintln!("{}", evidence::told(note));
-    }
+    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
-    if let Some(path) = &options.raw {
-        files::write(path, &raw)?;
+    if interrupt::interrupted() {
+        warnings.insert(0, evidence::INTERRUPTED.to_owned());
     }
     if let Some(path) = &options.svg {
         files::write(path, &figures(&nets))?;
     }
-    if options.json {
-        files::print_json(&Printed { paths: &nets, counter_hz: clock::rate_hz(), seed: station.seed })?;
-    } else {
-        files::print(&nets.iter().map(text).collect::<Vec<_>>().join("\n"))?;
-    }
+    let measured = Measured { paths: &nets };
+    let text = nets.iter().map(text).collect::<Vec<_>>().join("\n");
+    results::leave(
+        &options.results,
+        &measured,
+        text,
+        station.seed,
+        || raw,
+        |raw| {
+            let mut evidence = evidence::of(&station, Some(palette), Vec::new(), raw, warnings);
+            evidence.packets = nets.clone();
+            evidence
+        },
+    )?;
     // The kernel's path is there to be compared with: nothing is expected of it.
     Ok(if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) {
         Verdict::Inconclusive

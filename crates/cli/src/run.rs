@@ -11,7 +11,6 @@ use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Outcome, Planned, R
 use isochrome_host::ledger::Owner;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, inspect};
 use isochrome_host::{interrupt, runtime};
 use isochrome_model::evidence::RawFile;
@@ -39,9 +38,6 @@ const BLOCK: Ns = Ns(3_000_000_000);
 
 /// Bytes of jobs kept in memory before they are written; they are written every second in any case.
 const UNWRITTEN: usize = 64 << 10;
-
-/// Attempts to color a program whose threads do not stop at once.
-const ATTEMPTS: u32 = 20;
 
 /// The longest hyperperiods make sense to be asked for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
@@ -334,17 +330,7 @@ fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, 
                 let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
                 coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
             }
-            let mut watch = Watch::default();
-            let mut round = || coloring.with(|wanted| watch.round(pids, wanted, &coloring.limits)).into_iter().next();
-            for _ in 0..ATTEMPTS {
-                match round() {
-                    None => return Ok(()),
-                    // It may be otherwise in a moment.
-                    Some((_, RecolorError::NotStopping { .. })) => std::thread::sleep(Duration::from_millis(100)),
-                    Some((_, error)) => return Err(error.to_string()),
-                }
-            }
-            round().map_or(Ok(()), |(_, error)| Err(error.to_string()))
+            coloring.place(pids).map(drop).map_err(|error| error.to_string())
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;

@@ -29,6 +29,8 @@ fn main() -> ExitCode {
         trial("watch_polls_at_the_rate_asked_for_and_tells_what_that_costs", watch_polls),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
+        trial("bench_crpd_of_code_has_every_size_walk_and_condition", bench_crpd_of_code),
+        trial("bench_interference_runs_every_program_alone_beside_spinning_and_beside_others", bench_interference),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
         trial("trace_by_lackey_has_every_load_store_and_fetch", || trace("lackey")),
         trial("trace_by_qemu_has_every_load_store_and_fetch", || trace("qemu")),
@@ -211,7 +213,11 @@ fn answer(mut command: Command) -> Result<Output, NotRun> {
 }
 
 fn flood_verify() -> Outcome {
-    let output = answer(isochrome(&["flood", "--verify", "--blocks", "8", "--looks", "4", "--json"]))?;
+    let folder = tempfile::tempdir().unwrap();
+    let (evidence, raw) = (folder.path().join("flood.json"), folder.path().join("flood.csv"));
+    let mut command = isochrome(&["flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
+    command.arg(&evidence).arg("--raw").arg(&raw);
+    let output = answer(command)?;
     let verified = json(&output);
     let achieved = verified["achieved"].as_array().unwrap();
     for flood in achieved {
@@ -224,14 +230,19 @@ fn flood_verify() -> Outcome {
     // Holds exactly where the worst leaves no more than 5 % of the lines.
     let holds = most.map(|worst| worst["gone"].as_f64().unwrap() >= 0.95);
     assert_eq!(output.status.code(), Some(holds.map_or(3, |holds| if holds { 0 } else { 2 })));
+    let patterns = 5 - verified["not_tried"].as_array().unwrap().len();
+    let rows = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
+    assert!(rows > 0 && rows.is_multiple_of(patterns * 8 * 3 * 4), "{rows}");
+    assert!(reported(&evidence).contains("What a flood leaves"));
     Ok(())
 }
 
 fn bench_net() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (svg, raw) = (folder.path().join("net.svg"), folder.path().join("net.csv"));
+    let evidence = folder.path().join("net.json");
     let mut command = isochrome(&["bench", "net", "--sizes", "1,1500", "--blocks", "6", "--packets", "3", "--json"]);
-    command.arg("--svg").arg(&svg).arg("--raw").arg(&raw);
+    command.arg("--svg").arg(&svg).arg("--raw").arg(&raw).arg("-o").arg(&evidence);
     let output = answer(command)?;
     let printed = json(&output);
     let paths = printed["paths"].as_array().unwrap();
@@ -251,7 +262,67 @@ fn bench_net() -> Outcome {
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count();
     assert_eq!(lines, 1 + 6 * 2 * 3 * 2 * 2 * 2 * 3);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
+    assert!(reported(&evidence).contains("What a packet costs after a flood"));
     Ok(())
+}
+
+fn bench_crpd_of_code() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let evidence = folder.path().join("crpd.json");
+    let arguments = ["bench", "crpd", "--kind", "code", "--step", "50", "--blocks", "3", "--jobs", "3", "--json", "-o"];
+    let mut command = isochrome(&arguments);
+    command.arg(&evidence);
+    let result = json(&output(command)?);
+    assert_eq!(result["touches"], "code");
+    // 50, 100 and 130 %, two walks, partitioned and not.
+    let points = result["points"].as_array().unwrap();
+    assert_eq!(points.len(), 3 * 2 * 2);
+    assert!(points.iter().all(|point| point["pass_ns"].as_f64().unwrap() > 0.0), "{result}");
+    assert!(reported(&evidence).contains("code of a jump per line"));
+    Ok(())
+}
+
+fn bench_interference() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let [evidence, raw, palette] = ["evidence.json", "runs.csv", "bits.json"].map(|name| folder.path().join(name));
+    // By the lowest bits of frame numbers, whether or not these are the cache's colors: what is tested is that runs and colors go together.
+    std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
+    let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    let mut command = isochrome(&["bench", "interference", "--blocks", "1", "--warm-up", "10ms", "--json", "-o"]);
+    command.arg(&evidence);
+    for program in ["isochrome job --jobs 8000 filter 8192", "isochrome job --jobs 1000 write 1024"] {
+        command.arg("--program").arg(program);
+    }
+    command.arg("--raw").arg(&raw).env("ISOCHROME_RUNTIME_DIR", folder.path());
+    if root {
+        command.args(["--memory", "1G", "--palette"]).arg(&palette);
+    }
+    let output = output(command)?;
+    let result = json(&output);
+    for program in result["programs"].as_array().unwrap() {
+        assert_eq!(program["colors"].as_array().unwrap().len(), if root { 8 } else { 0 }, "{program}");
+        assert!(!root || program["placed"].as_f64().unwrap() > 0.5, "{program}");
+    }
+    let rows = result["rows"].as_array().unwrap();
+    assert!(!rows.is_empty() && rows.iter().all(|row| row["alone_ns"].as_f64().unwrap() > 0.0), "{result}");
+    for row in rows {
+        let (quiet, blocks) = (row["blocks_quiet"].as_u64().unwrap(), row["blocks"].as_u64().unwrap());
+        assert!(quiet <= blocks, "{row}");
+        let beside = row["together"].as_f64().unwrap() - row["control"].as_f64().unwrap();
+        assert!(blocks > 1 || (beside - row["interference"].as_f64().unwrap()).abs() < 1e-9, "{row}");
+    }
+    // Every block has a run alone, one beside others that spin, and one beside programs.
+    let blocks: u64 = rows.iter().map(|row| row["blocks"].as_u64().unwrap()).sum();
+    assert_eq!(std::fs::read_to_string(&raw).unwrap().lines().count() as u64, 1 + 3 * blocks);
+    assert!(reported(&evidence).contains("What programs cost each other"));
+    Ok(())
+}
+
+/// The report on what a command left.
+fn reported(evidence: &std::path::Path) -> String {
+    let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
+    assert!(report.status.success());
+    String::from_utf8(report.stdout).unwrap()
 }
 
 fn bench_filter() -> Outcome {

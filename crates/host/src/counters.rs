@@ -119,7 +119,7 @@ pub fn usable_slots() -> Result<Slots, HostError> {
     }
     let mut groups = Vec::new();
     for size in 1..=SLOTS_TRIED {
-        let group = match Group::open(&vec![Code::Instructions; size]) {
+        let group = match Group::open(&vec![Code::Instructions; size], None) {
             Ok(group) => group,
             Err((_, error)) if size == 1 => return Err(open_error(INSTRUCTIONS.name, error)),
             // The processor has no more; what else could be wrong would have shown with the first.
@@ -170,12 +170,18 @@ impl Counters {
         for event in events.iter().filter(|event| event.quantity.counts_every_random_miss()) {
             prove(event)?;
         }
-        Counters::open_unproved(events)
+        Counters::open_unproved(events, None)
     }
 
-    fn open_unproved(events: &[Event]) -> Result<Counters, HostError> {
+    /// Counters for `events`, which [`open`](Self::open) has let pass, running from now on, for another program's `thread`.
+    pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, HostError> {
+        Counters::open_unproved(events, Some(thread))
+    }
+
+    fn open_unproved(events: &[Event], thread: Option<i32>) -> Result<Counters, HostError> {
         let codes: Vec<Code> = events.iter().map(|event| event.code).collect();
-        let group = Group::open(&codes).map_err(|(position, error)| open_error(events[position].name, error))?;
+        let group =
+            Group::open(&codes, thread).map_err(|(position, error)| open_error(events[position].name, error))?;
         Ok(Counters { group, events: events.to_vec() })
     }
 
@@ -184,7 +190,7 @@ impl Counters {
         &self.events
     }
 
-    /// The counts now: one system call, no allocation. Only the thread that opened the counters is counted.
+    /// The counts now: one system call, no allocation. Only one thread is counted.
     pub fn read(&self) -> Result<Reading, HostError> {
         self.group.read().map(Reading).map_err(|source| HostError::Counters {
             event: self.events[0].name.to_owned(),
@@ -218,7 +224,7 @@ fn prove(event: &Event) -> Result<(), HostError> {
     let counted = match proved.get(&event.code) {
         Some(&counted) => counted,
         None => {
-            let counters = Counters::open_unproved(std::slice::from_ref(event))?;
+            let counters = Counters::open_unproved(std::slice::from_ref(event), None)?;
             let next = random_cycle(WALK_LINES);
             let before = counters.read()?;
             walk(&next);

@@ -3,10 +3,11 @@
 //!
 //! Task and pre-empting task take turns in one thread, as in all experiments here; what a context switch costs by itself is not part of
 //! the delay. The iteration has two passes, so that lines evicted in the middle of the first are all missed once, whether they
-//! would have been used later in that pass or early in the next.
+//! would have been used later in that pass or early in the next. Machine code runs whole passes, so it is cut between them, with the same effect.
 
 use isochrome_model::crpd::{Block, Condition, Job, Walk};
 use isochrome_model::flood::Pattern;
+use isochrome_model::miss_ratio::{Touches, Visit};
 use isochrome_model::units::{Color, Cycles};
 
 use crate::error::HostError;
@@ -15,6 +16,8 @@ use crate::interrupt;
 use crate::palette::Target;
 use crate::pool::{ColoredRegion, FramePool};
 use crate::sys::clock;
+use crate::sys::code::Code;
+use crate::sys::memory::Arena;
 
 /// Passes over the working set in an iteration.
 pub const PASSES: u32 = 2;
@@ -24,6 +27,8 @@ const WARM_UP: usize = 3;
 /// How much to run.
 #[derive(Clone, Debug)]
 pub struct CrpdRequest {
+    /// What the working set is.
+    pub touches: Touches,
     /// Sizes of the working set, in percent of its colors.
     pub percents: Vec<u32>,
     /// Colors of the working set.
@@ -45,61 +50,93 @@ impl CrpdRequest {
 }
 
 /// The task that is pre-empted.
-struct Task {
-    region: ColoredRegion,
-    pages: Vec<u32>,
-    line_bytes: usize,
+struct Task<'a> {
+    body: Body<'a>,
     lines: u32,
 }
 
-impl Task {
-    fn new(region: ColoredRegion, line_bytes: usize, rng: &mut fastrand::Rng) -> Task {
+enum Body<'a> {
+    InOrder { arena: &'a Arena, pages: Vec<u32>, line_bytes: usize },
+    Random { arena: &'a Arena },
+    Code(Code<'a>),
+}
+
+impl<'a> Task<'a> {
+    fn new(
+        region: &'a mut ColoredRegion,
+        line_bytes: usize,
+        touches: Touches,
+        walk: Walk,
+        rng: &mut fastrand::Rng,
+    ) -> Result<Task<'a>, HostError> {
         let lines = region.size().0 as usize / line_bytes;
-        region.arena().extend_chain(0..lines, line_bytes, rng);
-        Task { pages: (0..region.arena().page_count() as u32).collect(), lines: lines as u32, region, line_bytes }
+        let body = match (touches, walk) {
+            (Touches::Data, Walk::InOrder) => {
+                let arena = region.arena();
+                Body::InOrder { arena, pages: (0..arena.page_count() as u32).collect(), line_bytes }
+            }
+            (Touches::Data, Walk::Random) => {
+                region.arena().extend_chain(0..lines, line_bytes, rng);
+                Body::Random { arena: region.arena() }
+            }
+            (Touches::Code, walk) => {
+                let visit = |line: usize| Visit { offset: (line * line_bytes) as u32, instructions: 1 };
+                let mut visits: Vec<Visit> = (0..lines).map(visit).collect();
+                if walk == Walk::Random {
+                    rng.shuffle(&mut visits);
+                }
+                Body::Code(region.arena_mut().code(&visits).map_err(|source| HostError::NoCode { source })?)
+            }
+        };
+        Ok(Task { body, lines: lines as u32 })
     }
 
-    /// One iteration in two parts, with `between` after a quarter of it: the time of the parts alone.
+    /// One iteration in two parts, with `between` after a quarter or half of it: the time of the parts alone.
     #[inline]
-    fn iterate(&self, walk: Walk, between: impl FnOnce()) -> Cycles {
-        let arena = self.region.arena();
-        match walk {
-            Walk::InOrder => {
-                let half = self.pages.len() / 2;
-                let touch = |pages: &[u32]| arena.touch(pages, self.line_bytes);
+    fn iterate(&self, between: impl FnOnce()) -> Cycles {
+        match &self.body {
+            Body::InOrder { arena, pages, line_bytes } => {
+                let half = pages.len() / 2;
+                let touch = |pages: &[u32]| arena.touch(pages, *line_bytes);
                 let begin = clock::now();
-                touch(&self.pages[..half]);
+                touch(&pages[..half]);
                 let leave = clock::now();
                 between();
                 let resume = clock::now();
-                touch(&self.pages[half..]);
+                touch(&pages[half..]);
                 for _ in 1..PASSES {
-                    touch(&self.pages);
+                    touch(pages);
                 }
                 let end = clock::now();
                 Cycles((leave.0 - begin.0) + (end.0 - resume.0))
             }
-            Walk::Random => {
+            Body::Random { arena } => {
                 let half = self.lines / 2;
                 let (from, before) = arena.chase(0, half);
                 between();
                 let (_, after) = arena.chase(from, PASSES * self.lines - half);
                 Cycles(before.0 + after.0)
             }
+            Body::Code(code) => {
+                let before = code.run(1);
+                between();
+                let after = code.run(u64::from(PASSES - 1));
+                Cycles(before.0 + after.0)
+            }
         }
     }
 
-    fn job(&self, walk: Walk, preempt: impl FnOnce()) -> Job {
+    fn job(&self, preempt: impl FnOnce()) -> Job {
         // Both are cut at the same place, so that what the cut costs is in both.
-        let alone = self.iterate(walk, || {});
-        Job { alone, preempted: self.iterate(walk, preempt) }
+        let alone = self.iterate(|| {});
+        Job { alone, preempted: self.iterate(preempt) }
     }
 }
 
 /// Measures on the calling thread, in memory of `pool`, whose colors are those of `target`.
 ///
 /// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. Fails when
-/// the pool has too few pages.
+/// the pool has too few pages, and where memory cannot be made executable for code.
 pub fn crpd(
     pool: &FramePool,
     target: Target,
@@ -129,14 +166,10 @@ pub fn crpd(
         // The pre-empting task makes every line of its colors dirty.
         let flooded = if condition.partitioned { &others } else { &all };
         let flooder = Flooder::new(pool, target.geometry, None, flooded, Pattern::Write)?;
-        let region = pool.take(&request.colors, request.pages(target, condition.percent))?;
-        blocks.push(block(
-            &Task::new(region, target.geometry.line_bytes.0 as usize, &mut rng),
-            &flooder,
-            condition,
-            request,
-            &mut rng,
-        ));
+        let mut region = pool.take(&request.colors, request.pages(target, condition.percent))?;
+        let line_bytes = target.geometry.line_bytes.0 as usize;
+        let task = Task::new(&mut region, line_bytes, request.touches, condition.walk, &mut rng)?;
+        blocks.push(block(&task, &flooder, condition, request, &mut rng));
         progress(blocks.len(), total);
     }
     Ok(blocks)
@@ -149,7 +182,7 @@ pub fn pages_per_color(target: Target, request: &CrpdRequest) -> usize {
 }
 
 fn block(
-    task: &Task,
+    task: &Task<'_>,
     flooder: &Flooder,
     condition: Condition,
     request: &CrpdRequest,
@@ -158,16 +191,16 @@ fn block(
     let mut kinds: Vec<bool> = (0..2 * request.jobs).map(|i| i % 2 == 0).collect();
     rng.shuffle(&mut kinds);
     for _ in 0..WARM_UP {
-        task.job(condition.walk, || {});
+        task.job(|| {});
     }
     let (mut jobs, mut control) = (Vec::with_capacity(request.jobs), Vec::with_capacity(request.jobs));
     for flooded in kinds {
         // What the last flood or spin has left is brought back before the iteration that counts as left alone.
-        task.iterate(condition.walk, || {});
+        task.iterate(|| {});
         if flooded {
-            jobs.push(task.job(condition.walk, || flooder.run()));
+            jobs.push(task.job(|| flooder.run()));
         } else {
-            control.push(task.job(condition.walk, || flooder.spin()));
+            control.push(task.job(|| flooder.spin()));
         }
     }
     Block { condition, lines: u64::from(task.lines), jobs, control }

@@ -8,6 +8,7 @@ pub mod error;
 pub mod events;
 pub mod experiment;
 pub mod flooder;
+pub mod interference;
 pub mod interrupt;
 pub mod jobs;
 pub mod kernels;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::miss_ratio::Touches;
 use crate::stats::{HighWaterMark, Line, all_quiet, median, quiet_blocks};
 use crate::units::Cycles;
 
@@ -15,9 +16,9 @@ use crate::units::Cycles;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
-    /// Every line in order of addresses, loads that do not wait for each other: misses overlap and are foreseen.
+    /// Every line in order of addresses; loads do not wait for each other: misses overlap and are foreseen.
     InOrder,
-    /// Along a chain through all lines in random order: each miss is waited for.
+    /// Along a chain through all lines in random order: each miss is waited for. Of code, as far as jumps are not foreseen.
     Random,
 }
 
@@ -86,6 +87,9 @@ pub struct Point {
 /// The experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Crpd {
+    /// What the working set is.
+    #[serde(default)]
+    pub touches: Touches,
     /// Cache level.
     pub level: u8,
     /// Its ways.
@@ -218,6 +222,7 @@ pub(crate) mod tests {
     /// A cache of 8 ways on which theory holds: 10 ticks of 1 ns per line that is missed, 2 per line that is there.
     pub(crate) fn modeled() -> Crpd {
         let mut crpd = Crpd {
+            touches: Touches::Data,
             level: 2,
             ways: 8,
             lines_per_color: 512,

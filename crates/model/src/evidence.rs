@@ -47,6 +47,15 @@ pub struct Evidence {
     /// What passing the CPU from one task to another costs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<crate::switch::Switches>,
+    /// What programs cost each other through the caches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub interference: Vec<crate::interference::Interference>,
+    /// What floods leave of a victim's lines.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub floods: Vec<crate::flood::verify::Verification>,
+    /// What packets cost, by path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub packets: Vec<crate::net::Net>,
     /// A task set that ran, every job held against its bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<crate::running::Run>,

@@ -10,10 +10,11 @@ use crate::geometry::Geometry;
 use crate::trace::{Access, Kind};
 
 /// What a task touches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Touches {
     /// Words of 8 bytes, by loads.
+    #[default]
     Data,
     /// Instructions: the last of those in a line jumps to the next.
     Code,

@@ -65,6 +65,16 @@ pub enum JobError {
         /// What happened.
         what: String,
     },
+    /// It cannot be measured so.
+    #[error("{program} {what}\n  hint: {hint}")]
+    Unfit {
+        /// As it was named.
+        program: String,
+        /// What happened.
+        what: String,
+        /// What to do.
+        hint: &'static str,
+    },
     /// Its pipes or clocks fail.
     #[error("{program}: {source}\n  hint: please report it with `uname -r`")]
     Pipe {

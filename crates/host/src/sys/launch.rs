@@ -149,6 +149,43 @@ pub enum End {
     Signal(i32),
 }
 
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Code(code) => write!(f, "exit code {code}"),
+            End::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
+impl End {
+    fn of(status: i32) -> End {
+        if libc::WIFSIGNALED(status) {
+            End::Signal(libc::WTERMSIG(status))
+        } else {
+            End::Code(libc::WEXITSTATUS(status))
+        }
+    }
+}
+
+/// The end of child `pid`, and for how long it and the children that it waited for had a CPU; `None` while it has not ended.
+pub fn ended(pid: i32) -> io::Result<Option<(End, Duration)>> {
+    let mut status = 0;
+    // SAFETY: all zeros are a valid rusage, which is made of integers.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: wait4 writes an integer and a rusage to the addresses of live, exclusively borrowed ones.
+    match unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) } {
+        0 => Ok(None),
+        -1 => Err(io::Error::last_os_error()),
+        _ => {
+            let time = |time: libc::timeval| {
+                Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+            };
+            Ok(Some((End::of(status), time(usage.ru_utime) + time(usage.ru_stime))))
+        }
+    }
+}
+
 /// Takes the end of every child that has ended; that of `pid`, if it is among them.
 pub fn ends(pid: i32) -> Option<End> {
     let mut end = None;
@@ -160,11 +197,7 @@ pub fn ends(pid: i32) -> Option<End> {
             return end;
         }
         if ended == pid {
-            end = Some(if libc::WIFSIGNALED(status) {
-                End::Signal(libc::WTERMSIG(status))
-            } else {
-                End::Code(libc::WEXITSTATUS(status))
-            });
+            end = Some(End::of(status));
         }
     }
 }

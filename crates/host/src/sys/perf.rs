@@ -1,4 +1,4 @@
-//! Groups of performance counters: of the calling thread, read with one system call; of a CPU, read by the kernel where something happens.
+//! Groups of performance counters: of a thread, read with one system call; of a CPU, read by the kernel where something happens.
 //!
 //! `perf-event2` opens the counters and maps the rings. Its group read allocates on every call, which a measured loop must not do, so the group is
 //! read here, in the format of perf_event_open(2): number of events, time enabled, time running, then one value per event in
@@ -39,13 +39,17 @@ pub struct GroupReading {
 }
 
 impl Group {
-    /// Counters for `codes`, running, for the calling thread on any CPU, in user mode only.
+    /// Counters for `codes`, running, for `thread` or else the calling one, on any CPU, in user mode only.
     ///
     /// The error names the position of the event that could not be opened.
     ///
     /// Panics when `codes` is empty or longer than [`GROUP_LIMIT`].
-    pub fn open(codes: &[Code]) -> Result<Group, (usize, io::Error)> {
-        Group::of(codes, |_| {})
+    pub fn open(codes: &[Code], thread: Option<i32>) -> Result<Group, (usize, io::Error)> {
+        Group::of(codes, |counter| {
+            if let Some(thread) = thread {
+                counter.observe_pid(thread);
+            }
+        })
     }
 
     /// As [`open`](Self::open), for whoever has `cpu`.

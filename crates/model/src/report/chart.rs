@@ -290,6 +290,42 @@ impl Chart {
     }
 }
 
+/// A bar of two parts, one behind the other.
+pub struct Bar {
+    /// What it is of.
+    pub name: String,
+    /// Its parts; negative ones are not drawn.
+    pub parts: [f64; 2],
+    /// Class of the second part; the first is that of the reference.
+    pub class: &'static str,
+    /// What is written at its end.
+    pub text: String,
+}
+
+/// Horizontal bars below each other, drawn to one scale.
+pub fn bars(title: &str, bars: &[Bar]) -> Markup {
+    const BAR_NAMES: f64 = 128.0;
+    const NUMBERS: f64 = 64.0;
+    const LINE: f64 = 18.0;
+    let most =
+        bars.iter().map(|bar| bar.parts.iter().map(|part| part.max(0.0)).sum()).fold(f64::MIN_POSITIVE, f64::max);
+    let place = |part: f64| part.max(0.0) / most * (WIDTH - BAR_NAMES - NUMBERS);
+    let height = bars.len() as f64 * LINE + 4.0;
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
+            title { (title) }
+            @for (i, bar) in bars.iter().enumerate() {
+                @let y = i as f64 * LINE;
+                @let [first, second] = bar.parts.map(place);
+                text x="0" y=(at(y + 12.0)) { (bar.name) }
+                g.alone { rect.solid x=(at(BAR_NAMES)) y=(at(y + 3.0)) width=(at(first)) height="11" {} }
+                g class=(bar.class) { rect.solid x=(at(BAR_NAMES + first)) y=(at(y + 3.0)) width=(at(second)) height="11" {} }
+                text x=(at(BAR_NAMES + first + second + 4.0)) y=(at(y + 12.0)) { (bar.text) }
+            }
+        }
+    }
+}
+
 /// A short piece of a line, for a key in running text.
 pub fn sample(look: Look) -> Markup {
     html! {

@@ -9,6 +9,7 @@ use super::reading::Standing;
 use super::{format, scroll};
 use crate::crpd::{Crpd, Point, Walk};
 use crate::evidence::Evidence;
+use crate::miss_ratio::Touches;
 
 const WALKS: [(Walk, &str); 2] = [(Walk::InOrder, "in order"), (Walk::Random, "at random")];
 /// Refill times of two methods that differ by more are explained.
@@ -40,6 +41,14 @@ fn rows(crpd: &Crpd, walk: Walk) -> impl Iterator<Item = (&Point, Option<&Point>
     })
 }
 
+/// What the working set is.
+fn set(crpd: &Crpd) -> &'static str {
+    match crpd.touches {
+        Touches::Data => "data",
+        Touches::Code => "code of a jump per line",
+    }
+}
+
 fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1e3)
 }
@@ -69,7 +78,7 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
             let off = (refill - dirty).abs() / dirty;
             let _ = write!(text, ", by probe {clean:.0} clean, {dirty:.0} dirty");
             if off > AGREEMENT {
-                let _ = write!(text, " ({:.0} % apart: {})", off * 100.0, apart(walk));
+                let _ = write!(text, " ({:.0} % apart: {})", off * 100.0, apart(crpd, walk));
             }
         }
         found.push(text);
@@ -77,8 +86,9 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
     found
 }
 
-fn apart(walk: Walk) -> &'static str {
+fn apart(crpd: &Crpd, walk: Walk) -> &'static str {
     match walk {
+        _ if crpd.touches == Touches::Code => "probe reads data, which are fetched otherwise than code",
         Walk::InOrder => "probe refills one color at a time, which leaves the memory system less to overlap",
         Walk::Random => "probe's misses overlap, each of these is waited for",
     }
@@ -87,8 +97,13 @@ fn apart(walk: Walk) -> &'static str {
 /// The experiment for the terminal.
 pub fn text(crpd: &Crpd) -> String {
     let mut text = format!(
-        "delay by one pre-emption, working sets in {} of {} colors of L{} ({} ways), {} passes in an iteration; a flood less its control\n",
-        crpd.colors[0], crpd.colors[1], crpd.level, crpd.ways, crpd.passes
+        "delay by one pre-emption, {}, working sets in {} of {} colors of L{} ({} ways), {} passes in an iteration; a flood less its control\n",
+        set(crpd),
+        crpd.colors[0],
+        crpd.colors[1],
+        crpd.level,
+        crpd.ways,
+        crpd.passes
     );
     for (walk, name) in WALKS {
         if crpd.points_of(walk, false).next().is_none() {
@@ -135,7 +150,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
             section id="crpd" {
                 h2 { "What a pre-emption costs through the cache" }
                 p {
-                    "A task loops over a working set in " (crpd.colors[0]) " of " (crpd.colors[1]) " colors and is pre-empted in the middle of an iteration, by a flood of all colors \
+                    "A task loops over a working set, " (set(crpd)) ", in " (crpd.colors[0]) " of " (crpd.colors[1]) " colors and is pre-empted in the middle of an iteration, by a flood of all colors \
                     (unpartitioned) or of the other colors (partitioned). Shown is by how much longer that iteration takes than the one before, less the same after mere \
                     spinning. Theory grows to 100 % and is gone one way later."
                 }
@@ -192,7 +207,7 @@ fn chart(crpd: &Crpd, walk: Walk, name: &str) -> Markup {
     let theory =
         tent.into_iter().filter(|percent| *percent <= last).map(|percent| (percent, most * crpd.theory(percent)));
     Chart {
-        title: format!("Delay of a pre-emption, lines {name}"),
+        title: format!("Delay of a pre-emption, {}, lines {name}", set(crpd)),
         description: "Median over quiet blocks, a flood less its control.".to_owned(),
         x: Axis::linear("working set, % of its colors", (0.0, last), format::tick),
         y: Axis::linear_rounded("µs", (low, high), format::tick),

@@ -11,6 +11,7 @@ pub mod figure;
 pub mod flood;
 mod format;
 pub mod heat;
+pub mod interference;
 mod kernels;
 mod machine;
 pub mod map;
@@ -64,6 +65,9 @@ pub fn html(evidence: &Evidence) -> String {
                         (conflicts::section(evidence))
                         (crpd::section(evidence))
                         (switch::section(evidence))
+                        (interference::section(evidence))
+                        (flood::section(evidence))
+                        (net::section(evidence))
                     }
                     (origin(evidence))
                     @if evidence.run.is_none() { (glossary()) }

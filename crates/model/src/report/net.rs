@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
-use maud::Markup;
+use maud::{Markup, html};
 
 use super::chart::{Axis, Chart, Dash, Line, Look, Mark, extent};
-use super::{figure, format};
+use super::reading::Standing;
+use super::{figure, format, scroll};
+use crate::evidence::Evidence;
 use crate::net::{BETWEEN_AT_LEAST, BYTES_STATED, Direction, Net, Path, Row, Setting};
 use crate::stats::median;
 
@@ -123,30 +125,99 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
 /// The figures of the paper: sending (7), receiving (8), and both after the naive flood and the right one (9), of every path.
 pub fn figures(nets: &[Net]) -> String {
     let measured = nets.iter().filter(|net| !net.points.is_empty());
-    let drawings = measured.flat_map(|net| {
-        let of = |direction, number: u8, pick: fn(&Row) -> [Drawn; 3]| (chart(net, direction, number, pick), 240.0);
-        let partitioned = |row: &Row| {
-            [
-                (row.alone_ns, "alone", "alone", Dash::Thin),
-                (row.flooded_ns, "flooded", "unpartitioned", Dash::Solid),
-                (row.partitioned_ns, "partitioned", "partitioned", Dash::Dotted),
-            ]
-        };
-        let naive = |row: &Row| {
-            [
-                (row.alone_ns, "alone", "alone", Dash::Thin),
-                (row.flooded_ns, "right flood", "unpartitioned", Dash::Solid),
-                (row.naive_ns, "naive flood", "single-writer", Dash::Dashed),
-            ]
-        };
+    let drawings: Vec<(Markup, f64)> = measured.flat_map(drawings).map(|drawing| (drawing, 240.0)).collect();
+    figure::file("What a packet costs after a flood", &drawings)
+}
+
+/// The figures of one path.
+fn drawings(net: &Net) -> [Markup; 4] {
+    let partitioned = |row: &Row| {
         [
-            of(Direction::Send, 7, partitioned),
-            of(Direction::Receive, 8, partitioned),
-            of(Direction::Send, 9, naive),
-            of(Direction::Receive, 9, naive),
+            (row.alone_ns, "alone", "alone", Dash::Thin),
+            (row.flooded_ns, "flooded", "unpartitioned", Dash::Solid),
+            (row.partitioned_ns, "partitioned", "partitioned", Dash::Dotted),
         ]
-    });
-    figure::file("What a packet costs after a flood", &drawings.collect::<Vec<_>>())
+    };
+    let naive = |row: &Row| {
+        [
+            (row.alone_ns, "alone", "alone", Dash::Thin),
+            (row.flooded_ns, "right flood", "unpartitioned", Dash::Solid),
+            (row.naive_ns, "naive flood", "single-writer", Dash::Dashed),
+        ]
+    };
+    [
+        chart(net, Direction::Send, 7, partitioned),
+        chart(net, Direction::Receive, 8, partitioned),
+        chart(net, Direction::Send, 9, naive),
+        chart(net, Direction::Receive, 9, naive),
+    ]
+}
+
+/// What the report begins with where there is nothing else.
+pub(super) fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
+    let basis =
+        "Each packet after a flood against one after spinning for as long; medians over quiet blocks.".to_owned();
+    let stated = nets.iter().find_map(|net| Some((net, net.stated(Direction::Send)?, net.stated(Direction::Receive)?)));
+    match stated {
+        Some((net, send, receive)) => {
+            let [_, sent, sent_own] = send.overheads();
+            let [_, received, received_own] = receive.overheads();
+            let sentence = format!(
+                "After a flood of L{} a packet of {} bytes costs {sent:.0} % more to send and {received:.0} % more to receive, {sent_own:.0} % and {received_own:.0} % \
+                 with colors for the parts of the stack.",
+                net.level, send.bytes
+            );
+            (Some(if net.holds() { Standing::Holds } else { Standing::Violated }), sentence, basis)
+        }
+        None => {
+            let text = "What packets cost after a flood cannot be told from this run.";
+            (Some(Standing::Inconclusive(String::new())), text.to_owned(), basis)
+        }
+    }
+}
+
+pub(super) fn section(evidence: &Evidence) -> Markup {
+    html! {
+        @if !evidence.packets.is_empty() {
+            section id="packets" {
+                h2 { "What a packet costs after a flood" }
+                p {
+                    "Before each packet the cache is flooded, or, as the control, as much time is spent spinning; twice for one that is received. Partitioned means that driver, \
+                    server, client and flooder have colors of their own. Alone is the control. [Loeser1999, Figures 7 to 9]"
+                }
+                @for net in &evidence.packets {
+                    h3 { (through(net.path)) }
+                    @if net.points.is_empty() { p { "No block was quiet." } } @else {
+                        @for drawing in drawings(net) { figure.wide { (drawing) } }
+                    }
+                    @for direction in Direction::ALL {
+                        @let rows = net.rows(direction);
+                        @if !rows.is_empty() {
+                            ul { @for finding in findings(net, direction) { li { (way(direction)) ": " (finding) } } }
+                            (scroll(html! {
+                                table {
+                                    thead { tr {
+                                        th.number scope="col" { (way(direction)) ", bytes" } th.number scope="col" { "alone, µs" } th.number scope="col" { "naive flood, µs" }
+                                        th.number scope="col" { "right flood, µs" } th.number scope="col" { "partitioned, µs" } th scope="col" { "between" }
+                                        th.number scope="col" { "quiet blocks" }
+                                    } }
+                                    tbody {
+                                        @for row in &rows {
+                                            tr {
+                                                td.number { (row.bytes) } td.number { (us(row.alone_ns)) } td.number { (us(row.naive_ns)) }
+                                                td.number { (us(row.flooded_ns)) } td.number { (us(row.partitioned_ns)) }
+                                                td { @if row.is_between() { "yes" } @else { "no" } } td.number { (row.blocks_quiet) }
+                                            }
+                                        }
+                                    }
+                                }
+                            }))
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// A time, the name and class of its line, and its dashes.
@@ -191,6 +262,14 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("the naive flood brings 100 %: it misses the right one by 2.50 us"), "{text}");
+    }
+
+    #[test]
+    fn the_headline_holds_only_where_partitioned_lies_between() {
+        // 67 % of the sizes are too few.
+        let (standing, sentence, _) = headline(&[measured()]);
+        assert!(matches!(standing, Some(Standing::Violated)) && sentence.contains("of 1500 bytes"), "{sentence}");
+        assert!(matches!(headline(&[Net { points: vec![], ..measured() }]).0, Some(Standing::Inconclusive(_))));
     }
 
     #[test]

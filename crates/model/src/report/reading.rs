@@ -323,6 +323,15 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
     if let ([], [switches, ..]) = (evidence.experiments.as_slice(), evidence.switches.as_slice()) {
         return super::switch::headline(switches);
     }
+    if let ([], [interference, ..]) = (evidence.experiments.as_slice(), evidence.interference.as_slice()) {
+        return super::interference::headline(interference);
+    }
+    if let ([], [verified, ..]) = (evidence.experiments.as_slice(), evidence.floods.as_slice()) {
+        return super::flood::headline(verified);
+    }
+    if let ([], [_, ..]) = (evidence.experiments.as_slice(), evidence.packets.as_slice()) {
+        return super::net::headline(&evidence.packets);
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

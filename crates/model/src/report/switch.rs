@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use super::chart::at;
+use super::chart::{self, Bar};
 use super::reading::Standing;
 use super::{format, scroll};
 use crate::evidence::Evidence;
@@ -174,29 +174,14 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
 
 /// A bar per condition: the direct part, and behind it the cache part.
 fn bars(switches: &Switches) -> Markup {
-    const WIDTH: f64 = 360.0;
-    const NAMES: f64 = 128.0;
-    const NUMBERS: f64 = 64.0;
-    const LINE: f64 = 18.0;
-    let longest = switches.rows.iter().map(|row| row.best.cost_ns + row.cache_ns.max(0.0)).fold(1.0, f64::max);
-    let place = |ns: f64| ns.max(0.0) / longest * (WIDTH - NAMES - NUMBERS);
-    let height = switches.rows.len() as f64 * LINE + 4.0;
-    html! {
-        svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
-            title { "Direct part and cache part of passing the CPU" }
-            @for (i, row) in switches.rows.iter().enumerate() {
-                @let y = i as f64 * LINE;
-                @let (direct, cache) = (place(row.best.cost_ns), place(row.cache_ns));
-                @let class = if row.condition.partitioned { "partitioned" } else { "unpartitioned" };
-                text x="0" y=(at(y + 12.0)) {
-                    @if row.condition.partitioned { "  colors apart" } @else { (name(row.condition)) }
-                }
-                g.alone { rect.solid x=(at(NAMES)) y=(at(y + 3.0)) width=(at(direct)) height="11" {} }
-                g class=(class) { rect.solid x=(at(NAMES + direct)) y=(at(y + 3.0)) width=(at(cache)) height="11" {} }
-                text x=(at(NAMES + direct + cache + 4.0)) y=(at(y + 12.0)) { (us(row.best.cost_ns)) " + " (us(row.cache_ns)) }
-            }
-        }
-    }
+    let bar = |row: &Row| Bar {
+        name: if row.condition.partitioned { "  colors apart".to_owned() } else { name(row.condition) },
+        parts: [row.best.cost_ns, row.cache_ns],
+        class: if row.condition.partitioned { "partitioned" } else { "unpartitioned" },
+        text: format!("{} + {}", us(row.best.cost_ns), us(row.cache_ns)),
+    };
+    let bars: Vec<Bar> = switches.rows.iter().map(bar).collect();
+    chart::bars("Direct part and cache part of passing the CPU", &bars)
 }
 
 #[cfg(test)]

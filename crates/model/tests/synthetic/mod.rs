@@ -278,6 +278,9 @@ pub fn full() -> Evidence {
         conflicts: vec![],
         crpd: vec![],
         switches: vec![],
+        interference: vec![],
+        floods: vec![],
+        packets: vec![],
         run: None,
         experiments: SHAPES.iter().flat_map(|shape| shape.sizes.iter().map(|&size| experiment(lcg, shape, size)).collect::<Vec<_>>()).collect(),
         warnings: vec![

@@ -1,0 +1,480 @@
+//! Unmodified programs, alone and beside others, measured: the experiment of [Kim2013, §3]. What is measured and what follows from it is in
+//! [`isochrome_model::interference`].
+//!
+//! How far an unmodified program is cannot be seen from outside, but its end can: a run is timed from a *mark*, when the program has had a CPU for
+//! so long, to its end, by the time for which it had a CPU. At the mark it stands still (SIGSTOP) until everybody is ready. What moving its pages
+//! cost before is not part of it.
+//!
+//! *Turns* are given by this program, with SCHED_FIFO: on the shared CPU all wait at a low priority, and the one whose turn it is has a higher one
+//! for as long. SCHED_DEADLINE, which promises the same, admits no program that is bound to one CPU. Where nobody has a turn this program spins,
+//! which is the control as well; a program that waits in its turn leaves the rest of it to the others.
+//!
+//! Co-runners end too. Others of them, started and moved to their colors beforehand, stand still until they are needed.
+
+use std::io;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isochrome_model::interference::{Block, Condition, Run, Sharing};
+use isochrome_model::units::{CpuId, Cycles, Ns};
+use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::counters::Counters;
+use crate::error::HostError;
+use crate::events::Event;
+use crate::interrupt;
+use crate::jobs::JobError;
+use crate::jobs::line::command;
+use crate::recolor::RecolorError;
+use crate::recolor::process::Pid;
+use crate::setting::RealtimeRequest;
+use crate::sys::clock::{self, process_cpu};
+use crate::sys::launch::{self, End, Launch};
+use crate::sys::scheduling::Scheduling;
+
+/// Priority of programs that have a CPU: below that of this one, which gives turns.
+const RUNNING: u8 = 20;
+/// Priority of programs whose turn it is not.
+const WAITING: u8 = 10;
+/// Between two looks at how far a program is.
+const GLANCE: Duration = Duration::from_micros(200);
+/// How long a program may take to its mark.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How much longer than alone a run may take before co-runners are used up.
+const RESERVE: f64 = 1.5;
+/// Co-runners of one program that stand ready, at most.
+const READY_MAX: u64 = 16;
+/// SIGKILL, SIGCONT and SIGSTOP.
+const KILL: i32 = 9;
+const CONTINUE: i32 = 18;
+const STOP: i32 = 19;
+
+/// How much to run.
+#[derive(Clone, Debug)]
+pub struct InterferenceRequest<'a> {
+    /// Command lines.
+    pub programs: &'a [Vec<String>],
+    /// Where a program is measured.
+    pub cpu: CpuId,
+    /// Where its co-runners run, if not there.
+    pub others: &'a [CpuId],
+    /// Length of a turn.
+    pub turn: Ns,
+    /// From a turn of a program to its next; a multiple.
+    pub period: Ns,
+    /// Time on a CPU before the mark.
+    pub warm_up: Ns,
+    /// What is measured.
+    pub conditions: &'a [Condition],
+    /// Whether programs may have real-time priorities. Turns need them.
+    pub realtime: bool,
+    /// Events to count, which proved to count; none without counters.
+    pub events: &'a [Event],
+    /// Blocks of each condition.
+    pub blocks: usize,
+    /// Seed of every random choice.
+    pub seed: u64,
+}
+
+/// Moves the pages of a program, by its number, to its colors.
+pub type Place<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
+
+/// A program that runs, or stands still at its mark. Dropped, it is ended with all that it started.
+struct Player {
+    name: String,
+    pid: Pid,
+    /// Its threads at the mark.
+    threads: Vec<i32>,
+    /// Time it had a CPU until then.
+    mark: Ns,
+    ended: bool,
+}
+
+impl Player {
+    /// Starts the program `words`, has it run until it has had `cpu` for the warm-up, and stops it. In the middle `place` moves its pages.
+    fn start(
+        request: &InterferenceRequest<'_>,
+        words: &[String],
+        place: Option<&mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
+    ) -> Result<Player, HostError> {
+        let name = words.join(" ");
+        let failed = |source| JobError::Start { program: name.clone(), source };
+        let launch = Launch {
+            cpus: Some(vec![request.cpu.0]),
+            scheduling: request.realtime.then(|| Scheduling::fifo(RUNNING)),
+            attached: true,
+            ..Launch::default()
+        };
+        let mut command = command(words).map_err(failed)?;
+        launch.prepare(&mut command);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(failed)?;
+        let pid = Pid(child.id() as i32);
+        let mut player = Player { name, pid, threads: Vec::new(), mark: Ns(0), ended: false };
+        let mut moving = 0;
+        if let Some(place) = place {
+            player.run_until(Ns(request.warm_up.0 / 2), request.warm_up)?;
+            let threads = pid.threads()?;
+            let before = (player.cpu()?, player.cpu_of(&threads));
+            place(pid)?;
+            // Helpers that moved its pages were threads of it.
+            moving = (player.cpu()?.0 - before.0.0).saturating_sub(player.cpu_of(&threads) - before.1);
+        }
+        player.run_until(Ns(request.warm_up.0 + moving), request.warm_up)?;
+        player.hold()?;
+        player.threads = pid.threads()?;
+        player.mark = player.cpu()?;
+        if player.threads.is_empty() {
+            return Err(player.unfit("ended at its mark".to_owned(), "another --warm-up"));
+        }
+        Ok(player)
+    }
+
+    fn unfit(&self, what: String, hint: &'static str) -> HostError {
+        JobError::Unfit { program: self.name.clone(), what, hint }.into()
+    }
+
+    fn pipe(&self, source: io::Error) -> HostError {
+        JobError::Pipe { program: self.name.clone(), source }.into()
+    }
+
+    /// Time it has had a CPU so far.
+    fn cpu(&self) -> Result<Ns, HostError> {
+        process_cpu(self.pid.0).map_err(|source| self.pipe(source))
+    }
+
+    /// Time that `threads` have had a CPU so far, in ns.
+    fn cpu_of(&self, threads: &[i32]) -> u64 {
+        let time = |thread: &i32| -> Option<u64> {
+            let text = self.pid.text(&format!("task/{thread}/schedstat")).ok()?;
+            text.split_ascii_whitespace().next()?.parse().ok()
+        };
+        threads.iter().filter_map(time).sum()
+    }
+
+    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<(), HostError> {
+        let begin = Instant::now();
+        while self.cpu()? < cpu {
+            if let Some((end, _)) = self.end()? {
+                let what = format!("ended ({end}) within its first {} ms on a CPU", warm_up.0 as f64 / 1e6);
+                return Err(self.unfit(what, "a program that takes longer, or a shorter --warm-up"));
+            }
+            if begin.elapsed() > LIMIT {
+                let what = format!("has not had a CPU for {} ms after {LIMIT:?}", warm_up.0 as f64 / 1e6);
+                return Err(self.unfit(what, "a program that computes, in a process of its own, on a CPU that is free"));
+            }
+            thread::sleep(GLANCE);
+        }
+        Ok(())
+    }
+
+    /// Stops it, and waits until it has.
+    fn hold(&mut self) -> Result<(), HostError> {
+        let pid = WaitId::Pid(RawPid::from_raw(self.pid.0).expect("a process has a number"));
+        let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        launch::send(-self.pid.0, STOP).map_err(|source| self.pipe(source))?;
+        waitid(pid.clone(), either).map_err(|error| self.pipe(error.into()))?;
+        // That it has stopped is told once; of one that has ended there is nothing to be told.
+        let _ = waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        Ok(())
+    }
+
+    /// Lets it go on, on `cpu`.
+    fn go_on(&self, cpu: CpuId, priority: Option<u8>) -> Result<(), HostError> {
+        let mut set = CpuSet::new();
+        set.set(cpu.0 as usize);
+        for thread in &self.threads {
+            // One that has ended since needs no CPU.
+            let _ = sched_setaffinity(RawPid::from_raw(*thread), &set);
+        }
+        if let Some(priority) = priority {
+            self.set_priority(priority);
+        }
+        launch::send(-self.pid.0, CONTINUE).map_err(|source| self.pipe(source))
+    }
+
+    fn set_priority(&self, priority: u8) {
+        for thread in &self.threads {
+            let _ = Scheduling::fifo(priority).apply_to(*thread);
+        }
+    }
+
+    /// Its end, and how long it had a CPU altogether.
+    fn end(&mut self) -> Result<Option<(End, Duration)>, HostError> {
+        let end = launch::ended(self.pid.0).map_err(|source| self.pipe(source))?;
+        self.ended |= end.is_some();
+        Ok(end)
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = launch::send(-self.pid.0, KILL);
+        if !self.ended {
+            let pid = RawPid::from_raw(self.pid.0).expect("a process has a number");
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+        }
+    }
+}
+
+/// Who is there beside the program that is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Company {
+    Nobody,
+    Spinning,
+    Programs,
+}
+
+/// Programs and who stands ready.
+struct Stage<'r, 'p> {
+    request: &'r InterferenceRequest<'r>,
+    place: &'r mut Place<'p>,
+    rng: fastrand::Rng,
+    /// Time of a run alone, by program.
+    lengths: Vec<Ns>,
+    /// Co-runners at their mark or behind it, by program and whether they have colors.
+    ready: Vec<(usize, bool, Player)>,
+}
+
+impl Stage<'_, '_> {
+    fn player(&mut self, program: usize, colored: bool) -> Result<Player, HostError> {
+        let mut place = |pid| (self.place)(program, pid);
+        Player::start(self.request, &self.request.programs[program], if colored { Some(&mut place) } else { None })
+    }
+
+    /// Has enough co-runners of `program` stand ready for a run of another one that takes `length` alone.
+    fn prepare(&mut self, program: usize, colored: bool, length: Ns) -> Result<(), HostError> {
+        let each = self.lengths[program].0.max(1);
+        let enough = 1 + (RESERVE * length.0 as f64 / each as f64).ceil() as u64;
+        if enough > READY_MAX {
+            return Err(JobError::Unfit {
+                program: self.request.programs[program].join(" "),
+                what: format!("runs for {} ms, another one for {} ms", each as f64 / 1e6, length.0 as f64 / 1e6),
+                hint: "programs of more equal length",
+            }
+            .into());
+        }
+        while (self.ready.iter().filter(|(of, has, _)| (*of, *has) == (program, colored)).count() as u64) < enough {
+            let player = self.player(program, colored)?;
+            self.ready.push((program, colored, player));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, program: usize, colored: bool) -> Option<Player> {
+        let at = self.ready.iter().position(|(of, has, _)| (*of, *has) == (program, colored))?;
+        Some(self.ready.remove(at).2)
+    }
+
+    /// One run; `None` if the co-runners were used up, or it was interrupted.
+    fn run(&mut self, condition: Condition, company: Company) -> Result<Option<Run>, HostError> {
+        let request = self.request;
+        let Condition { sharing, program, colored } = condition;
+        let mut others: Vec<usize> = (0..request.programs.len()).filter(|other| *other != program).collect();
+        self.rng.shuffle(&mut others);
+        if sharing == Sharing::InterCore {
+            others.truncate(request.others.len());
+        }
+        if company == Company::Programs {
+            let length = self.lengths[program];
+            others.iter().try_for_each(|other| self.prepare(*other, colored, length))?;
+        }
+        let mut subject = self.player(program, colored)?;
+        let by_turns = sharing == Sharing::IntraCore && company != Company::Nobody;
+        let mut mates: Vec<Option<Player>> = others.iter().map(|_| None).collect();
+        if company == Company::Programs {
+            for (mate, other) in mates.iter_mut().zip(&others) {
+                *mate = self.next(*other, colored);
+            }
+        }
+        let place_of = |mate: usize| match sharing {
+            Sharing::InterCore => (request.others[mate], request.realtime.then_some(RUNNING)),
+            Sharing::IntraCore => (request.cpu, Some(WAITING)),
+        };
+        // Counters that were there before and are not now: the run has none.
+        let counters =
+            if request.events.is_empty() { None } else { Counters::of_thread(request.events, subject.pid.0).ok() };
+        let counted = counters.as_ref().and_then(|counters| counters.read().ok());
+        for (at, mate) in mates.iter().enumerate() {
+            if let Some(mate) = mate {
+                let (cpu, priority) = place_of(at);
+                mate.go_on(cpu, priority)?;
+            }
+        }
+        subject.go_on(request.cpu, request.realtime.then_some(if by_turns { WAITING } else { RUNNING }))?;
+
+        let slots = if by_turns { (request.period.0 / request.turn.0.max(1)) as usize } else { 1 };
+        let turn = Duration::from_nanos(request.turn.0);
+        let spinning = (sharing == Sharing::InterCore && company == Company::Spinning) as usize * others.len();
+        let over = AtomicBool::new(false);
+        let total = thread::scope(|scope| -> Result<Option<Duration>, HostError> {
+            for cpu in &request.others[..spinning] {
+                scope.spawn(|| {
+                    let settings = RealtimeRequest::new().pin(*cpu);
+                    let _settings = if request.realtime { settings.fifo(RUNNING) } else { settings }.apply();
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let mut turns = || -> Result<Option<Duration>, HostError> {
+                let mut until = Instant::now();
+                for slot in (0..slots).cycle() {
+                    until += turn;
+                    let left = || until.saturating_duration_since(Instant::now());
+                    let whose = if slot == 0 { Some(&subject) } else { mates.get(slot - 1).and_then(Option::as_ref) };
+                    match whose {
+                        Some(player) => {
+                            if by_turns {
+                                player.set_priority(RUNNING);
+                            }
+                            thread::sleep(left());
+                            if by_turns {
+                                player.set_priority(WAITING);
+                            }
+                        }
+                        None => {
+                            let ticks = left().as_nanos() as u64 * clock::rate_hz() / 1_000_000_000;
+                            clock::spin_until(Cycles(clock::now().0 + ticks));
+                        }
+                    }
+                    if let Some((end, cpu)) = subject.end()? {
+                        if end != End::Code(0) {
+                            return Err(subject.unfit(format!("failed ({end})"), "run it by hand"));
+                        }
+                        return Ok(Some(cpu));
+                    }
+                    for (at, mate) in mates.iter_mut().enumerate() {
+                        if mate.as_mut().map_or(Ok(None), Player::end)?.is_some() {
+                            *mate = self.next(others[at], colored);
+                            let Some(mate) = mate else { return Ok(None) };
+                            let (cpu, priority) = place_of(at);
+                            mate.go_on(cpu, priority)?;
+                        }
+                    }
+                    if interrupt::interrupted() {
+                        return Ok(None);
+                    }
+                }
+                unreachable!("a cycle of one slot or more does not end")
+            };
+            let total = turns();
+            over.store(true, Ordering::Relaxed);
+            total
+        })?;
+        for (mate, other) in mates.into_iter().zip(&others) {
+            if let Some(mut mate) = mate {
+                mate.hold()?;
+                self.ready.insert(0, (*other, colored, mate));
+            }
+        }
+        let counts = counters.zip(counted).and_then(|(counters, before)| {
+            Some(counters.between(&before, &counters.read().ok()?).ok()?.values().to_vec())
+        });
+        Ok(total.map(|total| Run {
+            cpu: Ns((total.as_nanos() as u64).saturating_sub(subject.mark.0)),
+            counts: counts.unwrap_or_default(),
+        }))
+    }
+}
+
+/// The conditions that can be measured with so many CPUs for others, with real-time priorities or without, with colors or without.
+pub fn conditions(programs: usize, others: usize, realtime: bool, colored: bool) -> Vec<Condition> {
+    let mut conditions = Vec::new();
+    for sharing in [Sharing::InterCore, Sharing::IntraCore] {
+        let possible = match sharing {
+            Sharing::InterCore => others > 0,
+            Sharing::IntraCore => realtime,
+        };
+        for program in (0..programs).filter(|_| possible) {
+            conditions.push(Condition { sharing, program, colored: false });
+            if colored {
+                conditions.push(Condition { sharing, program, colored: true });
+            }
+        }
+    }
+    conditions
+}
+
+/// Measures. The calling thread is to run on the CPU of the request, with a real-time priority if programs are to have one.
+///
+/// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. A block whose
+/// co-runners were used up is left out.
+pub fn interference(
+    request: &InterferenceRequest<'_>,
+    place: &mut Place<'_>,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Block>, HostError> {
+    let mut stage = Stage {
+        request,
+        place,
+        rng: fastrand::Rng::with_seed(request.seed),
+        lengths: vec![Ns(0); request.programs.len()],
+        ready: Vec::new(),
+    };
+    for program in 0..request.programs.len() {
+        let alone = Condition { sharing: Sharing::InterCore, program, colored: false };
+        let Some(run) = stage.run(alone, Company::Nobody)? else { return Ok(Vec::new()) };
+        stage.lengths[program] = run.cpu;
+    }
+    let mut order: Vec<Condition> = request.conditions.iter().flat_map(|it| vec![*it; request.blocks]).collect();
+    stage.rng.shuffle(&mut order);
+    let (total, mut blocks) = (order.len(), Vec::with_capacity(order.len()));
+    for (done, condition) in order.into_iter().enumerate() {
+        let mut companies = [Company::Nobody, Company::Programs, Company::Spinning];
+        if stage.rng.bool() {
+            companies.reverse();
+        }
+        let mut runs = [None, None, None];
+        for company in companies {
+            runs[company as usize] = stage.run(condition, company)?;
+        }
+        if let [Some(alone), Some(control), Some(together)] = runs {
+            blocks.push(Block { condition, alone, control, together });
+        }
+        progress(done + 1, total);
+        if interrupt::interrupted() {
+            break;
+        }
+    }
+    Ok(blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_shared_is_left_out() {
+        assert_eq!(conditions(4, 1, true, true).len(), 2 * 4 * 2);
+        assert!(conditions(3, 0, true, false).iter().all(|it| it.sharing == Sharing::IntraCore && !it.colored));
+        assert!(conditions(3, 2, false, false).iter().all(|it| it.sharing == Sharing::InterCore));
+        assert!(conditions(3, 0, false, true).is_empty());
+    }
+
+    #[test]
+    fn a_program_that_ends_before_its_mark_is_named_with_what_helps() {
+        let words = vec!["true".to_owned()];
+        let cpu = crate::setting::allowed_cpus().unwrap()[0];
+        let request = InterferenceRequest {
+            programs: std::slice::from_ref(&words),
+            cpu,
+            others: &[],
+            turn: Ns(1),
+            period: Ns(1),
+            warm_up: Ns(1_000_000_000),
+            conditions: &[],
+            realtime: false,
+            events: &[],
+            blocks: 1,
+            seed: 1,
+        };
+        let error = interference(&request, &mut |_, _| Ok(()), |_, _| {}).unwrap_err().to_string();
+        assert!(
+            error.contains("true ended (exit code 0) within its first 1000 ms") && error.contains("--warm-up"),
+            "{error}"
+        );
+    }
+}
