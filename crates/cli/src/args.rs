@@ -829,6 +829,12 @@ pub struct RunPlanOptions {
     /// Leave other programs on the CPUs of the tasks
     #[arg(long)]
     pub share_cpus: bool,
+    /// Neither touch the memory of the tasks beforehand nor lock it
+    #[arg(long)]
+    pub no_mlock: bool,
+    /// Schedule by fixed priorities, or by deadlines; the plan's bounds are those of fixed priorities
+    #[arg(long, value_enum, default_value_t = Policy::Fifo)]
+    pub policy: Policy,
     /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
@@ -841,6 +847,15 @@ pub struct RunPlanOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the tasks of a run are scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// SCHED_FIFO by the priorities of the plan
+    Fifo,
+    /// SCHED_DEADLINE: time reserved for each task in every period
+    Deadline,
 }
 
 /// What a run is compared with.

@@ -31,6 +31,7 @@ mod station;
 mod switch;
 mod trace;
 mod watch;
+mod ways;
 mod workload;
 
 use std::process::ExitCode;
@@ -82,9 +83,14 @@ fn main() -> ExitCode {
         }
         if let Some(restored) = isochrome_host::jobs::clearing::restore_left(&isochrome_host::runtime::folder()) {
             eprintln!(
-                "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back",
-                restored.programs, restored.threads
+                "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back{}",
+                restored.programs,
+                restored.threads,
+                if restored.ways { ", all have all cache ways" } else { "" }
             );
+            if let Some(trouble) = restored.trouble {
+                eprintln!("isochrome: {trouble}");
+            }
         }
         match arguments.verb {
             Verb::Doctor(options) => doctor::run(&options),

@@ -8,6 +8,7 @@
 
 mod filtered;
 mod hold;
+pub mod lock;
 pub mod process;
 pub mod watch;
 

@@ -12,6 +12,7 @@ use crate::running::{
     CONFIDENCE, Conclusion, JOBS_WANTED, Misses, Observed, Run, Side, TaskComparison, TaskOutcome, Utilization,
     Violation,
 };
+use crate::taskset::programs::Partitioning;
 use crate::units::Ns;
 
 /// Reasons given in the sentence under the headline; all are in the section on tasks.
@@ -200,6 +201,9 @@ pub fn text(run: &Run) -> String {
                 side(&task.unpartitioned)
             );
         }
+    }
+    for reserved in &run.reserved {
+        let _ = writeln!(text, "scheduled by deadlines, {reserved}; {BY_DEADLINES}");
     }
     let overhead = run.overhead;
     let _ = writeln!(
@@ -498,6 +502,19 @@ fn one_violation(violation: &Violation) -> Markup {
     }
 }
 
+/// What a run by deadlines is held against.
+const BY_DEADLINES: &str = "a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here";
+
+/// What partitions are made of.
+fn means(method: Partitioning) -> &'static str {
+    match method {
+        Partitioning::Colors => "colors",
+        Partitioning::Ways => "ways",
+        Partitioning::Both => "colors, and ways that tasks share,",
+        Partitioning::None => "no part",
+    }
+}
+
 fn conditions(run: &Run) -> Markup {
     let overhead = run.overhead;
     html! {
@@ -505,7 +522,8 @@ fn conditions(run: &Run) -> Markup {
             h2 { "Under which conditions" }
             dl {
                 dt { "CPUs" } dd { (run.cpus.iter().map(|cpu| cpu.0.to_string()).collect::<Vec<_>>().join(", ")) }
-                dt { "Partitions" } dd { @if run.partitioned { "colors of level " (run.level) } @else { "none" } }
+                dt { "Partitions" } dd { @if run.partitioned { (means(run.method)) " of level " (run.level) } @else { "none" } }
+                @for reserved in &run.reserved { dt { "Scheduled by deadlines" } dd { (reserved.to_string()) "; " (BY_DEADLINES) } }
                 dt { "Stolen" } dd { (format::nanoseconds(run.stolen.0 as f64)) " of these CPUs’ time, by the kernel’s count" }
                 dt { "Watching" } dd {
                     (format!("{:.2}", overhead.tool_cpu.0 as f64 / overhead.elapsed.0.max(1) as f64 * 100.0)) " % of a CPU, besides what the kernel needs to write "
@@ -580,6 +598,8 @@ mod tests {
         Run {
             cpus: vec![CpuId(1)],
             partitioned: true,
+            method: Partitioning::Colors,
+            reserved: Vec::new(),
             level: 2,
             duration: Ns(400_000_000),
             tasks: vec![TaskOutcome { placement: Some(placement), ..tally("con<trol", false) }, tally("log", true)],
