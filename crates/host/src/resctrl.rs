@@ -194,7 +194,7 @@ impl<T: Tree> Ways<T> {
         folder: &Path,
     ) -> Result<Ways<T>, HostError> {
         let resource = format!("L{level}");
-        let _lock = tree.lock().map_err(|source| failed(&tree, "locking the groups", source))?;
+        let lock = tree.lock().map_err(|source| failed(&tree, "locking the groups", source))?;
         let left = tree.groups().map_err(|source| failed(&tree, "reading the groups", source))?;
         if let Some(group) = left.into_iter().find(|group| group.starts_with(OURS)) {
             return Err(HostError::ResctrlLeft { group });
@@ -210,7 +210,10 @@ impl<T: Tree> Ways<T> {
         runtime::replace(&folder.join(JOURNAL), &text)?;
         let folder = folder.to_owned();
         let mut ways = Ways { tree, folder, journal, resource, given: groups.to_vec(), restored: false };
-        match ways.change(others) {
+        let changed = ways.change(others);
+        // What is put back is locked for anew.
+        drop(lock);
+        match changed {
             Ok(()) => Ok(ways),
             Err(error) => {
                 // The first trouble is the one to be told.
