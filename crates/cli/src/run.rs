@@ -475,6 +475,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     all.events += more.events;
     all.lost += more.lost;
     all.tool_cpu.0 += more.tool_cpu.0;
+    all.release_cpu.0 += more.release_cpu.0;
     all.elapsed.0 += more.elapsed.0;
     all.release_late_max = all.release_late_max.max(more.release_late_max);
     sum.stolen.0 += stolen.0;

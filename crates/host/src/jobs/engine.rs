@@ -18,6 +18,7 @@ use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Pro
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::JobError;
 use super::awake::{self, Awake};
@@ -577,24 +578,28 @@ impl Session<'_, '_> {
         }
         let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
         let first = self.begin;
-        let cpu_time = || {
-            let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let cpu_time = |of: ClockId| {
+            let time = clock_gettime(of);
             time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
         };
         let elsewhere = crate::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
-        let cpu_before = cpu_time();
-        let (result, spoken) = std::thread::scope(|scope| {
+        let cpu_before = cpu_time(ClockId::ProcessCPUTime);
+        let (result, (spoken, releases)) = std::thread::scope(|scope| {
             let over = Over(&over);
             let releasing = (!spoken.is_empty()).then(|| {
                 let over = over.0;
-                scope.spawn(move || release(spoken, first, elsewhere, over, &tell))
+                scope.spawn(move || {
+                    let spoken = release(spoken, first, elsewhere, over, &tell);
+                    (spoken, Ns(cpu_time(ClockId::ThreadCPUTime)))
+                })
             });
             let result = self.batches(timeline, &mut watch, &said, overhead);
             drop(over);
             // A panic there has been told, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
-        overhead.tool_cpu = Ns(cpu_time() - cpu_before);
+        overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
+        overhead.release_cpu = releases;
         overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
         overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();

@@ -206,12 +206,14 @@ pub fn text(run: &Run) -> String {
         let _ = writeln!(text, "scheduled by deadlines, {reserved}; {BY_DEADLINES}");
     }
     let overhead = run.overhead;
+    let share = |time: u64| time as f64 / overhead.elapsed.0.max(1) as f64 * 100.0;
     let _ = writeln!(
         text,
-        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); lines were at most {} late",
-        overhead.tool_cpu.0 as f64 / overhead.elapsed.0.max(1) as f64 * 100.0,
+        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {:.2} %, lines were at most {} late",
+        share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)),
         overhead.events,
         overhead.lost,
+        share(overhead.release_cpu.0),
         format::nanoseconds(overhead.release_late_max.0 as f64)
     );
     let (_, reasons) = run.conclusion();
@@ -517,6 +519,7 @@ fn means(method: Partitioning) -> &'static str {
 
 fn conditions(run: &Run) -> Markup {
     let overhead = run.overhead;
+    let share = |time: u64| time as f64 / overhead.elapsed.0.max(1) as f64 * 100.0;
     html! {
         section id="conditions" {
             h2 { "Under which conditions" }
@@ -526,10 +529,10 @@ fn conditions(run: &Run) -> Markup {
                 @for reserved in &run.reserved { dt { "Scheduled by deadlines" } dd { (reserved.to_string()) "; " (BY_DEADLINES) } }
                 dt { "Stolen" } dd { (format::nanoseconds(run.stolen.0 as f64)) " of these CPUs’ time, by the kernel’s count" }
                 dt { "Watching" } dd {
-                    (format!("{:.2}", overhead.tool_cpu.0 as f64 / overhead.elapsed.0.max(1) as f64 * 100.0)) " % of a CPU, besides what the kernel needs to write "
+                    (format!("{:.2}", share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)))) " % of a CPU, besides what the kernel needs to write "
                     (format::grouped(overhead.events)) " events; " (overhead.lost) " lost"
                 }
-                dt { "Releases" } dd { "lines written at most " (format::nanoseconds(overhead.release_late_max.0 as f64)) " late" }
+                dt { "Releases" } dd { (format!("{:.2}", share(overhead.release_cpu.0))) " % of a CPU; lines written at most " (format::nanoseconds(overhead.release_late_max.0 as f64)) " late" }
                 @for task in &run.tasks { @if let Some(placement) = &task.placement {
                     dt { (task.promise.name) } dd { (placement.right) " of " (placement.resident) " resident pages on its colors, " (placement.fixed) " cannot be moved" }
                 } }
