@@ -97,9 +97,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         );
     }
     let divided = match programs.method {
-        Partitioning::Ways | Partitioning::Both => {
-            Some(Divided::of(&sysfs, &machine, programs.level, &programs.cpus)?)
-        }
+        Partitioning::Ways | Partitioning::Both => Some(Divided::of(&sysfs, &machine, programs.level, &programs.cpus)?),
         Partitioning::Colors | Partitioning::None => None,
     };
     let mut coloring = match programs.method {
@@ -127,7 +125,9 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         None => {
             let refill = refill_time(options, &machine, programs.level, cpu, seed)?;
             // It is measured of a color, line by line.
-            let size = |level: &CacheLevel| level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes));
+            let size = |level: &CacheLevel| {
+                level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes))
+            };
             let color_bytes = machine.data_level_of(programs.level, cpu).map_or(1, size).max(1);
             let share = match (&coloring, &divided) {
                 (None, Some(divided)) => divided.partition_bytes().0 as f64 / color_bytes as f64,

@@ -23,8 +23,8 @@ use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::report;
 use isochrome_model::running::{
-    Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally, TaskComparison,
-    TaskOutcome, Window,
+    Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
+    TaskComparison, TaskOutcome, Window,
 };
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
@@ -286,7 +286,8 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 utilization: task.utilization,
             };
             let scheduling = Some(engine::fifo(place, core.tasks.len()));
-            let planned = Planned { program: program.clone(), cpu, scheduling, promise: Some(promise), joins: Vec::new() };
+            let planned =
+                Planned { program: program.clone(), cpu, scheduling, promise: Some(promise), joins: Vec::new() };
             placed.push(Placed { planned, partitions: task.partitions.clone() });
         }
     }

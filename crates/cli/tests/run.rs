@@ -433,7 +433,8 @@ fn ways(stage: &Stage) -> Outcome {
     let output = run.wait_with_output().unwrap();
     let run = json_of(&output)["run"].clone();
     assert_eq!((run["faults"].clone(), run["method"].clone()), (json!([]), json!("ways")));
-    let setting = run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
+    let setting =
+        run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
     let setting = setting.expect("told");
     assert_eq!(setting["before"], setting["after"]);
     assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");

@@ -362,7 +362,8 @@ impl Sysfs {
     /// The number of the instance of the data cache of `level` that serves `cpu`, by which resctrl names it; `None` where sysfs has none.
     pub fn cache_id(&self, level: u8, cpu: CpuId) -> Option<u32> {
         let of_data = |folder: &String| {
-            let is = |file: &str, wanted: &str| self.text(&format!("{folder}/{file}")).is_some_and(|text| text == wanted);
+            let is =
+                |file: &str, wanted: &str| self.text(&format!("{folder}/{file}")).is_some_and(|text| text == wanted);
             is("level", &level.to_string()) && !is("type", "Instruction")
         };
         let folder = self.cache_folders(cpu).into_iter().find(of_data)?;

@@ -103,12 +103,9 @@ impl Tree for Cgroup {
     }
 
     fn write(&mut self, path: &str, text: &str, by: u32) -> io::Result<()> {
-        match (path, text) {
-            ("cgroup.subtree_control", "+cpuset" | "-cpuset") => {
-                self.switched_on = text.starts_with('+');
-                return Ok(());
-            }
-            _ => {}
+        if let ("cgroup.subtree_control", "+cpuset" | "-cpuset") = (path, text) {
+            self.switched_on = text.starts_with('+');
+            return Ok(());
         }
         let (group, file) = path.rsplit_once('/').ok_or_else(|| refused(22))?;
         let (cpus, partition, processes) = self.groups.get_mut(group).ok_or_else(|| refused(2))?;

@@ -39,7 +39,7 @@ use crate::sys::scheduling::Scheduling;
 use crate::sysfs::Sysfs;
 
 /// Between two batches of events.
-const BATCH: Duration = Duration::from_millis(10);
+const BATCH: Duration = Duration::from_millis(25);
 
 /// How long a program may take until it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -352,9 +352,8 @@ impl Session<'_, '_> {
             let failed = |source| JobError::Start { program: program.name.clone(), source };
             let open = |path: &PathBuf| {
                 let file = File::options().write(true).open(path);
-                file.map(Arc::new).map_err(|error| {
-                    failed(io::Error::new(error.kind(), format!("{}: {error}", path.display())))
-                })
+                file.map(Arc::new)
+                    .map_err(|error| failed(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))
             };
             let joins = joins.iter().chain(&clearing.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
             let launch = Launch {
@@ -503,7 +502,8 @@ impl Session<'_, '_> {
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    self.notes.push(format!("{name}: its memory is not locked: {}", why.lines().next().unwrap_or_default()));
+                    self.notes
+                        .push(format!("{name}: its memory is not locked: {}", why.lines().next().unwrap_or_default()));
                 }
             }
         }

@@ -505,7 +505,8 @@ fn one_violation(violation: &Violation) -> Markup {
 }
 
 /// What a run by deadlines is held against.
-const BY_DEADLINES: &str = "a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here";
+const BY_DEADLINES: &str =
+    "a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here";
 
 /// What partitions are made of.
 fn means(method: Partitioning) -> &'static str {
