@@ -422,7 +422,8 @@ fn ways(stage: &Stage) -> Outcome {
     let options = ["--duration", "1500ms", "--share-cpus"];
     let mut run = stage.run(&plan, &options);
     let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_until("ways for both", || tree.state().tasks.len() == 2);
+    // Each joins before it begins.
+    wait_until("ways for both", || tree.state().tasks.len() == 2 && stage.programs().len() == 2);
     let groups = tree.state().groups.clone();
     let mut tasks: Vec<String> = tree.state().tasks.values().flatten().cloned().collect();
     tasks.sort();
@@ -583,7 +584,7 @@ fn partitions(stage: &Stage) -> Outcome {
     let mut run = stage.run(&plan, &["--duration", "1s"]);
     let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let joined = |state: &Cgroup| state.groups.values().any(|(.., processes)| !processes.is_empty());
-    wait_until("a partition with a program", || joined(&tree.state()));
+    wait_until("a partition with a program", || joined(&tree.state()) && !stage.programs().is_empty());
     let state = tree.state().clone();
     let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
     let expected = (stage.cpu.to_string(), "root".to_owned(), stage.programs());

@@ -1,6 +1,6 @@
 //! CPUs for the tasks alone: what else may run there is sent elsewhere, and comes back.
 //!
-//! Where cgroup v2 can make a partition for each CPU ([`cpuset`](super::cpuset)), the kernel keeps others off. Elsewhere, and the reason is
+//! Where cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps others off. Elsewhere, and the reason is
 //! told, threads that may run on one of the CPUs are kept off it by their affinity. What they could before is in a journal in the runtime
 //! folder, written before the first change; whoever finds the journal of a process that has ended puts it right ([`restore_left`]): other
 //! programs get their CPUs back, and programs that it started and that still run are ended. They are known by a variable in their
