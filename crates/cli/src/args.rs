@@ -869,6 +869,12 @@ pub struct RunPlanOptions {
     /// Leave other programs on the CPUs of the tasks
     #[arg(long)]
     pub share_cpus: bool,
+    /// Neither touch the memory of the tasks beforehand nor lock it
+    #[arg(long)]
+    pub no_mlock: bool,
+    /// Schedule by fixed priorities, or by deadlines; the plan's bounds are those of fixed priorities
+    #[arg(long, value_enum, default_value_t = Policy::Fifo)]
+    pub policy: Policy,
     /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
@@ -881,6 +887,15 @@ pub struct RunPlanOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// How the tasks of a run are scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// SCHED_FIFO by the priorities of the plan
+    Fifo,
+    /// SCHED_DEADLINE: time reserved for each task in every period
+    Deadline,
 }
 
 /// What a run is compared with.
@@ -922,7 +937,7 @@ pub struct TraceOptions {
 }
 
 /// Colors for a program, and where they come from.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct ChosenColors {
     /// Colors, such as 0-3, all, or auto:4 for any four that are free
     #[arg(long, value_name = "LIST")]

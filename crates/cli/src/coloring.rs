@@ -225,7 +225,7 @@ fn named_palette(sysfs: &Sysfs, path: &Path, fingerprint: &str) -> Result<Palett
 }
 
 /// Memory that programs can have without swapping.
-fn available(sysfs: &Sysfs) -> Result<Bytes> {
+pub fn available(sysfs: &Sysfs) -> Result<Bytes> {
     let text = sysfs.text("proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());

@@ -212,7 +212,7 @@ fn launch_of(options: &ExecOptions) -> Result<Launch> {
             let (runtime, period) = text.split_once(':').with_context(malformed)?;
             let (Ns(runtime), Ns(period)) = (runtime.parse()?, period.parse()?);
             anyhow::ensure!(0 < runtime && runtime <= period, malformed());
-            Some(Scheduling::deadline(runtime, period))
+            Some(Scheduling::deadline(runtime, period, period))
         }
         (None, priority) => priority.map(Scheduling::fifo),
     };

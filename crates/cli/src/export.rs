@@ -15,9 +15,6 @@ use crate::{Verdict, files};
 /// Numbers of caches are below this.
 const CACHES_MAX: u32 = 1 << 16;
 
-/// Where resctrl is mounted.
-const RESCTRL: &str = "/sys/fs/resctrl";
-
 /// `isochrome export`.
 pub fn run(options: &ExportOptions) -> Result<Verdict> {
     let shown = options.plan.display();
@@ -53,11 +50,11 @@ fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
         }));
     }
     let takes_ways = matches!(options.target, Target::Resctrl | Target::Oci | Target::Pqos | Target::Jailhouse);
-    if !takes_ways || !Path::new(RESCTRL).join("schemata").exists() {
+    let root = resctrl::root();
+    if !takes_ways || !root.join("schemata").exists() {
         return Ok(None);
     }
-    let rules = resctrl::rules(&Mounted::at(Path::new(RESCTRL))?, level)?;
-    Ok(Some(rules))
+    Ok(Some(resctrl::rules(&Mounted::at(&root)?, level)?))
 }
 
 fn save(files: &[File], folder: &Path) -> Result<()> {

@@ -159,12 +159,10 @@ fn command(text: &str) -> Result<Vec<String>> {
 fn colored(options: &InterferenceOptions, station: &Station) -> Result<(Coloring, crate::coloring::Lease)> {
     let chosen = ChosenColors {
         colors: Some("all".to_owned()),
-        exclusive: true,
-        group: None,
         palette: options.palette.clone(),
         level: options.level,
         memory: options.memory,
-        force: false,
+        ..ChosenColors::default()
     };
     let mut coloring = Coloring::of(&chosen, station.allowed.clone())?;
     let lease = coloring.lease(Owner::of(std::process::id())?)?;

@@ -33,6 +33,7 @@ mod switch;
 mod trace;
 mod view;
 mod watch;
+mod ways;
 mod workload;
 
 use std::process::ExitCode;
@@ -84,9 +85,14 @@ fn main() -> ExitCode {
         }
         if let Some(restored) = isochrome_host::jobs::clearing::restore_left(&isochrome_host::runtime::folder()) {
             eprintln!(
-                "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back",
-                restored.programs, restored.threads
+                "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back{}",
+                restored.programs,
+                restored.threads,
+                if restored.ways { ", all have all cache ways" } else { "" }
             );
+            if let Some(trouble) = restored.trouble {
+                eprintln!("isochrome: {trouble}");
+            }
         }
         match arguments.verb {
             Verb::Doctor(options) => doctor::run(&options),

@@ -16,16 +16,17 @@ use isochrome_host::recolor::recolor;
 use isochrome_host::runtime;
 use isochrome_host::setting::allowed_cpus;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::machine::{Machine, Refill, SCHEMA as MACHINE_SCHEMA};
+use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
-use isochrome_model::units::{Color, CpuId};
+use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{By, ChosenColors, Place, ProfileOptions};
-use crate::coloring::Coloring;
+use crate::coloring::{Coloring, available};
 use crate::station::{Station, progress};
+use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
 
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
@@ -84,10 +85,6 @@ fn jobs_for(exceedance: f64) -> u64 {
 
 /// Measures on this machine what is missing in the output file.
 fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64) -> Result<Profile> {
-    ensure!(
-        matches!(programs.method, Partitioning::Colors | Partitioning::None),
-        "only page colors can be profiled yet\n  hint: method = \"colors\""
-    );
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
     let allowed = allowed_cpus()?;
@@ -99,30 +96,44 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             cpu.0
         );
     }
-    let chosen = ChosenColors {
-        colors: Some("all".to_owned()),
-        exclusive: false,
-        group: None,
-        palette: options.palette.clone(),
-        level: Some(programs.level),
-        memory: options.memory,
-        force: false,
+    let divided = match programs.method {
+        Partitioning::Ways | Partitioning::Both => Some(Divided::of(&sysfs, &machine, programs.level, &programs.cpus)?),
+        Partitioning::Colors | Partitioning::None => None,
     };
-    let mut coloring = Coloring::of(&chosen, programs.cpus.clone())?;
-    let _lease = coloring.lease(Owner::of(std::process::id())?)?;
+    let mut coloring = match programs.method {
+        Partitioning::Ways => None,
+        _ => Some(all_colors(options, &programs)?),
+    };
+    let _lease = match &mut coloring {
+        Some(coloring) => Some(coloring.lease(Owner::of(std::process::id())?)?),
+        None => None,
+    };
+    let most = match (&coloring, &divided) {
+        (Some(coloring), _) => coloring.color_count(),
+        (None, divided) => divided.as_ref().map_or(1, Divided::partitions),
+    };
     let partitions = match programs.method {
         Partitioning::None => 1,
-        _ => options.partitions.unwrap_or(coloring.color_count()),
+        _ => options.partitions.unwrap_or(most),
     };
     ensure!(
-        partitions <= coloring.color_count(),
-        "--partitions {partitions} are more than the {} colors of the level",
-        coloring.color_count()
+        (1..=most).contains(&partitions),
+        "--partitions {partitions}: tasks can have 1 to {most} of the level\n  hint: a partition is a color, or as many ways as the smallest mask has, of which everybody else keeps some"
     );
     let mut profile = match kept(options, &machine, text)? {
         Some(profile) => profile,
         None => {
             let refill = refill_time(options, &machine, programs.level, cpu, seed)?;
+            // It is measured of a color, line by line.
+            let size = |level: &CacheLevel| {
+                level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes))
+            };
+            let color_bytes = machine.data_level_of(programs.level, cpu).map_or(1, size).max(1);
+            let share = match (&coloring, &divided) {
+                (None, Some(divided)) => divided.partition_bytes().0 as f64 / color_bytes as f64,
+                _ => 1.0,
+            };
+            let of_partition = |time: Ns| (time.0 as f64 * share).ceil() as u64;
             let private = machine.data_level_of(programs.level, cpu).is_some_and(|level| {
                 programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1
             });
@@ -134,9 +145,12 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
                     jobs_for(options.exceed)
                 ),
                 cache: if private { Scope::Private } else { Scope::Shared },
-                memory_bytes: coloring.limits.memory,
-                refill_ns_per_partition: refill.map(|refill| refill.clean_ns.0),
-                refill_dirty_ns_per_partition: refill.map(|refill| refill.dirty_ns.0),
+                memory_bytes: match &coloring {
+                    Some(coloring) => coloring.limits.memory,
+                    None => options.memory.unwrap_or(available(&sysfs)?),
+                },
+                refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
+                refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
                 ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
             }
         }
@@ -152,7 +166,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     clearing::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
     let uncolored = profile.method == Partitioning::None;
-    let all = coloring.color_count() as u16;
     let bar = progress("profiling", 0);
     profile.measure(
         request,
@@ -160,17 +173,28 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             if interrupt::interrupted() {
                 return Ok(None);
             }
-            let mut colors: Vec<Color> = (0..all).map(Color).collect();
+            let mut colors: Vec<Color> = (0..most as u16).map(Color).collect();
             random.shuffle(&mut colors);
             colors.truncate(partitions as usize);
+            let given = divided.as_ref().map(|divided| match &coloring {
+                // Colors are what differs; ways keep everybody else away, as in a run.
+                Some(_) => divided.together(1),
+                None => divided.alone(cpu, partitions),
+            });
+            let ways = given.as_ref().map(Given::give).transpose()?;
+            let joins = given.as_ref().and_then(|given| given.joins(0)).into_iter().collect();
             let mut place = |_: usize, pids: &[Pid]| {
-                let pids = if uncolored { &[] } else { pids };
+                let Some(coloring) = coloring.as_ref().filter(|_| !uncolored) else { return Ok(()) };
                 let moved = pids.iter().try_for_each(|pid| {
                     coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
                 });
                 moved.map_err(|error| error.to_string())
             };
-            Ok(visit(&tasks[task], cpu, jobs, &folder, &mut place)?)
+            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, &mut place)?;
+            if let Some(ways) = ways {
+                ways.restore()?;
+            }
+            Ok(visited)
         },
         |profile| {
             let (done, wanted) = jobs_of(profile, request.jobs);
@@ -181,6 +205,18 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     )?;
     bar.finish_and_clear();
     Ok(profile)
+}
+
+/// All colors of the level, for the programs.
+fn all_colors(options: &ProfileOptions, programs: &Programs) -> Result<Coloring> {
+    let chosen = ChosenColors {
+        colors: Some("all".to_owned()),
+        palette: options.palette.clone(),
+        level: Some(programs.level),
+        memory: options.memory,
+        ..ChosenColors::default()
+    };
+    Coloring::of(&chosen, programs.cpus.clone())
 }
 
 /// Jobs done and wanted.

@@ -1,6 +1,6 @@
 //! `isochrome run`: the programs of a plan, together, every job held against its bound.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,22 +12,27 @@ use isochrome_host::ledger::Owner;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::{RecolorError, inspect};
+use isochrome_host::resctrl;
+use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{interrupt, runtime};
+use isochrome_model::analysis::reservation::{Need, reserve};
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::report;
 use isochrome_model::running::{
-    Comparison, Conclusion, JobRecord, Placement, Promise, ResponseBound, Run, Tally, TaskComparison, TaskOutcome,
-    Window,
+    Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
+    TaskComparison, TaskOutcome, Window,
 };
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
 use sha2::{Digest, Sha256};
 
-use crate::args::{By, ChosenColors, CompareWith, Place, RunPlanOptions, ViolationAction};
+use crate::args::{By, ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
 use crate::station::{Station, spinner};
+use crate::ways::{Divided, Given};
 use crate::{Verdict, evidence, files};
 
 /// Length of a window of a comparison.
@@ -56,7 +61,11 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let programs = plan.programs.as_ref().with_context(|| {
         format!("{shown}: a plan without programs\n  hint: plan what `isochrome profile taskset.toml -o profile.json` writes")
     })?;
-    let placed = placed(&plan, programs).with_context(|| shown.to_string())?;
+    let mut placed = placed(&plan, programs).with_context(|| shown.to_string())?;
+    let reserved = match options.policy {
+        Policy::Fifo => Vec::new(),
+        Policy::Deadline => by_deadlines(&mut placed).with_context(|| shown.to_string())?,
+    };
     let length = length(options, programs)?;
     let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
     let place =
@@ -76,12 +85,15 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
             planned.cpu.0
         );
     }
-    ensure!(
-        matches!(programs.method, Partitioning::Colors | Partitioning::None),
-        "{shown}: ways are not partitioned yet\n  hint: method = \"colors\" or \"none\" in the task set"
-    );
-    let partitioned = programs.method == Partitioning::Colors;
-    let coloring = if partitioned { Some(coloring(options, programs.level, &placed)?) } else { None };
+    let by = |methods: &[Partitioning]| methods.contains(&programs.method);
+    let colors = by(&[Partitioning::Colors, Partitioning::Both]);
+    let coloring = if colors { Some(coloring(options, programs.level, &placed)?) } else { None };
+    let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
+        let divided = Divided::of(&station.sysfs, &station.machine, programs.level, &programs.cpus)?;
+        Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
+    } else {
+        None
+    };
     let folder = &options.output;
     fs::create_dir_all(folder)
         .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
@@ -102,6 +114,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         },
         keep_going: options.keep_going,
         alone: !options.share_cpus,
+        lock: !options.no_mlock,
         folder: &runtime::folder(),
     };
     // As planned; the other side of a comparison is kept apart.
@@ -114,7 +127,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
             rng.shuffle(&mut sides);
         }
         for side in sides {
-            let colored = coloring.as_ref().filter(|_| side);
+            let means = Means { coloring: coloring.as_ref().filter(|_| side), given: given.as_ref().filter(|_| side) };
             if blocks > 1 {
                 eprintln!(
                     "block {} of {blocks}, {}",
@@ -122,7 +135,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
                     if side { "as planned" } else { "without partitions" }
                 );
             }
-            let outcome = one_block(&request, &placed, colored, &mut book.block(number, side))?;
+            let outcome = one_block(&request, &placed, means, &mut book.block(number, side))?;
             let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.faults.is_empty();
             if side {
                 sum = Some(match sum.take() {
@@ -153,7 +166,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         options.compare.map(|_| Comparison { window: WINDOW, blocks: done, tasks: book.compared(&placed) });
     let recorded = Run {
         cpus: programs.cpus.clone(),
-        partitioned,
+        partitioned: !by(&[Partitioning::None]),
+        method: programs.method,
+        reserved,
         level: programs.level,
         duration: outcome.duration,
         tasks,
@@ -168,6 +183,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         comparison,
     };
     let mut warnings = warnings(&station, options, &recorded, outcome.interrupted);
+    warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes);
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
     let mut evidence = evidence::of(&station, None, Vec::new(), &raw_files, warnings);
@@ -266,7 +282,8 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 utilization: task.utilization,
             };
             let scheduling = Some(engine::fifo(place, core.tasks.len()));
-            let planned = Planned { program: program.clone(), cpu, scheduling, promise: Some(promise) };
+            let planned =
+                Planned { program: program.clone(), cpu, scheduling, promise: Some(promise), joins: Vec::new() };
             placed.push(Placed { planned, partitions: task.partitions.clone() });
         }
     }
@@ -274,10 +291,51 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
     for program in left.into_values() {
         ensure!(program.best_effort, "{}: has no place in the plan\n  hint: isochrome plan says why", program.name);
         let cpu = program.cpu.or(programs.cpus.first().copied()).context("no CPUs\n  hint: plan again")?;
-        let planned = Planned { program: program.clone(), cpu, scheduling: None, promise: None };
+        let planned = Planned { program: program.clone(), cpu, scheduling: None, promise: None, joins: Vec::new() };
         placed.push(Placed { planned, partitions: Vec::new() });
     }
     Ok(placed)
+}
+
+/// Has the tasks scheduled by deadlines; what is reserved on their CPUs.
+///
+/// A job's budget, or else what eq. 1 charges it, is reserved, and what the CPU has left on top; the budget is then what is reserved. Bounds
+/// of the plan are those of fixed priorities.
+fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
+    let number = |name: &str| -> Option<f64> { Sysfs::system().text(&format!("proc/sys/kernel/{name}"))?.parse().ok() };
+    let most = match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
+        // -1: everything is admitted.
+        (Some(runtime), Some(period)) if runtime >= 0.0 => (runtime / period).min(1.0),
+        _ => 1.0,
+    };
+    let cpus: BTreeSet<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
+    let mut all = Vec::new();
+    for cpu in cpus {
+        let mut tasks: Vec<(&mut Promise, &mut Option<Scheduling>)> = placed
+            .iter_mut()
+            .map(|placed| &mut placed.planned)
+            .filter(|planned| planned.cpu == cpu)
+            .filter_map(|planned| Some((planned.promise.as_mut()?, &mut planned.scheduling)))
+            .collect();
+        let need = |promise: &Promise| {
+            let charged = promise.utilization.map(|share| Ns((share * promise.period.0 as f64).ceil() as u64));
+            let time = promise.budget.or(charged).or(promise.wcet).filter(|time| time.0 > 0);
+            let time = time.with_context(|| {
+                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", promise.name)
+            })?;
+            Ok(Need { time_ns: time.0, fixed: promise.budget.is_some(), deadline_ns: promise.deadline.0.max(1) })
+        };
+        let needs = tasks.iter().map(|(promise, _)| need(promise)).collect::<Result<Vec<_>>>()?;
+        let (runtimes, density) = reserve(&needs, most);
+        for ((promise, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
+            **scheduling = Some(Scheduling::deadline(runtime, promise.deadline.0, promise.period.0));
+            (promise.bound, promise.budget) = (None, Some(Ns(runtime)));
+        }
+        if !tasks.is_empty() {
+            all.push(Reserved { cpu, density, most });
+        }
+    }
+    Ok(all)
 }
 
 /// The palette, for all programs.
@@ -285,13 +343,12 @@ fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed]) -> Result<Co
     let chosen = ChosenColors {
         // Each program gets its own.
         colors: Some("0".to_owned()),
-        exclusive: false,
         // Tasks of a plan may share partitions.
         group: Some(format!("run-{}", std::process::id())),
         palette: options.palette.clone(),
         level: Some(level),
         memory: options.memory,
-        force: false,
+        ..ChosenColors::default()
     };
     let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
     cpus.sort_unstable();
@@ -306,8 +363,21 @@ fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed]) -> Result<Co
     Ok(coloring)
 }
 
+/// What partitions are made of; nothing where there are none.
+struct Means<'a> {
+    coloring: Option<&'a Coloring>,
+    given: Option<&'a Given>,
+}
+
 /// Runs the programs once.
-fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, sheet: &mut Sheet) -> Result<Outcome> {
+fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut Sheet) -> Result<Outcome> {
+    let Means { coloring, given } = means;
+    let joining = |(task, planned): (usize, &Planned)| {
+        let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
+        Planned { joins, ..planned.clone() }
+    };
+    let programs: Vec<Planned> = request.programs.iter().enumerate().map(joining).collect();
+    let request = &Request { programs: &programs, ..*request };
     // Best effort has what no task has.
     let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
@@ -323,6 +393,9 @@ fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, 
         let colors = colors(task, coloring.color_count());
         (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].planned.cpu]))
     };
+    let mask = || std::fs::read_to_string(resctrl::root().join("schemata")).unwrap_or_default();
+    let before = mask();
+    let ways = given.map(Given::give).transpose()?;
     let mut hooks = Hooks {
         place: &mut |task, pids| {
             let Some(mut coloring) = of(task) else { return Ok(()) };
@@ -348,8 +421,20 @@ fn one_block(request: &Request, placed: &[Placed], coloring: Option<&Coloring>, 
         },
         record: &mut |job| sheet.record(job),
     };
-    let outcome = engine::run(request, &mut hooks)?;
+    let mut outcome = engine::run(request, &mut hooks)?;
     sheet.end();
+    if let (Some(ways), Some(given)) = (ways, given) {
+        for (task, placed) in placed.iter().enumerate() {
+            if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
+                let task = placed.planned.program.name.clone();
+                outcome.faults.push(Fault { task, at: outcome.duration, what: format!("lost its ways: {what}") });
+            }
+        }
+        let name = "ways (schemata of resctrl)".to_owned();
+        ways.restore()?;
+        let told = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        outcome.settings.push(Setting { name, before: told(before), during: given.told(), after: told(mask()) });
+    }
     Ok(outcome)
 }
 
@@ -376,6 +461,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     all.events += more.events;
     all.lost += more.lost;
     all.tool_cpu.0 += more.tool_cpu.0;
+    all.release_cpu.0 += more.release_cpu.0;
     all.elapsed.0 += more.elapsed.0;
     all.release_late_max = all.release_late_max.max(more.release_late_max);
     sum.stolen.0 += stolen.0;
@@ -408,7 +494,8 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run, interrupted:
         warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
     }
     warnings.push("Misses per job were not counted.".to_owned());
-    if run.partitioned && run.tasks.iter().all(|task| task.placement.is_none()) {
+    let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
+    if colored && run.tasks.iter().all(|task| task.placement.is_none()) {
         warnings.push("Where memory lay at the end could not be seen.".to_owned());
     }
     warnings

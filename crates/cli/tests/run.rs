@@ -3,6 +3,9 @@
 //! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
 
+#[path = "../../host/tests/kernel/mod.rs"]
+mod kernel;
+mod mounted;
 mod trial;
 
 use std::fs;
@@ -10,10 +13,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::machine::{Fact, Refill, Source};
+use isochrome_model::units::{CpuId, Ns};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use kernel::State;
+use mounted::{Cgroup, Mounted};
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
@@ -24,6 +32,16 @@ fn main() -> ExitCode {
         staged("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
         staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
         staged("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        staged("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
+        staged("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
+        staged("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
+        staged("ways_that_cannot_be_had_are_told_before_anything_runs", no_ways),
+        staged("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
+        staged("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
+        staged("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
+        staged("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
+        staged("a_reservation_that_is_refused_is_told_with_the_reason", deadline_refused),
+        staged("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
         staged("after_sigterm_other_programs_have_their_cpus_back", sigterm),
         staged("after_sigkill_the_next_start_puts_everything_back", sigkill),
         staged("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
@@ -374,6 +392,292 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
         let quiet = ["partitioned", "unpartitioned"].map(|side| task[side]["quiet"].as_u64().unwrap());
         assert!(quiet.iter().all(|quiet| *quiet >= 1), "{task}");
     }
+    Ok(())
+}
+
+impl Stage {
+    /// A mounted tree of caches of level 2.
+    fn resctrl(&self) -> Result<Mounted<State>, NotRun> {
+        Mounted::resctrl(2, self.path("resctrl"))
+    }
+
+    /// Which of the two caches of the tree serves the tasks.
+    fn instance(&self) -> Result<usize, NotRun> {
+        let id = Sysfs::system().cache_id(2, CpuId(self.cpu as u32));
+        let id = id.ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))? as usize;
+        if id < 2 { Ok(id) } else { Err(NotRun(format!("the tests have caches 0 and 1, this is {id}"))) }
+    }
+
+    fn programs(&self) -> Vec<String> {
+        let found = self.traces().into_iter().filter_map(|trace| Some(trace.strip_prefix("process ")?.to_owned()));
+        let mut found: Vec<String> = found.collect();
+        found.sort();
+        found
+    }
+}
+
+fn ways(stage: &Stage) -> Outcome {
+    let (tree, id) = (stage.resctrl()?, stage.instance()?);
+    let fast = stage.task("fast", &["line", "50"], 1000, 900, "line");
+    let plan = stage.plan("ways", vec![fast, stage.good()]);
+    let options = ["--duration", "1500ms", "--share-cpus"];
+    let mut run = stage.run(&plan, &options);
+    let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Each joins before it begins.
+    wait_until("ways for both", || tree.state().tasks.len() == 2 && stage.programs().len() == 2);
+    let groups = tree.state().groups.clone();
+    let mut tasks: Vec<String> = tree.state().tasks.values().flatten().cloned().collect();
+    tasks.sort();
+    // Every program has one thread.
+    assert_eq!(tasks, stage.programs());
+    let here = |group: &str| groups[group][id];
+    assert_eq!((here(""), here("isochrome-1"), here("isochrome-2")), (0xff00, 0xf, 0xf0));
+    let output = run.wait_with_output().unwrap();
+    let run = json_of(&output)["run"].clone();
+    assert_eq!((run["faults"].clone(), run["method"].clone()), (json!([]), json!("ways")));
+    let setting =
+        run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
+    let setting = setting.expect("told");
+    assert_eq!(setting["before"], setting["after"]);
+    assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    assert!(!stage.path("runtime/resctrl.json").exists());
+    // Of the two sides of a comparison one has ways.
+    tree.state().written.clear();
+    let compare = ["--duration", "500ms", "--share-cpus", "--compare", "none"];
+    let output = stage.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    assert_eq!(json_of(&output)["run"]["comparison"]["blocks"], json!(2));
+    let given = tree.state().written.iter().filter(|line| line.starts_with("isochrome-1 ")).count();
+    assert_eq!(given, 2);
+    Ok(())
+}
+
+fn ways_and_colors(stage: &Stage) -> Outcome {
+    let (tree, id) = (stage.resctrl()?, stage.instance()?);
+    let palette = stage.path("bits.json");
+    fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
+    let plan = stage.plan("both", vec![stage.good(), stage.task("other", &["line", "50"], 2000, 1900, "line")]);
+    let options = ["--duration", "500ms", "--share-cpus", "--memory", "1G", "--palette", palette.to_str().unwrap()];
+    let output = stage.run(&plan, &options).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    let run = &json_of(&output)["run"];
+    assert_eq!(run["faults"], json!([]));
+    for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
+        assert_eq!(task["placement"]["colors"], json!([first, first + 1, first + 2, first + 3]));
+    }
+    // A quarter of 16 ways is everybody else's.
+    let written = tree.state().written.clone();
+    assert_eq!(written[..2], [format!(" L2:{id}=f000"), format!("isochrome-tasks L2:{id}=fff")]);
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    Ok(())
+}
+
+fn profile_by_ways(stage: &Stage) -> Outcome {
+    let (tree, id) = (stage.resctrl()?, stage.instance()?);
+    // Ways in pairs: two are the smallest mask, and everybody else keeps two.
+    tree.state().least = 2;
+    let mut machine = Sysfs::system().machine().unwrap().0;
+    let refill = Refill { clean_ns: Ns(1000), dirty_ns: Ns(2000), lines: 64 };
+    for level in &mut machine.levels {
+        level.refill = Some(Fact { value: refill, source: Source::Measured });
+    }
+    let level = machine.data_level_of(2, CpuId(stage.cpu as u32)).unwrap().geometry.value;
+    let colors = level.color_count(machine.page_bytes);
+    fs::write(stage.path("machine.json"), serde_json::to_vec(&machine).unwrap()).unwrap();
+    let text = format!(
+        "cpus = \"{}\"\nmethod = \"ways\"\n[[tasks]]\nname = \"good\"\ncommand = \"./task line 50\"\nperiod = \"2ms\"\njobs = \"line\"\n",
+        stage.cpu
+    );
+    fs::write(stage.path("taskset.toml"), text).unwrap();
+    let mut command = stage.tool(&["profile", "--json", "--exceed", "0.2", "--visit", "14", "--flat", "1000"]);
+    command.args(["--machine", "machine.json", "-o", "profile.json", "taskset.toml"]).current_dir(stage.folder.path());
+    let output = command.env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile: Value = serde_json::from_str(&fs::read_to_string(stage.path("profile.json")).unwrap()).unwrap();
+    // Eight pairs; refilling one takes as long as its share of the cache.
+    assert_eq!((profile["partitions"].clone(), profile["method"].clone()), (json!(7), json!("ways")));
+    assert_eq!(profile["refill_ns_per_partition"], json!((1000 * colors).div_ceil(8)));
+    let measured = profile["tasks"][0]["measured"].as_array().unwrap();
+    assert_eq!(measured.iter().map(|point| &point["partitions"]).collect::<Vec<_>>(), [&json!(1), &json!(7)]);
+    let written: Vec<String> = tree.state().written.clone();
+    let masks = |mask: &str| written.contains(&format!("isochrome-tasks L2:{id}={mask}"));
+    assert!(masks("3") && masks("3fff"), "{written:?}");
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    let plan = stage.tool(&["plan", "profile.json", "--json"]).current_dir(stage.folder.path()).output().unwrap();
+    assert_eq!(json_of(&plan)["programs"]["method"], json!("ways"), "{}", String::from_utf8_lossy(&plan.stderr));
+    Ok(())
+}
+
+fn no_ways(stage: &Stage) -> Outcome {
+    let tree = stage.resctrl()?;
+    stage.instance()?;
+    let plan = stage.plan("ways", vec![stage.good(), stage.task("other", &["line", "50"], 2000, 1900, "line")]);
+    let refused = |root: &Path, named: &[&str]| {
+        let output = stage.run(&plan, &["--share-cpus"]).env("ISOCHROME_RESCTRL", root).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(named.iter().all(|named| told.contains(named)) && told.contains("hint:"), "{told}");
+        assert_eq!(stage.traces(), Vec::<String>::new());
+    };
+    refused(&stage.path("nowhere"), &["mount -t resctrl"]);
+    // Classes of service are there, but others have them.
+    for number in 0..14 {
+        tree.state().make(&format!("theirs-{number}")).unwrap();
+    }
+    let before = tree.state().groups.clone();
+    refused(tree.root(), &["making group isochrome-2", "Out of CLOSIDs"]);
+    assert_eq!(tree.state().groups, before);
+    tree.state().classes = 2;
+    refused(tree.root(), &["3 different sets of ways are needed"]);
+    tree.state().classes = 32;
+    tree.state().least = 3;
+    refused(tree.root(), &["16 ways are not a multiple of 5 partitions"]);
+    tree.state().least = 1;
+    // An exclusive group of another tool has what the default one would have.
+    let mut state = tree.state();
+    state.exclusive = Some("theirs-0".to_owned());
+    state.groups.insert("theirs-0".to_owned(), [0xff00; 2]);
+    state.groups.insert(String::new(), [0xff; 2]);
+    drop(state);
+    let before = tree.state().groups.clone();
+    refused(tree.root(), &["writing L2:", "Overlaps with exclusive group"]);
+    assert_eq!(tree.state().groups, before);
+    assert!(!stage.path("runtime/resctrl.json").exists());
+    Ok(())
+}
+
+fn ways_after_sigkill(stage: &Stage) -> Outcome {
+    let tree = stage.resctrl()?;
+    stage.instance()?;
+    let plan = stage.plan("ways", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "60s", "--share-cpus"]);
+    let mut run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("ways", || !tree.state().tasks.is_empty());
+    let next = || stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    // Who lives is left alone.
+    assert_eq!(told(&next()), "");
+    assert_eq!(tree.state().names(), ["isochrome-1"]);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    tree.state().busy = Some("isochrome-1".to_owned());
+    let busy = told(&next());
+    assert!(busy.contains("removing group isochrome-1") && busy.contains("hint:"), "{busy}");
+    assert_eq!(tree.state().names(), ["isochrome-1"]);
+    tree.state().busy = None;
+    let restored = told(&next());
+    assert!(restored.contains("all have all cache ways"), "{restored}");
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    wait_until("nothing left", || stage.traces().is_empty());
+    Ok(())
+}
+
+fn during(run: &Value, name: &str) -> String {
+    let settings = run["settings"].as_array().unwrap();
+    let found = settings.iter().find(|setting| setting["name"].as_str().unwrap().starts_with(name));
+    found.unwrap_or_else(|| panic!("{run}"))["during"].as_str().unwrap().to_owned()
+}
+
+fn partitions(stage: &Stage) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+    let bystander = Bystander::new();
+    let before = bystander.cpus();
+    let plan = stage.plan("none", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "1s"]);
+    let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let joined = |state: &Cgroup| state.groups.values().any(|(.., processes)| !processes.is_empty());
+    wait_until("a partition with a program", || joined(&tree.state()) && !stage.programs().is_empty());
+    let state = tree.state().clone();
+    let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
+    let expected = (stage.cpu.to_string(), "root".to_owned(), stage.programs());
+    assert_eq!((state.switched_on, state.groups.get(&group)), (true, Some(&expected)));
+    // It is the kernel that keeps others off then.
+    assert_eq!(bystander.cpus(), before);
+    let output = run.wait_with_output().unwrap();
+    let run = &json_of(&output)["run"];
+    assert_eq!(run["faults"], json!([]));
+    assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
+    assert_eq!(*tree.state(), Cgroup::default());
+    // Where the kernel says that it is none, others are kept off by affinity, and the reason is told.
+    let why = "Parent is not a partition root";
+    tree.state().invalid = Some(why.to_owned());
+    let output = stage.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
+    let told = during(&json_of(&output)["run"], "other programs");
+    assert!(told.contains("affinity") && told.contains(why), "{told}");
+    assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
+    assert_eq!(bystander.cpus(), before);
+    Ok(())
+}
+
+fn partitions_after_sigkill(stage: &Stage) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+    let plan = stage.plan("none", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "60s"]);
+    let mut run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::null()).spawn().unwrap();
+    wait_until("a job", || fs::metadata(stage.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    assert_eq!(tree.state().groups.len(), 1);
+    assert!(stage.tool(&["ps"]).status().unwrap().success());
+    assert_eq!(*tree.state(), Cgroup::default());
+    wait_until("nothing left", || stage.traces().is_empty());
+    Ok(())
+}
+
+fn locked(stage: &Stage) -> Outcome {
+    let plan = stage.plan("none", vec![stage.good()]);
+    let spawn = |options: &[&str]| {
+        let mut run = stage.run(&plan, options);
+        run.args(["--share-cpus", "--duration", "700ms"]).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let lines = || fs::read_to_string(stage.path("out/jobs.csv")).map_or(0, |text| text.lines().count());
+    let run = spawn(&[]);
+    let locked = |program: &String| {
+        let status = fs::read_to_string(format!("/proc/{program}/status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("VmLck:") && !line.ends_with("\t       0 kB"))
+    };
+    wait_until("locked memory", || stage.programs().iter().any(locked));
+    let run = &json_of(&run.wait_with_output().unwrap())["run"];
+    assert_eq!(run["faults"], json!([]));
+    let told = during(run, "memory of the tasks");
+    assert!(told.starts_with("good: ") && told.ends_with("kB locked"), "{told}");
+    assert!(lines() > 100);
+    let run = &json_of(&spawn(&["--no-mlock"]).wait_with_output().unwrap())["run"];
+    assert_eq!(during(run, "memory of the tasks"), "not locked");
+    Ok(())
+}
+
+fn deadline_refused(stage: &Stage) -> Outcome {
+    if fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap().trim() == "-1" {
+        return Err(NotRun("this kernel admits every reservation (kernel.sched_rt_runtime_us)".to_owned()));
+    }
+    let plan = stage.plan("none", vec![stage.good()]);
+    // No partition, so its CPU is one of several of a root domain.
+    let evidence = stage.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
+    let faults = evidence.faults();
+    assert!(faults.len() == 1 && faults[0].1.contains("cannot be given SCHED_DEADLINE"), "{faults:?}");
+    assert!(faults[0].1.contains("a root domain of its own"), "{faults:?}");
+    Ok(())
+}
+
+fn deadline(stage: &Stage) -> Outcome {
+    // Eq. 1 charges a job 0.1 of its period, in a tenth of the density that the kernel admits.
+    let plan = stage.plan("none", vec![stage.task("fast", &["line", "50"], 2000, 1900, "line"), stage.good()]);
+    let output = stage.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();
+    let run = &json_of(&output)["run"];
+    if run["faults"].to_string().contains("a root domain of its own") {
+        return Err(NotRun(format!("no CPU can be a partition: {}", during(run, "other programs"))));
+    }
+    assert_eq!(run["faults"], json!([]));
+    let reserved = &run["reserved"][0];
+    let density = reserved["density"].as_f64().unwrap();
+    assert!((density - reserved["most"].as_f64().unwrap()).abs() < 1e-3, "{reserved}");
+    for (task, period) in run["tasks"].as_array().unwrap().iter().zip([2_000_000.0, 5_000_000.0]) {
+        assert_eq!(task["bound"], Value::Null);
+        let budget = task["budget"].as_f64().unwrap();
+        assert!((budget - period * density / 2.0).abs() < 2.0, "{task}");
+        assert!(task["jobs"].as_u64().unwrap() as f64 > 0.9 * 1e9 / period, "{task}");
+    }
+    assert_eq!(stage.traces(), Vec::<String>::new());
     Ok(())
 }
 

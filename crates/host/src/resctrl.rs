@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
+use crate::ledger::Owner;
 use crate::runtime;
 
 /// Beginning of the names of our groups.
@@ -20,8 +21,24 @@ const OURS: &str = "isochrome-";
 /// Name of the journal in the runtime folder.
 const JOURNAL: &str = "resctrl.json";
 
+/// Where resctrl is mounted: `$ISOCHROME_RESCTRL`, else /sys/fs/resctrl.
+pub fn root() -> PathBuf {
+    let named = std::env::var_os("ISOCHROME_RESCTRL").filter(|value| !value.is_empty());
+    named.map_or_else(|| PathBuf::from("/sys/fs/resctrl"), PathBuf::from)
+}
+
+/// The file below [`root`] by which a process joins a group that was given ways. Who joins before it begins has loaded nothing into other
+/// ways, where it would hit ever after.
+pub fn tasks_of(group: &str) -> PathBuf {
+    root().join(format!("{OURS}{group}/tasks"))
+}
+
 /// What is done with the file system of resctrl; paths are relative to its root.
 pub trait Tree {
+    /// Keeps other tools from changing several files, for as long as what it returns lives.
+    fn lock(&self) -> io::Result<Option<File>> {
+        Ok(None)
+    }
     /// The text of a file.
     fn read(&self, path: &str) -> io::Result<String>;
     /// Writes a file in one call, as the kernel wants it.
@@ -37,24 +54,28 @@ pub trait Tree {
 /// The file system of the kernel.
 pub struct Mounted {
     root: PathBuf,
-    /// Other tools lock the root while they change several files; so do we, as long as this lives.
-    _lock: File,
 }
 
 impl Mounted {
-    /// The one mounted at `root`, usually /sys/fs/resctrl, locked against other tools.
+    /// The one mounted at `root`, see [`root`].
     ///
     /// Fails with [`HostError::ResctrlAbsent`].
     pub fn at(root: &Path) -> Result<Mounted, HostError> {
-        let absent = |source| HostError::ResctrlAbsent { path: root.to_owned(), source };
-        fs::metadata(root.join("schemata")).map_err(absent)?;
-        let lock = File::open(root).map_err(absent)?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| absent(error.into()))?;
-        Ok(Mounted { root: root.to_owned(), _lock: lock })
+        match fs::metadata(root.join("schemata")) {
+            Ok(_) => Ok(Mounted { root: root.to_owned() }),
+            Err(source) => Err(HostError::ResctrlAbsent { path: root.to_owned(), source }),
+        }
     }
 }
 
 impl Tree for Mounted {
+    /// The root is what tools lock. [Linux, Documentation/filesystems/resctrl.rst, Resource alloc and monitor groups, Locking]
+    fn lock(&self) -> io::Result<Option<File>> {
+        let root = File::open(&self.root)?;
+        flock(&root, FlockOperation::LockExclusive)?;
+        Ok(Some(root))
+    }
+
     fn read(&self, path: &str) -> io::Result<String> {
         fs::read_to_string(self.root.join(path))
     }
@@ -137,16 +158,27 @@ pub struct Group {
 #[derive(Serialize, Deserialize)]
 struct Journal {
     boot_id: String,
+    owner: Owner,
     /// Line of the default group's schemata before.
     before: String,
     groups: BTreeSet<String>,
 }
 
-/// Ways given out; taken back by [`restore`](Self::restore), which whoever drops this without calling leaves to the next start.
+impl Journal {
+    /// The one in `folder`, if it is whole: one cut by a full disk was written before the first change.
+    fn of(folder: &Path) -> Option<Journal> {
+        serde_json::from_slice(&fs::read(folder.join(JOURNAL)).ok()?).ok()
+    }
+}
+
+/// Ways given out, until [`restore`](Self::restore) or until this is dropped; what a killed process leaves, the next start takes back.
 pub struct Ways<T: Tree> {
     tree: T,
     folder: PathBuf,
     journal: Journal,
+    resource: String,
+    given: Vec<Group>,
+    restored: bool,
 }
 
 impl<T: Tree> Ways<T> {
@@ -162,45 +194,66 @@ impl<T: Tree> Ways<T> {
         folder: &Path,
     ) -> Result<Ways<T>, HostError> {
         let resource = format!("L{level}");
+        let lock = tree.lock().map_err(|source| failed(&tree, "locking the groups", source))?;
         let left = tree.groups().map_err(|source| failed(&tree, "reading the groups", source))?;
         if let Some(group) = left.into_iter().find(|group| group.starts_with(OURS)) {
             return Err(HostError::ResctrlLeft { group });
         }
         let before = schemata(&tree)?;
         let before = before.line(&resource).ok_or(HostError::ResctrlLevel { level })?;
-        let journal = Journal { boot_id: runtime::boot_id(), before, groups: BTreeSet::new() };
-        let mut ways = Ways { tree, folder: folder.to_owned(), journal };
-        match ways.change(&resource, others, groups) {
+        let owner = Owner::of(std::process::id())?;
+        // All names are in the journal before the first group is there.
+        let names = groups.iter().map(|group| format!("{OURS}{}", group.name)).collect();
+        let journal = Journal { boot_id: runtime::boot_id(), owner, before, groups: names };
+        runtime::make(folder)?;
+        let text = serde_json::to_vec(&journal).expect("a journal is plain data");
+        runtime::replace(&folder.join(JOURNAL), &text)?;
+        let folder = folder.to_owned();
+        let mut ways = Ways { tree, folder, journal, resource, given: groups.to_vec(), restored: false };
+        let changed = ways.change(others);
+        // What is put back is locked for anew.
+        drop(lock);
+        match changed {
             Ok(()) => Ok(ways),
             Err(error) => {
                 // The first trouble is the one to be told.
-                let _ = ways.restore();
+                let _ = ways.put_back();
                 Err(error)
             }
         }
     }
 
-    fn change(&mut self, resource: &str, others: &BTreeMap<u32, u64>, groups: &[Group]) -> Result<(), HostError> {
-        runtime::make(&self.folder)?;
-        // All names are in the journal before the first group is there.
-        self.journal.groups = groups.iter().map(|group| format!("{OURS}{}", group.name)).collect();
-        let text = serde_json::to_vec(&self.journal).expect("a journal is plain data");
-        runtime::replace(&self.folder.join(JOURNAL), &text)?;
+    fn change(&mut self, others: &BTreeMap<u32, u64>) -> Result<(), HostError> {
         // A new group begins with the ways that no exclusive group has, so the default one gives way first.
-        self.put("schemata", &line(resource, others))?;
-        for group in groups {
+        let line = line(&self.resource, others);
+        self.put("schemata", &line)?;
+        for group in self.given.clone() {
             let name = format!("{OURS}{}", group.name);
             self.tree.make(&name).map_err(|source| failed(&self.tree, &format!("making group {name}"), source))?;
-            self.put(&format!("{name}/schemata"), &line(resource, &group.masks))?;
-            let path = format!("{name}/schemata");
-            let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &path, source))?;
-            let read = Schemata::parse(&text, Path::new(&path))?;
-            if let Some((id, mask)) = group.masks.iter().find(|(id, mask)| read.mask(resource, **id) != Some(**mask)) {
-                let source = io::Error::other(format!("{resource}:{id}={mask:x} was written, and is not what it says"));
-                return Err(failed(&self.tree, &path, source));
+            self.put(&format!("{name}/schemata"), &self::line(&self.resource, &group.masks))?;
+            if let Some(difference) = self.difference(&group)? {
+                return Err(failed(&self.tree, &name, io::Error::other(difference)));
             }
         }
         Ok(())
+    }
+
+    /// How the masks of a group differ from those it was given.
+    fn difference(&self, group: &Group) -> Result<Option<String>, HostError> {
+        let path = format!("{OURS}{}/schemata", group.name);
+        let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &format!("reading {path}"), source))?;
+        let read = Schemata::parse(&text, Path::new(&path))?;
+        let other = group.masks.iter().find(|(id, mask)| read.mask(&self.resource, **id) != Some(**mask));
+        Ok(other.map(|(id, mask)| {
+            let now = read.mask(&self.resource, *id).map_or_else(|| "nothing".to_owned(), |mask| format!("{mask:x}"));
+            format!("{}:{id}={mask:x} was written, and {now} is there", self.resource)
+        }))
+    }
+
+    /// What has become of a group that was given ways: how its masks differ now, if they do.
+    pub fn changed(&self, group: &str) -> Option<String> {
+        let given = self.given.iter().find(|given| given.name == group)?;
+        self.difference(given).unwrap_or_else(|error| Some(error.to_string()))
     }
 
     fn put(&mut self, path: &str, text: &str) -> Result<(), HostError> {
@@ -210,7 +263,7 @@ impl<T: Tree> Ways<T> {
         })
     }
 
-    /// Puts a thread into a group, by the name it was made with.
+    /// Puts a thread into a group, by the name it was made with. Threads that it starts are in that group, too.
     pub fn assign(&mut self, group: &str, thread: i32) -> Result<(), HostError> {
         self.put(&format!("{OURS}{group}/tasks"), &format!("{thread}\n"))
     }
@@ -219,13 +272,27 @@ impl<T: Tree> Ways<T> {
     ///
     /// Fails with [`HostError::Resctrl`]; the journal stays then, and the next start tries again.
     pub fn restore(mut self) -> Result<(), HostError> {
-        restore(&mut self.tree, &self.journal)?;
-        let _ = fs::remove_file(self.folder.join(JOURNAL));
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> Result<(), HostError> {
+        if !std::mem::replace(&mut self.restored, true) {
+            restore(&mut self.tree, &self.journal)?;
+            let _ = fs::remove_file(self.folder.join(JOURNAL));
+        }
         Ok(())
     }
 }
 
+impl<T: Tree> Drop for Ways<T> {
+    fn drop(&mut self) {
+        // What fails here is in the journal.
+        let _ = self.put_back();
+    }
+}
+
 fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
+    let _lock = tree.lock().map_err(|source| failed(tree, "locking the groups", source))?;
     let there = tree.groups().map_err(|source| failed(tree, "reading the groups", source))?;
     for group in there.iter().filter(|group| journal.groups.contains(*group)) {
         tree.remove(group).map_err(|source| failed(tree, &format!("removing group {group}"), source))?;
@@ -235,18 +302,31 @@ fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
 
 /// Takes back what a run that was killed has left, as its journal in `folder` says; says whether there was anything.
 ///
-/// Fails with [`HostError::Resctrl`].
+/// Fails with [`HostError::Resctrl`]; the journal stays then.
 pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
-    let path = folder.join(JOURNAL);
-    let Ok(text) = fs::read(&path) else { return Ok(false) };
-    // A boot has undone everything; a journal cut by a full disk was written before the first change.
-    let journal = serde_json::from_slice(&text).ok().filter(|journal: &Journal| journal.boot_id == runtime::boot_id());
-    let found = journal.is_some();
-    if let Some(journal) = journal {
-        restore(tree, &journal)?;
+    let journal = Journal::of(folder);
+    // A boot has undone everything.
+    let journal = journal.filter(|journal| journal.boot_id == runtime::boot_id());
+    if let Some(journal) = &journal {
+        restore(tree, journal)?;
     }
-    let _ = fs::remove_file(path);
-    Ok(found)
+    let _ = fs::remove_file(folder.join(JOURNAL));
+    Ok(journal.is_some())
+}
+
+/// [`repair`]s the tree at [`root`] where the process that changed it has ended.
+pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
+    if Journal::of(folder).is_none_or(|journal| journal.owner.is_alive()) {
+        return Ok(false);
+    }
+    match Mounted::at(&root()) {
+        Ok(mut tree) => repair(&mut tree, folder),
+        // Who unmounts it gives all ways back to all.
+        Err(_) => {
+            let _ = fs::remove_file(folder.join(JOURNAL));
+            Ok(true)
+        }
+    }
 }
 
 /// What masks the caches of `level` take.
@@ -271,6 +351,12 @@ pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, HostError> {
         sparse: number("sparse_masks", 10).is_ok_and(|sparse| sparse != 0),
         classes: u32::try_from(number("num_closids", 10)?).unwrap_or(u32::MAX),
     })
+}
+
+/// Ways of the caches of `level` that something besides the CPUs may fill, as devices and graphics do; none where the kernel does not say.
+pub fn shareable(tree: &impl Tree, level: u8) -> u64 {
+    let text = tree.read(&format!("info/L{level}/shareable_bits")).unwrap_or_default();
+    u64::from_str_radix(text.trim(), 16).unwrap_or(0)
 }
 
 fn schemata(tree: &impl Tree) -> Result<Schemata, HostError> {

@@ -359,6 +359,17 @@ impl Sysfs {
         Ok((found.into_values().flatten().collect(), notes))
     }
 
+    /// The number of the instance of the data cache of `level` that serves `cpu`, by which resctrl names it; `None` where sysfs has none.
+    pub fn cache_id(&self, level: u8, cpu: CpuId) -> Option<u32> {
+        let of_data = |folder: &String| {
+            let is =
+                |file: &str, wanted: &str| self.text(&format!("{folder}/{file}")).is_some_and(|text| text == wanted);
+            is("level", &level.to_string()) && !is("type", "Instruction")
+        };
+        let folder = self.cache_folders(cpu).into_iter().find(of_data)?;
+        self.text(&format!("{folder}/id"))?.parse().ok()
+    }
+
     /// Folders of the caches of `cpu`, relative to the root.
     fn cache_folders(&self, cpu: CpuId) -> Vec<String> {
         (0..CACHE_INDEX_LIMIT)

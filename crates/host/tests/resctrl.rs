@@ -1,5 +1,6 @@
-//! The whole path from a plan to masks, against a tree that refuses what the kernel refuses: masks out of range, too small, with gaps
-//! or overlapping an exclusive group, and more groups than classes of service.
+//! The whole path from a plan to masks, against a tree that refuses what the kernel refuses.
+
+mod kernel;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,43 +10,15 @@ use std::rc::Rc;
 use isochrome_host::error::HostError;
 use isochrome_host::resctrl::{Group, Tree, Ways, repair, rules};
 
-const EINVAL: i32 = 22;
-const ENOENT: i32 = 2;
-const ENOSPC: i32 = 28;
-const EEXIST: i32 = 17;
-const ESRCH: i32 = 3;
+use kernel::State;
 
-/// One 16-way L3 per socket, as Linux shows it on a server with two sockets.
+/// A tree in memory.
 #[derive(Clone)]
 struct Fake(Rc<RefCell<State>>);
 
-struct State {
-    ways: u32,
-    least: u32,
-    sparse: Option<bool>,
-    classes: usize,
-    /// By group, "" is the default one: masks of both sockets.
-    groups: BTreeMap<String, [u64; 2]>,
-    exclusive: Option<String>,
-    tasks: BTreeMap<String, Vec<String>>,
-    status: String,
-    /// Calls that change something until the tool is killed.
-    calls_left: Option<u32>,
-}
-
 impl Fake {
     fn new() -> Fake {
-        Fake(Rc::new(RefCell::new(State {
-            ways: 16,
-            least: 1,
-            sparse: Some(false),
-            classes: 16,
-            groups: BTreeMap::from([(String::new(), [0xffff; 2])]),
-            exclusive: None,
-            tasks: BTreeMap::new(),
-            status: "ok".to_owned(),
-            calls_left: None,
-        })))
+        Fake(Rc::new(RefCell::new(State::new(3))))
     }
 
     fn masks(&self, group: &str) -> Option<[u64; 2]> {
@@ -57,123 +30,25 @@ impl Fake {
     }
 }
 
-fn refused(code: i32) -> io::Error {
-    io::Error::from_raw_os_error(code)
-}
-
-impl State {
-    fn alive(&mut self) -> io::Result<()> {
-        match &mut self.calls_left {
-            Some(0) => Err(io::Error::other("killed")),
-            Some(left) => {
-                *left -= 1;
-                Ok(())
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn fail(&mut self, code: i32, status: &str) -> io::Result<()> {
-        self.status = status.to_owned();
-        Err(refused(code))
-    }
-
-    fn schemata(&mut self, group: &str, text: &str) -> io::Result<()> {
-        let Some(line) = text.strip_suffix('\n') else { return self.fail(EINVAL, "") };
-        let Some(("L3", values)) = line.split_once(':') else {
-            return self.fail(EINVAL, "Unknown or unsupported resource name");
-        };
-        let mut masks = self.groups[group];
-        for value in values.split(';') {
-            let (id, mask) = value.split_once('=').ok_or_else(|| refused(EINVAL))?;
-            let mask = u64::from_str_radix(mask, 16).map_err(|_| refused(EINVAL))?;
-            let Some(slot) = id.parse().ok().and_then(|id: usize| masks.get_mut(id)) else {
-                return self.fail(EINVAL, "Invalid domain id");
-            };
-            *slot = mask;
-            let run = mask >> mask.trailing_zeros().min(63);
-            if mask == 0 || mask >> self.ways != 0 {
-                return self.fail(EINVAL, "Mask out of range");
-            }
-            if run & (run + 1) != 0 && self.sparse != Some(true) {
-                return self.fail(EINVAL, &format!("The mask {mask:x} has non-consecutive 1-bits"));
-            }
-            if mask.count_ones() < self.least {
-                return self.fail(EINVAL, &format!("Need at least {} bits in the mask", self.least));
-            }
-        }
-        if let Some(exclusive) = self.exclusive.as_ref().filter(|exclusive| *exclusive != group) {
-            let theirs = self.groups[exclusive];
-            if (0..2).any(|id| masks[id] & theirs[id] != 0 && masks[id] != self.groups[group][id]) {
-                return self.fail(EINVAL, "Overlaps with exclusive group");
-            }
-        }
-        self.groups.insert(group.to_owned(), masks);
-        self.status = "ok".to_owned();
-        Ok(())
-    }
-}
-
 impl Tree for Fake {
     fn read(&self, path: &str) -> io::Result<String> {
-        let state = self.0.borrow();
-        Ok(match path {
-            "info/L3/cbm_mask" => format!("{:x}\n", (1u64 << state.ways) - 1),
-            "info/L3/min_cbm_bits" => format!("{}\n", state.least),
-            "info/L3/num_closids" => format!("{}\n", state.classes),
-            "info/L3/sparse_masks" => format!("{}\n", u8::from(state.sparse.ok_or_else(|| refused(ENOENT))?)),
-            "info/last_cmd_status" => format!("{}\n", state.status),
-            _ => {
-                let group = path.strip_suffix("schemata").ok_or_else(|| refused(ENOENT))?.trim_end_matches('/');
-                let masks = state.groups.get(group).ok_or_else(|| refused(ENOENT))?;
-                format!("    MB:0=100;1=100\n    L3:0={:04x};1={:04x}\n", masks[0], masks[1])
-            }
-        })
+        self.0.borrow().read(path)
     }
 
     fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
-        let mut state = self.0.borrow_mut();
-        state.alive()?;
-        let (group, file) = path.rsplit_once('/').unwrap_or(("", path));
-        if !state.groups.contains_key(group) {
-            return Err(refused(ENOENT));
-        }
-        match file {
-            "schemata" => state.schemata(group, text),
-            "tasks" if text.trim() == "999999" => state.fail(ESRCH, "No task 999999"),
-            "tasks" => {
-                state.tasks.entry(group.to_owned()).or_default().push(text.trim().to_owned());
-                Ok(())
-            }
-            _ => Err(refused(ENOENT)),
-        }
+        self.0.borrow_mut().write(path, text)
     }
 
     fn make(&mut self, group: &str) -> io::Result<()> {
-        let mut state = self.0.borrow_mut();
-        state.alive()?;
-        if state.groups.contains_key(group) {
-            return Err(refused(EEXIST));
-        }
-        if state.groups.len() == state.classes {
-            return state.fail(ENOSPC, "Out of CLOSIDs");
-        }
-        // A new group has what no exclusive one has.
-        let all = (1u64 << state.ways) - 1;
-        let theirs = state.exclusive.as_ref().map_or([0; 2], |exclusive| state.groups[exclusive]);
-        state.groups.insert(group.to_owned(), theirs.map(|mask| all & !mask));
-        Ok(())
+        self.0.borrow_mut().make(group)
     }
 
     fn remove(&mut self, group: &str) -> io::Result<()> {
-        let mut state = self.0.borrow_mut();
-        state.alive()?;
-        state.tasks.remove(group);
-        state.groups.remove(group).map(|_| ()).ok_or_else(|| refused(ENOENT))
+        self.0.borrow_mut().remove(group)
     }
 
     fn groups(&self) -> io::Result<Vec<String>> {
-        Ok(self.0.borrow().groups.keys().filter(|name| !name.is_empty()).cloned().collect())
+        Ok(self.0.borrow().names())
     }
 }
 
@@ -280,4 +155,30 @@ fn a_run_killed_after_any_change_is_put_right_by_the_next_start() {
         assert_eq!(fake.0.borrow().groups, BTreeMap::from([(String::new(), [0xffff; 2])]), "{calls}");
         assert!(!repair(&mut fake.clone(), folder.path()).unwrap());
     }
+}
+
+#[test]
+fn a_group_that_is_busy_is_told_and_its_journal_stays() {
+    let (fake, folder) = (Fake::new(), folder());
+    let ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf)], folder.path()).unwrap();
+    fake.change(|state| state.busy = Some("isochrome-1".to_owned()));
+    let error = ways.restore().unwrap_err().to_string();
+    assert!(error.contains("removing group isochrome-1") && error.contains("hint: another tool"), "{error}");
+    fake.change(|state| state.busy = None);
+    assert!(repair(&mut fake.clone(), folder.path()).unwrap());
+    assert_eq!(fake.0.borrow().groups, BTreeMap::from([(String::new(), [0xffff; 2])]));
+}
+
+#[test]
+fn ways_that_go_out_of_use_without_a_word_are_given_back_and_changed_masks_are_seen() {
+    let (fake, folder) = (Fake::new(), folder());
+    let ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf)], folder.path()).unwrap();
+    assert_eq!(ways.changed("1"), None);
+    fake.change(|state| {
+        state.groups.insert("isochrome-1".to_owned(), [0x3, 0xffff]);
+    });
+    assert_eq!(ways.changed("1").as_deref(), Some("L3:0=f was written, and 3 is there"));
+    drop(ways);
+    assert_eq!(fake.0.borrow().groups, BTreeMap::from([(String::new(), [0xffff; 2])]));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

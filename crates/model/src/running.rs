@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evidence::RawFile;
 use crate::stats::{HighWaterMark, QuietBlocks, exceedance_at, median, nearest_rank, quiet_blocks};
+use crate::taskset::programs::Partitioning;
 use crate::units::{Bytes, Color, CpuId, Ns};
 
 /// Confidence of the claims made from observed jobs.
@@ -62,21 +63,25 @@ impl JobRecord {
     ///
     /// `block`: times and instances count from its first release.
     pub fn csv_line(&self, block: u64, partitioned: bool, task: &str, line: &mut String) {
-        use fmt::Write;
-        let misses = self.misses.map_or_else(String::new, |misses| misses.to_string());
-        let _ = writeln!(
-            line,
-            "{block},{},{task},{},{},{},{},{},{},{misses},{},{}",
-            u8::from(partitioned),
-            self.instance,
-            self.release.0,
-            self.start.0,
-            self.completion.0,
-            self.response().0,
-            self.execution.0,
-            self.preemptions,
-            self.stolen.0
-        );
+        // For every job: by `write!` it would be a good part of what recording takes.
+        let mut digits = itoa::Buffer::new();
+        let mut number = |line: &mut String, value: u64, behind: char| {
+            line.push_str(digits.format(value));
+            line.push(behind);
+        };
+        number(line, block, ',');
+        number(line, u64::from(partitioned), ',');
+        line.push_str(task);
+        line.push(',');
+        let times = [self.release, self.start, self.completion, self.response(), self.execution];
+        number(line, self.instance, ',');
+        times.into_iter().for_each(|time| number(line, time.0, ','));
+        match self.misses {
+            Some(misses) => number(line, misses, ','),
+            None => line.push(','),
+        }
+        number(line, u64::from(self.preemptions), ',');
+        number(line, self.stolen.0, '\n');
     }
 }
 
@@ -531,6 +536,35 @@ pub struct Setting {
     pub after: String,
 }
 
+/// What is reserved on a CPU whose tasks are scheduled by deadlines. [`reservation`](crate::analysis::reservation)
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reserved {
+    /// The CPU.
+    pub cpu: CpuId,
+    /// Σ Q/D over its tasks.
+    pub density: f64,
+    /// Up to which the kernel admits reservations.
+    pub most: f64,
+}
+
+impl Reserved {
+    /// Whether every task gets in time what is reserved for it.
+    pub fn is_proved(&self) -> bool {
+        self.density <= self.most
+    }
+}
+
+impl fmt::Display for Reserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reserved { cpu, density, most } = self;
+        write!(f, "CPU {}: density {density:.3} of at most {most:.3}, ", cpu.0)?;
+        f.write_str(match self.is_proved() {
+            true => "so a job that needs no more than is reserved for it is complete by its deadline",
+            false => "so it is not proved that tasks get in time what is reserved for them",
+        })
+    }
+}
+
 /// What watching took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Overhead {
@@ -540,6 +574,9 @@ pub struct Overhead {
     pub lost: u64,
     /// Time of this program's own threads on CPUs, releases included.
     pub tool_cpu: Ns,
+    /// Time of it that went into writing and reading the lines that release jobs and complete them.
+    #[serde(default)]
+    pub release_cpu: Ns,
     /// Time it was measured over.
     pub elapsed: Ns,
     /// How late lines were written that release jobs, at most.
@@ -667,8 +704,15 @@ impl TaskComparison {
 pub struct Run {
     /// CPUs of the tasks.
     pub cpus: Vec<CpuId>,
-    /// Whether programs had colors of their own.
+    /// Whether programs had partitions of their own.
     pub partitioned: bool,
+    /// By what means.
+    #[serde(default)]
+    pub method: Partitioning,
+    /// What is reserved where tasks are scheduled by deadlines (SCHED_DEADLINE); empty for fixed priorities. The budget of a task is then what is
+    /// reserved for its jobs, and it has no bound: those of plans are of fixed priorities.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reserved: Vec<Reserved>,
     /// The cache level partitioned.
     pub level: u8,
     /// From the first release to the end.
@@ -797,6 +841,8 @@ impl Run {
     /// What the run shows, and why. Violations in jobs that time was stolen from do not decide it, but keep it from holding.
     pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
         let (mut violated, mut doubts) = (Vec::new(), Vec::new());
+        // By deadlines, what holds for a job is its deadline, and that it needs no more than is reserved.
+        let proved = !self.reserved.is_empty() && self.reserved.iter().all(Reserved::is_proved);
         for task in &self.tasks {
             let name = || task.promise.name.clone();
             let limits = [
@@ -811,7 +857,7 @@ impl Run {
                     doubts.push(Reason::Stolen { task: name(), limit, jobs: beyond.stolen, of: task.jobs });
                 }
             }
-            if task.promise.bound.is_none() {
+            if task.promise.bound.is_none() && !proved {
                 doubts.push(Reason::NoBound { task: name() });
             }
             if task.jobs < JOBS_WANTED {
@@ -873,6 +919,8 @@ mod tests {
         Run {
             cpus: vec![CpuId(1)],
             partitioned: true,
+            method: Partitioning::Colors,
+            reserved: Vec::new(),
             level: 2,
             duration: Ns(1_000_000),
             tasks: vec![tally.outcome()],
@@ -890,6 +938,28 @@ mod tests {
 
     fn good(n: u64) -> Vec<JobRecord> {
         (0..n).map(|instance| job(instance, 400 + instance % 100, 200, 0)).collect()
+    }
+
+    #[test]
+    fn a_job_is_a_line_with_an_empty_field_for_what_was_not_measured() {
+        let (mut lines, job) = (String::new(), job(3, 850, 200, 7));
+        job.csv_line(2, true, "control", &mut lines);
+        JobRecord { misses: Some(18), preemptions: 1, ..job }.csv_line(0, false, "b", &mut lines);
+        let expected = "2,1,control,3,3000,3010,3850,850,200,,0,7\n0,0,b,3,3000,3010,3850,850,200,18,1,7\n";
+        assert_eq!(lines, expected);
+        assert_eq!(JobRecord::CSV_HEADER.split(',').count(), expected.lines().next().unwrap().split(',').count());
+    }
+
+    #[test]
+    fn by_deadlines_a_run_holds_without_a_bound_where_what_is_reserved_fits() {
+        let jobs: Vec<JobRecord> = (0..JOBS_WANTED).map(|instance| job(instance, 850, 200, 0)).collect();
+        let mut run = run(&jobs);
+        run.tasks.iter_mut().for_each(|task| (task.promise.bound, task.beyond_bound) = (None, Beyond::default()));
+        assert_eq!(run.conclusion().0, Conclusion::Inconclusive);
+        run.reserved = vec![Reserved { cpu: CpuId(1), density: 0.9, most: 0.95 }];
+        assert_eq!(run.conclusion(), (Conclusion::Holds, Vec::new()));
+        run.reserved[0].density = 0.96;
+        assert_eq!(run.conclusion().1, [Reason::NoBound { task: "control".to_owned() }]);
     }
 
     #[test]

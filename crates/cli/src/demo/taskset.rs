@@ -13,7 +13,7 @@ use isochrome_model::units::{Bytes, Ns};
 
 use crate::Verdict;
 use crate::args::{
-    CompareWith, DemoTasksetOptions, ModeledOptions, PaletteOptions, Place, PlanOptions, ProfileOptions,
+    CompareWith, DemoTasksetOptions, ModeledOptions, PaletteOptions, Place, PlanOptions, Policy, ProfileOptions,
     RunPlanOptions, TaskSetFile, ViolationAction,
 };
 use crate::{files, palette, plan, profile, run};
@@ -116,6 +116,8 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
         on_violation: ViolationAction::Trace,
         keep_going: false,
         share_cpus: false,
+        no_mlock: false,
+        policy: Policy::Fifo,
         palette: None,
         memory: None,
         seed: options.seed,

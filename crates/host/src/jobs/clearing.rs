@@ -1,6 +1,7 @@
 //! CPUs for the tasks alone: what else may run there is sent elsewhere, and comes back.
 //!
-//! Threads that may run on one of the CPUs are kept off it by their affinity. What they could before is in a journal in the runtime
+//! Where cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps others off. Elsewhere, and the reason is
+//! told, threads that may run on one of the CPUs are kept off it by their affinity. What they could before is in a journal in the runtime
 //! folder, written before the first change; whoever finds the journal of a process that has ended puts it right ([`restore_left`]): other
 //! programs get their CPUs back, and programs that it started and that still run are ended. They are known by a variable in their
 //! environment, which forks inherit. Threads of the kernel stay where they are.
@@ -14,9 +15,11 @@ use isochrome_model::units::CpuId;
 use rustix::thread::{CpuSet, Pid as ThreadId, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
+use super::cpuset::Partitions;
 use super::timeline;
 use crate::error::HostError;
 use crate::ledger::Owner;
+use crate::resctrl;
 use crate::runtime;
 use crate::sys::launch;
 
@@ -53,15 +56,22 @@ struct Journal {
     /// When it was written, in ticks since boot.
     written_ticks: u64,
     moved: Vec<Moved>,
+    /// Partitions of cgroup v2 that were made, or were about to be.
+    #[serde(default)]
+    partitions: Partitions,
 }
 
 /// What was put right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Threads that have their CPUs back.
     pub threads: usize,
     /// Programs that were ended.
     pub programs: usize,
+    /// Whether cache ways were given back.
+    pub ways: bool,
+    /// What could not be put right, and will be tried again.
+    pub trouble: Option<String>,
 }
 
 /// CPUs that are cleared until this goes.
@@ -70,6 +80,8 @@ pub struct Clearing {
     journal: Journal,
     /// Threads that may run on these CPUs only.
     pub staying: usize,
+    /// Why the CPUs are no partitions of cgroup v2, where others are kept off by affinity.
+    pub by_affinity: Option<String>,
     restored: bool,
 }
 
@@ -153,7 +165,8 @@ impl Journal {
 
     /// Ends what it started and gives back what it took.
     fn undo(&self) -> Restored {
-        let mut restored = Restored { programs: self.end_programs(), threads: 0 };
+        let mut restored = Restored { programs: self.end_programs(), ..Restored::default() };
+        self.partitions.undo();
         // What programs started since have inherited.
         let mut inherited: BTreeMap<&[u32], &[u32]> = BTreeMap::new();
         for moved in &self.moved {
@@ -215,13 +228,37 @@ impl Clearing {
             mark,
             written_ticks: ticks_since_boot(),
             moved: Vec::new(),
+            partitions: Partitions::default(),
         };
         journal.write(&path)?;
-        let mut clearing = Clearing { path, journal, staying: 0, restored: false };
-        if alone {
+        let mut clearing = Clearing { path, journal, staying: 0, by_affinity: None, restored: false };
+        if alone && let Err(why) = clearing.part(cpus)? {
+            clearing.by_affinity = Some(why);
             clearing.clear(cpus)?;
         }
         Ok(clearing)
+    }
+
+    /// Makes partitions of cgroup v2; why there are none.
+    fn part(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, HostError> {
+        let intended = match Partitions::intended(self.journal.owner.pid, cpus) {
+            Ok(intended) => intended,
+            Err(why) => return Ok(Err(why)),
+        };
+        // The journal first, as below.
+        self.journal.partitions = intended;
+        self.journal.write(&self.path)?;
+        let made = self.journal.partitions.make();
+        if made.is_err() {
+            std::mem::take(&mut self.journal.partitions).undo();
+            self.journal.write(&self.path)?;
+        }
+        Ok(made)
+    }
+
+    /// The file by which a process joins the partition of `cpu`, where there is one.
+    pub fn partition_of(&self, cpu: CpuId) -> Option<PathBuf> {
+        self.journal.partitions.of(cpu)
     }
 
     fn clear(&mut self, cpus: &[CpuId]) -> Result<(), HostError> {
@@ -314,6 +351,11 @@ pub fn restore_left(folder: &Path) -> Option<Restored> {
             all.programs += restored.programs;
         }
         let _ = fs::remove_file(&path);
+    }
+    match resctrl::repair_left(folder) {
+        Ok(false) => {}
+        Ok(true) => all.get_or_insert_default().ways = true,
+        Err(error) => all.get_or_insert_default().trouble = Some(error.to_string()),
     }
     if all.is_some() {
         timeline::remove_left();

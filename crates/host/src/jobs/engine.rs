@@ -5,9 +5,11 @@
 //! by this process or, if it is killed, by the next one ([`clearing`](super::clearing)).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Pro
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::JobError;
 use super::awake::{self, Awake};
@@ -27,6 +30,7 @@ use super::watch::{Fact, Happening, Watch};
 use crate::error::HostError;
 use crate::interrupt;
 use crate::marks::{Edge, Mark, MarkReader};
+use crate::recolor::lock;
 use crate::recolor::process::Pid;
 use crate::steal::CpuTicks;
 use crate::sys::clock::monotonic;
@@ -35,7 +39,7 @@ use crate::sys::scheduling::Scheduling;
 use crate::sysfs::Sysfs;
 
 /// Between two batches of events.
-const BATCH: Duration = Duration::from_millis(10);
+const BATCH: Duration = Duration::from_millis(25);
 
 /// How long a program may take until it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -70,6 +74,9 @@ const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 /// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
 const LOWEST_PRIORITY: u8 = 2;
 
+/// Memory that a program of which none was declared may have mapped and never touched, for it to be touched beforehand.
+const UNTOUCHED: Bytes = Bytes(64 << 20);
+
 /// Sent to a program whose job was late, where that is asked for.
 const SIGUSR1: i32 = 10;
 /// Asks a program to end.
@@ -88,6 +95,8 @@ pub struct Planned {
     pub scheduling: Option<Scheduling>,
     /// What its jobs are held against; `None` for best effort.
     pub promise: Option<Promise>,
+    /// Files by which its process joins groups before it begins ([`Launch::joins`]).
+    pub joins: Vec<PathBuf>,
 }
 
 /// SCHED_FIFO for the task at `place` (0: the highest) of `count` on a CPU.
@@ -119,6 +128,8 @@ pub struct Request<'a> {
     pub keep_going: bool,
     /// Whether other programs are kept off the CPUs of the tasks.
     pub alone: bool,
+    /// Whether the memory of tasks is touched beforehand and locked.
+    pub lock: bool,
     /// The runtime folder.
     pub folder: &'a Path,
 }
@@ -250,9 +261,11 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         unrecorded: None,
         release_late_max: Ns(0),
     };
-    let mut spoken = session.start(clearing.mark())?;
+    let mut spoken = session.start(&clearing)?;
     session.get_ready(&mut spoken);
+    let whole = session.prefault();
     session.place();
+    let locked = session.lock(&whole);
     let threads = session.schedule(&mut timeline)?;
 
     let mut outcome = Outcome {
@@ -291,17 +304,29 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     outcome.overhead.release_late_max = release_late_max;
     drop((timeline, awake));
     let (moved, staying) = (clearing.moved(), clearing.staying);
+    let others = match &clearing.by_affinity {
+        _ if !request.alone => ["left", "left", "left"].map(str::to_owned),
+        Some(why) => [
+            format!("{} threads", moved + staying),
+            format!("{staying} threads that may run nowhere else; kept off by affinity: {why}"),
+            String::new(),
+        ],
+        None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
+    };
     let restored = clearing.restore();
+    let [before, during, after] = others;
     outcome.settings = vec![
         Setting {
             name: "other programs on the CPUs of the tasks".to_owned(),
-            before: if request.alone { format!("{} threads", moved + staying) } else { "left".to_owned() },
-            during: if request.alone {
-                format!("{staying} threads that may run nowhere else; kept off by affinity, no cpuset")
-            } else {
-                "left".to_owned()
-            },
-            after: format!("{} threads have their CPUs back", restored.threads),
+            before,
+            during,
+            after: if after.is_empty() { format!("{} threads have their CPUs back", restored.threads) } else { after },
+        },
+        Setting {
+            name: "memory of the tasks".to_owned(),
+            before: "not locked".to_owned(),
+            during: locked,
+            after: "theirs, and they have ended".to_owned(),
         },
         Setting {
             name: "kernel.sched_rt_runtime_us".to_owned(),
@@ -321,16 +346,23 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
 
 impl Session<'_, '_> {
     /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
-    fn start(&mut self, mark: &str) -> Result<Vec<Spoken>, HostError> {
+    fn start(&mut self, clearing: &Clearing) -> Result<Vec<Spoken>, HostError> {
         let mut spoken = Vec::new();
-        for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
+        for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
+            let failed = |source| JobError::Start { program: program.name.clone(), source };
+            let open = |path: &PathBuf| {
+                let file = File::options().write(true).open(path);
+                file.map(Arc::new)
+                    .map_err(|error| failed(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))
+            };
+            let joins = joins.iter().chain(&clearing.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
             let launch = Launch {
                 cpus: Some(vec![cpu.0]),
                 scheduling: None,
-                environment: vec![(VARIABLE.to_owned(), mark.to_owned())],
+                environment: vec![(VARIABLE.to_owned(), clearing.mark().to_owned())],
                 attached: true,
+                joins,
             };
-            let failed = |source| JobError::Start { program: program.name.clone(), source };
             let mut marks = None;
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
                 let program = LineProgram::start(&program.command, &launch)?;
@@ -431,17 +463,70 @@ impl Session<'_, '_> {
         self.look_for_ends();
     }
 
+    /// The tasks whose memory is to be locked.
+    fn to_lock(&self) -> Vec<usize> {
+        let tasks = 0..self.started.len();
+        let of_task = |task: &usize| self.request.programs[*task].promise.is_some() && !self.started[*task].gone;
+        tasks.filter(|task| self.request.lock && of_task(task)).collect()
+    }
+
+    /// Touches the memory of the tasks, so that it has its place before it is needed; of which tasks all of it.
+    ///
+    /// What a program has mapped and never touched may be far more than it will ever use: that counts as part of it only within the memory
+    /// it was declared with.
+    fn prefault(&mut self) -> Vec<bool> {
+        let mut whole = vec![false; self.started.len()];
+        for task in self.to_lock() {
+            let (pid, declared) = (self.started[task].pid, self.request.programs[task].program.memory);
+            let room = if declared.0 > 0 {
+                (declared.0 + MEMORY_SLACK.0).saturating_sub(own_memory(pid).unwrap_or_default().0)
+            } else {
+                UNTOUCHED.0
+            };
+            let untouched = pid.regions().map(|regions| lock::untouched(&regions));
+            whole[task] = untouched.is_ok_and(|untouched| untouched.0 <= room) && lock::prefault(pid).is_ok();
+        }
+        whole
+    }
+
+    /// Locks the memory of the tasks, once it has its place; what came of it, in words.
+    fn lock(&mut self, whole: &[bool]) -> String {
+        let mut told = Vec::new();
+        for task in self.to_lock() {
+            let (pid, name) = (self.started[task].pid, &self.names[task]);
+            match lock::lock(pid, whole[task]) {
+                Ok(()) => {
+                    let locked = pid.status("VmLck").unwrap_or_default();
+                    let how = if whole[task] { "" } else { ", as it is touched" };
+                    told.push(format!("{name}: {locked} locked{how}"));
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    self.notes
+                        .push(format!("{name}: its memory is not locked: {}", why.lines().next().unwrap_or_default()));
+                }
+            }
+        }
+        self.look_for_ends();
+        if told.is_empty() { "not locked".to_owned() } else { told.join("; ") }
+    }
+
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
     fn schedule(&mut self, timeline: &mut Timeline) -> Result<Vec<Option<i32>>, HostError> {
         let mut threads: Vec<Vec<i32>> = Vec::new();
         for task in 0..self.started.len() {
             let found = self.started[task].pid.threads().unwrap_or_default();
-            if let Some(scheduling) = self.request.programs[task].scheduling {
+            if let Some(scheduling) = self.request.programs[task].scheduling.filter(|_| !self.started[task].gone) {
+                if scheduling.is_deadline() && found.len() > 1 {
+                    let what = format!("has {} threads, and SCHED_DEADLINE reserves time for one", found.len());
+                    self.give_up(task, what);
+                }
                 for thread in &found {
                     if let Err(error) = scheduling.apply_to(*thread)
                         && error.raw_os_error() != Some(libc::ESRCH)
                     {
-                        self.give_up(task, format!("cannot be given {scheduling}: {error}"));
+                        let why = if scheduling.is_deadline() { refused_deadline(&error) } else { "" };
+                        self.give_up(task, format!("cannot be given {scheduling}: {error}{why}"));
                         break;
                     }
                 }
@@ -493,24 +578,28 @@ impl Session<'_, '_> {
         }
         let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
         let first = self.begin;
-        let cpu_time = || {
-            let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        let cpu_time = |of: ClockId| {
+            let time = clock_gettime(of);
             time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
         };
         let elsewhere = crate::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
-        let cpu_before = cpu_time();
-        let (result, spoken) = std::thread::scope(|scope| {
+        let cpu_before = cpu_time(ClockId::ProcessCPUTime);
+        let (result, (spoken, releases)) = std::thread::scope(|scope| {
             let over = Over(&over);
             let releasing = (!spoken.is_empty()).then(|| {
                 let over = over.0;
-                scope.spawn(move || release(spoken, first, elsewhere, over, &tell))
+                scope.spawn(move || {
+                    let spoken = release(spoken, first, elsewhere, over, &tell);
+                    (spoken, Ns(cpu_time(ClockId::ThreadCPUTime)))
+                })
             });
             let result = self.batches(timeline, &mut watch, &said, overhead);
             drop(over);
             // A panic there has been told, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
-        overhead.tool_cpu = Ns(cpu_time() - cpu_before);
+        overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
+        overhead.release_cpu = releases;
         overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
         overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
@@ -732,6 +821,23 @@ impl Drop for Started {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Why the kernel refuses SCHED_DEADLINE. [sched(7); Linux, Documentation/scheduler/sched-deadline.rst]
+fn refused_deadline(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            "; it may run on one CPU, which must be a root domain of its own: a partition of cgroup v2's cpuset, for which the controller must not be \
+             bound to cgroup v1, or kernel.sched_rt_runtime_us = -1, which turns admission off"
+        }
+        Some(libc::EBUSY) => {
+            "; the reservations on its CPU are more than kernel.sched_rt_runtime_us in every kernel.sched_rt_period_us admits"
+        }
+        Some(libc::EINVAL) => {
+            "; a period lies between kernel.sched_deadline_period_min_us and _max_us, a runtime is at least 1024 ns and at most the deadline"
+        }
+        _ => "",
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod awake;
 pub mod clearing;
+mod cpuset;
 pub mod engine;
 pub mod line;
 mod releases;

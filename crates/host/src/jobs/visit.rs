@@ -1,6 +1,6 @@
 //! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use isochrome_model::profile::Visit;
 use isochrome_model::running::{JobRecord, Promise};
@@ -16,7 +16,8 @@ use crate::interrupt;
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
 const COLD: u64 = 20;
 
-/// Runs at least `jobs` jobs of `program` at its period on `cpu`, on the memory that `place` gives it. `None` if it was interrupted.
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, in the groups that it `joins` ([`Planned::joins`]), on the memory that
+/// `place` gives it. `None` if it was interrupted.
 ///
 /// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
 /// hypervisor withheld the CPU from are counted apart.
@@ -25,6 +26,7 @@ pub fn visit(
     cpu: CpuId,
     jobs: u64,
     folder: &Path,
+    joins: Vec<PathBuf>,
     place: &mut Place<'_>,
 ) -> Result<Option<Visit>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
@@ -40,7 +42,7 @@ pub fn visit(
         utilization: None,
     };
     let planned =
-        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise) };
+        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise), joins };
     let request = Request {
         programs: &[planned],
         // The last one is released but not seen to be complete.
@@ -48,6 +50,7 @@ pub fn visit(
         on_violation: OnViolation::Trace,
         keep_going: false,
         alone: true,
+        lock: true,
         folder,
     };
     let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));

@@ -8,7 +8,7 @@
 //! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. Time
 //! stolen from an idle CPU is not seen so.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use isochrome_model::running::{JobRecord, Stretch};
 use isochrome_model::taskset::programs::Jobs;
@@ -110,8 +110,10 @@ struct Cpu {
 /// Watches the threads of tasks.
 pub struct Watch {
     watched: Vec<Option<Watched>>,
-    by_thread: HashMap<i32, usize>,
-    cpus: HashMap<CpuId, Cpu>,
+    /// Threads and their tasks, by ascending thread: looked up at every event, which hashing would make half as long again.
+    by_thread: Vec<(i32, usize)>,
+    /// By their numbers.
+    cpus: Vec<Option<Cpu>>,
     /// Nothing before this counts.
     begin: Ns,
     done: Vec<JobRecord>,
@@ -131,21 +133,34 @@ impl Watch {
         };
         Watch {
             watched: (0..tasks).map(|_| None).collect(),
-            by_thread: HashMap::new(),
-            cpus: cpus.iter().map(|id| (*id, cpu())).collect(),
+            by_thread: Vec::new(),
+            cpus: {
+                let last = cpus.iter().map(|id| id.0 + 1).max().unwrap_or(0);
+                (0..last).map(|id| cpus.contains(&CpuId(id)).then(cpu)).collect()
+            },
             begin,
             done: Vec::new(),
         }
+    }
+
+    fn task_of(&self, thread: i32) -> Option<usize> {
+        let at = self.by_thread.binary_search_by_key(&thread, |(thread, _)| *thread).ok()?;
+        Some(self.by_thread[at].1)
+    }
+
+    fn cpu(&self, id: CpuId) -> Option<&Cpu> {
+        self.cpus.get(id.0 as usize)?.as_ref()
     }
 
     /// Jobs of `task` are those of `thread`, which runs on `cpu` only.
     pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId) {
         let before = self.watched[task].take();
         let next = before.map_or(0, |before| {
-            self.by_thread.remove(&before.thread);
+            self.by_thread.retain(|(thread, _)| *thread != before.thread);
             before.next
         });
-        self.by_thread.insert(thread, task);
+        self.by_thread.push((thread, task));
+        self.by_thread.sort_unstable();
         self.watched[task] = Some(Watched {
             thread,
             jobs,
@@ -168,7 +183,7 @@ impl Watch {
     /// `task` has no jobs any more.
     pub fn forget(&mut self, task: usize) {
         if let Some(gone) = self.watched[task].take() {
-            self.by_thread.remove(&gone.thread);
+            self.by_thread.retain(|(thread, _)| *thread != gone.thread);
         }
     }
 
@@ -181,7 +196,7 @@ impl Watch {
     /// For how long the thread of `task` has not slept, where it has its CPU or nobody is known to have it.
     pub fn awake(&self, task: usize, now: Ns) -> Option<Ns> {
         let watched = self.watched[task].as_ref()?;
-        let cpu = self.cpus.get(&watched.cpu)?;
+        let cpu = self.cpu(watched.cpu)?;
         let has_it = !cpu.known || cpu.running == watched.thread;
         let awake = has_it && !self.asleep(task);
         awake.then(|| Ns(now.0.saturating_sub(watched.awake_since.0.max(self.begin.0))))
@@ -205,7 +220,7 @@ impl Watch {
                 watched.open = None;
             }
         }
-        self.cpus.values_mut().for_each(|cpu| cpu.known = false);
+        self.cpus.iter_mut().flatten().for_each(|cpu| cpu.known = false);
     }
 
     /// Takes note of what happened; in the order in which it happened.
@@ -267,7 +282,7 @@ impl Watch {
         if open.release < self.begin {
             return;
         }
-        let stolen = self.cpus.get(&watched.cpu).map_or(0, |cpu| {
+        let stolen = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
             let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > open.release);
             during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
         });
@@ -287,7 +302,7 @@ impl Watch {
     }
 
     fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
-        let Some(&task) = self.by_thread.get(&thread) else { return };
+        let Some(task) = self.task_of(thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
         if !matches!(watched.state, State::Asleep(_)) {
             return;
@@ -301,10 +316,10 @@ impl Watch {
     }
 
     fn account(&mut self, at: Ns, thread: i32, time: Ns) {
-        let Some(&task) = self.by_thread.get(&thread) else { return };
+        let Some(task) = self.task_of(thread) else { return };
         let Some(Watched { cpu: id, woken_here, open, .. }) = &self.watched[task] else { return };
         let (id, woken_here, opened) = (*id, *woken_here, open.map(|open| open.opened));
-        let Some(cpu) = self.cpus.get(&id) else { return };
+        let Some(cpu) = self.cpu(id) else { return };
         if !cpu.known || cpu.running != thread {
             // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it is
             // told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
@@ -314,14 +329,14 @@ impl Watch {
             let woken = woken_here.filter(told).or(opened.filter(told).filter(withheld));
             self.switch(woken.unwrap_or(since), id, cpu.running, Left::Runnable, thread, Name::default());
         }
-        if let Some(cpu) = self.cpus.get_mut(&id).filter(|cpu| cpu.known) {
+        if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut).filter(|cpu| cpu.known) {
             cpu.accounted.get_or_insert_default().0 += time.0;
         }
     }
 
     fn switch(&mut self, at: Ns, id: CpuId, from: i32, left: Left, to: i32, name: Name) {
         let mut stolen = Ns(0);
-        if let Some(cpu) = self.cpus.get_mut(&id) {
+        if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut) {
             if cpu.known {
                 let accounted = cpu.accounted.map_or(u64::MAX, |accounted| accounted.0);
                 stolen = Ns(at.0.saturating_sub(cpu.since.0).saturating_sub(accounted));
@@ -340,10 +355,10 @@ impl Watch {
             }
             (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
         }
-        if let Some(&task) = self.by_thread.get(&from) {
+        if let Some(task) = self.task_of(from) {
             self.leave(task, at, left, stolen);
         }
-        if let Some(&task) = self.by_thread.get(&to)
+        if let Some(task) = self.task_of(to)
             && let Some(watched) = &mut self.watched[task]
         {
             if !matches!(watched.state, State::Awake | State::Running) {
@@ -376,12 +391,12 @@ impl Watch {
 
     /// What the CPU of `task` did from `from` to `to`, times counted from the first release; threads of tasks by the names in `names`.
     pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<Stretch> {
-        let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpus.get(&watched.cpu)) else {
+        let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpu(watched.cpu)) else {
             return Vec::new();
         };
         let count = |at: Ns| Ns(at.0.saturating_sub(self.begin.0));
-        let what = |thread: i32, name: Name| match self.by_thread.get(&thread) {
-            Some(&task) => names[task].clone(),
+        let what = |thread: i32, name: Name| match self.task_of(thread) {
+            Some(task) => names[task].clone(),
             None if thread == 0 => String::new(),
             None => name.to_string(),
         };

@@ -11,6 +11,7 @@
 
 mod filtered;
 mod hold;
+pub mod lock;
 pub mod process;
 mod sight;
 pub mod watch;

@@ -1,8 +1,11 @@
 //! Starting a program with settings of its own, and living beside it: signals, its end.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -18,6 +21,8 @@ pub struct Launch {
     pub scheduling: Option<Scheduling>,
     /// Variables of its environment besides those of its parent.
     pub environment: Vec<(String, String)>,
+    /// Files by which it joins groups before it begins: it writes `0`, which stands for itself, into each.
+    pub joins: Vec<Arc<File>>,
     /// Whether it is ended when the thread that starts it ends, however that ends, and gets no signals from the terminal.
     pub attached: bool,
 }
@@ -101,7 +106,7 @@ impl Launch {
             list.iter().filter(|cpu| (**cpu as usize) < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu as usize));
             cpus = Some(set);
         }
-        let (scheduling, attached) = (self.scheduling, self.attached);
+        let (scheduling, attached, joins) = (self.scheduling, self.attached, self.joins.clone());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if attached {
             command.process_group(0);
@@ -113,6 +118,11 @@ impl Launch {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
                 }
                 libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
+                for file in &joins {
+                    if libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) != 1 {
+                        return Err(io::Error::last_os_error());
+                    }
+                }
                 if let Some(set) = &cpus {
                     sched_setaffinity(None, set)?;
                 }

@@ -24,14 +24,15 @@ impl Scheduling {
         })
     }
 
-    /// SCHED_DEADLINE: `runtime` ns in every `period` ns. Threads and programs started under it are SCHED_OTHER.
-    pub fn deadline(runtime: u64, period: u64) -> Scheduling {
+    /// SCHED_DEADLINE: `runtime` ns in every `period` ns, within `deadline` ns of its beginning. Threads and programs started under it are
+    /// SCHED_OTHER.
+    pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Scheduling {
         Scheduling(libc::sched_attr {
             sched_policy: libc::SCHED_DEADLINE as u32,
             sched_flags: libc::SCHED_FLAG_RESET_ON_FORK as u64,
             sched_priority: 0,
             sched_runtime: runtime,
-            sched_deadline: period,
+            sched_deadline: deadline,
             sched_period: period,
             ..Scheduling::fifo(1).0
         })
@@ -52,6 +53,11 @@ impl Scheduling {
     pub fn fifo_priority(&self) -> Option<u8> {
         let fifo = self.0.sched_policy == libc::SCHED_FIFO as u32;
         fifo.then(|| u8::try_from(self.0.sched_priority).ok())?
+    }
+
+    /// Whether it is SCHED_DEADLINE.
+    pub fn is_deadline(&self) -> bool {
+        self.0.sched_policy == libc::SCHED_DEADLINE as u32
     }
 
     /// Gives it to the calling thread.

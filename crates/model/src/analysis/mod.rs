@@ -16,6 +16,7 @@
 
 mod families;
 mod priorities;
+pub mod reservation;
 pub mod sensitivity;
 pub mod twin;
 

@@ -19,6 +19,13 @@ pub struct WayRules {
     pub classes: u32,
 }
 
+impl WayRules {
+    /// Partitions of the cache where each is as small as a mask may be.
+    pub fn partitions(&self) -> u32 {
+        self.count / self.least.max(1)
+    }
+}
+
 /// The ways of every task, and of everybody else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
@@ -158,7 +165,7 @@ pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrange
 }
 
 /// Whether the cores of the plan share one cache: their partitions are disjoint.
-fn is_shared(plan: &Plan) -> bool {
+pub fn is_shared(plan: &Plan) -> bool {
     let mut all: Vec<u32> = plan.cores.iter().flat_map(|core| core.partitions.iter().copied()).collect();
     all.sort_unstable();
     all.windows(2).all(|pair| pair[0] != pair[1])

@@ -12,6 +12,7 @@ use crate::running::{
     CONFIDENCE, Conclusion, JOBS_WANTED, Misses, Observed, Run, Side, TaskComparison, TaskOutcome, Utilization,
     Violation,
 };
+use crate::taskset::programs::Partitioning;
 use crate::units::Ns;
 
 /// Reasons given in the sentence under the headline; all are in the section on tasks.
@@ -201,13 +202,18 @@ pub fn text(run: &Run) -> String {
             );
         }
     }
+    for reserved in &run.reserved {
+        let _ = writeln!(text, "scheduled by deadlines, {reserved}; {BY_DEADLINES}");
+    }
     let overhead = run.overhead;
+    let share = |time: u64| time as f64 / overhead.elapsed.0.max(1) as f64 * 100.0;
     let _ = writeln!(
         text,
-        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); lines were at most {} late",
-        overhead.tool_cpu.0 as f64 / overhead.elapsed.0.max(1) as f64 * 100.0,
+        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {:.2} %, lines were at most {} late",
+        share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)),
         overhead.events,
         overhead.lost,
+        share(overhead.release_cpu.0),
         format::nanoseconds(overhead.release_late_max.0 as f64)
     );
     let (_, reasons) = run.conclusion();
@@ -498,20 +504,36 @@ fn one_violation(violation: &Violation) -> Markup {
     }
 }
 
+/// What a run by deadlines is held against.
+const BY_DEADLINES: &str =
+    "a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here";
+
+/// What partitions are made of.
+fn means(method: Partitioning) -> &'static str {
+    match method {
+        Partitioning::Colors => "colors",
+        Partitioning::Ways => "ways",
+        Partitioning::Both => "colors, and ways that tasks share,",
+        Partitioning::None => "no part",
+    }
+}
+
 fn conditions(run: &Run) -> Markup {
     let overhead = run.overhead;
+    let share = |time: u64| time as f64 / overhead.elapsed.0.max(1) as f64 * 100.0;
     html! {
         section id="conditions" {
             h2 { "Under which conditions" }
             dl {
                 dt { "CPUs" } dd { (run.cpus.iter().map(|cpu| cpu.0.to_string()).collect::<Vec<_>>().join(", ")) }
-                dt { "Partitions" } dd { @if run.partitioned { "colors of level " (run.level) } @else { "none" } }
+                dt { "Partitions" } dd { @if run.partitioned { (means(run.method)) " of level " (run.level) } @else { "none" } }
+                @for reserved in &run.reserved { dt { "Scheduled by deadlines" } dd { (reserved.to_string()) "; " (BY_DEADLINES) } }
                 dt { "Stolen" } dd { (format::nanoseconds(run.stolen.0 as f64)) " of these CPUs’ time, by the kernel’s count" }
                 dt { "Watching" } dd {
-                    (format!("{:.2}", overhead.tool_cpu.0 as f64 / overhead.elapsed.0.max(1) as f64 * 100.0)) " % of a CPU, besides what the kernel needs to write "
+                    (format!("{:.2}", share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)))) " % of a CPU, besides what the kernel needs to write "
                     (format::grouped(overhead.events)) " events; " (overhead.lost) " lost"
                 }
-                dt { "Releases" } dd { "lines written at most " (format::nanoseconds(overhead.release_late_max.0 as f64)) " late" }
+                dt { "Releases" } dd { (format!("{:.2}", share(overhead.release_cpu.0))) " % of a CPU; lines written at most " (format::nanoseconds(overhead.release_late_max.0 as f64)) " late" }
                 @for task in &run.tasks { @if let Some(placement) = &task.placement {
                     dt { (task.promise.name) } dd { (placement.right) " of " (placement.resident) " resident pages on its colors, " (placement.fixed) " cannot be moved" }
                 } }
@@ -580,6 +602,8 @@ mod tests {
         Run {
             cpus: vec![CpuId(1)],
             partitioned: true,
+            method: Partitioning::Colors,
+            reserved: Vec::new(),
             level: 2,
             duration: Ns(400_000_000),
             tasks: vec![TaskOutcome { placement: Some(placement), ..tally("con<trol", false) }, tally("log", true)],

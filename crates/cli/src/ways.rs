@@ -1,0 +1,164 @@
+//! From the partitions of a plan to ways of this machine's caches: the one place that knows which cache serves which CPU, and what is
+//! left for everybody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use isochrome_host::resctrl::{self, Group, Mounted, Ways};
+use isochrome_host::runtime;
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::export::ways::{WayRules, arrange, groups, is_shared};
+use isochrome_model::machine::Machine;
+use isochrome_model::plan::Plan;
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{Bytes, CpuId};
+
+/// Of the ways, everybody else has one in so many where tasks share the others by colors.
+const OTHERS_SHARE: u32 = 4;
+
+/// Group of all tasks, where colors tell them apart.
+const TASKS: &str = "tasks";
+
+/// The caches of a level, as they can be divided by ways.
+pub struct Divided {
+    level: u8,
+    /// What masks they take.
+    pub rules: WayRules,
+    /// Ways that devices may fill as well.
+    shareable: u64,
+    /// Which of them serves a CPU.
+    instance: BTreeMap<CpuId, u32>,
+    /// Bytes of one.
+    bytes: Bytes,
+}
+
+/// Ways for some tasks.
+pub struct Given {
+    level: u8,
+    others: BTreeMap<u32, u64>,
+    groups: Vec<Group>,
+    /// By task.
+    group_of: Vec<Option<String>>,
+    shareable: u64,
+}
+
+fn all(ways: u32) -> u64 {
+    1u64.checked_shl(ways).map_or(u64::MAX, |bit| bit - 1)
+}
+
+impl Divided {
+    /// The caches of `level` that serve `cpus`.
+    pub fn of(sysfs: &Sysfs, machine: &Machine, level: u8, cpus: &[CpuId]) -> Result<Divided> {
+        let tree = Mounted::at(&resctrl::root())?;
+        let rules = resctrl::rules(&tree, level)?;
+        let mut instance = BTreeMap::new();
+        for &cpu in cpus {
+            let id = sysfs.cache_id(level, cpu).with_context(|| {
+                format!("sysfs does not say which cache of level {level} serves CPU {}\n  hint: use colors: method = \"colors\"", cpu.0)
+            })?;
+            instance.insert(cpu, id);
+        }
+        let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu));
+        let bytes = cache.map_or(Bytes(0), |cache| cache.geometry.value.cache_bytes());
+        Ok(Divided { level, rules, shareable: resctrl::shareable(&tree, level), instance, bytes })
+    }
+
+    /// Partitions that tasks can have: everybody else keeps one.
+    pub fn partitions(&self) -> u32 {
+        self.rules.partitions().saturating_sub(1)
+    }
+
+    /// Bytes of a partition.
+    pub fn partition_bytes(&self) -> Bytes {
+        Bytes(self.bytes.0 / u64::from(self.rules.partitions().max(1)))
+    }
+
+    fn given(&self, others: BTreeMap<u32, u64>, groups: Vec<Group>, group_of: Vec<Option<String>>) -> Given {
+        Given { level: self.level, others, groups, group_of, shareable: self.shareable }
+    }
+
+    /// For a single task on `cpu`, so many of the partitions.
+    pub fn alone(&self, cpu: CpuId, partitions: u32) -> Given {
+        let mask = all(partitions * self.rules.least.max(1));
+        let id = self.instance[&cpu];
+        let group = Group { name: TASKS.to_owned(), masks: BTreeMap::from([(id, mask)]) };
+        let others = BTreeMap::from([(id, all(self.rules.count) & !mask)]);
+        self.given(others, vec![group], vec![Some(TASKS.to_owned())])
+    }
+
+    /// For tasks that colors tell apart, `tasks` of them, all ways but those that everybody else keeps.
+    pub fn together(&self, tasks: usize) -> Given {
+        let others = self.rules.count.div_ceil(OTHERS_SHARE).max(self.rules.least);
+        let mask = all(self.rules.count.saturating_sub(others));
+        let masks: BTreeMap<u32, u64> = self.instance.values().map(|id| (*id, mask)).collect();
+        let rest = masks.keys().map(|id| (*id, all(self.rules.count) & !mask)).collect();
+        let group = Group { name: TASKS.to_owned(), masks };
+        self.given(rest, vec![group], vec![Some(TASKS.to_owned()); tasks])
+    }
+
+    /// For the tasks of `plan`, in its order, as `method` wants it.
+    pub fn planned(&self, plan: &Plan, method: Partitioning) -> Result<Given> {
+        if method == Partitioning::Both {
+            return Ok(self.together(plan.cores.iter().map(|core| core.tasks.len()).sum()));
+        }
+        let arranged = arrange(plan, self.rules.partitions(), &self.rules)?;
+        let instance: Vec<u32> = plan.cores.iter().map(|core| self.instance[&CpuId(core.cpu)]).collect();
+        let distinct = instance.iter().collect::<BTreeSet<_>>().len() == instance.len();
+        ensure!(
+            distinct || is_shared(plan),
+            "the plan gives the same partitions to several CPUs, which share a cache of level {} here\n  hint: cache = \"shared\" in the task set, and plan again",
+            self.level
+        );
+        let mut made = Vec::new();
+        let mut group_of: Vec<Vec<Option<String>>> =
+            plan.cores.iter().map(|core| vec![None; core.tasks.len()]).collect();
+        for (number, ((core, mask), members)) in groups(plan, &arranged).into_iter().enumerate() {
+            let name = (number + 1).to_string();
+            made.push(Group { name: name.clone(), masks: BTreeMap::from([(instance[core], mask)]) });
+            members.into_iter().for_each(|task| group_of[core][task] = Some(name.clone()));
+        }
+        let others = instance.into_iter().zip(arranged.others).collect();
+        Ok(self.given(others, made, group_of.concat()))
+    }
+}
+
+impl Given {
+    /// Gives the ways, from now on.
+    pub fn give(&self) -> Result<Ways<Mounted>> {
+        let tree = Mounted::at(&resctrl::root())?;
+        Ok(Ways::give(tree, self.level, &self.others, &self.groups, &runtime::folder())?)
+    }
+
+    /// The group of a task; none for programs that are no tasks.
+    pub fn group_of(&self, task: usize) -> Option<&str> {
+        self.group_of.get(task)?.as_deref()
+    }
+
+    /// The file by which a task joins its group.
+    pub fn joins(&self, task: usize) -> Option<PathBuf> {
+        self.group_of(task).map(resctrl::tasks_of)
+    }
+
+    /// In words: masks by cache.
+    pub fn told(&self) -> String {
+        let masks = |masks: &BTreeMap<u32, u64>| {
+            masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect::<Vec<_>>().join(";")
+        };
+        let groups = self.groups.iter().map(|group| format!("group {}: {}", group.name, masks(&group.masks)));
+        let groups: Vec<String> = groups.collect();
+        format!("L{}: others {}, {}", self.level, masks(&self.others), groups.join(", "))
+    }
+
+    /// What else may fill ways of tasks, in words.
+    pub fn warning(&self) -> Option<String> {
+        let of_tasks = self.groups.iter().flat_map(|group| group.masks.values()).fold(0, |sum, mask| sum | mask);
+        let both = of_tasks & self.shareable;
+        (both != 0).then(|| {
+            format!(
+                "Devices may load into ways {both:x} of level {}, which tasks have (shareable_bits of resctrl).",
+                self.level
+            )
+        })
+    }
+}

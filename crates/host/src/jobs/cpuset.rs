@@ -1,0 +1,97 @@
+//! CPUs that the scheduler gives to nobody else: a partition of cgroup v2's cpuset for each, so that each is a root domain of its own.
+//!
+//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where this is not to be had, the reason is told, and nothing stays changed.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use isochrome_model::units::CpuId;
+use serde::{Deserialize, Serialize};
+
+/// How often a group is tried to be removed whose last process may be about to end.
+const ATTEMPTS: u32 = 50;
+
+/// Partitions, and how they are taken back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partitions {
+    root: PathBuf,
+    /// Whether the controller was not on for groups below the root.
+    switched_on: bool,
+    groups: Vec<(CpuId, PathBuf)>,
+}
+
+/// Where cgroup v2 is mounted: `$ISOCHROME_CGROUP`, else the first mount of it.
+pub fn root() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("ISOCHROME_CGROUP").filter(|value| !value.is_empty()) {
+        return Some(named.into());
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    fields.find(|fields| fields.get(2) == Some(&"cgroup2")).map(|fields| PathBuf::from(fields[1]))
+}
+
+/// Writes a file that must be there, in one call.
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let written = fs::File::options().write(true).open(path);
+    let written = written.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
+    written.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl Partitions {
+    /// What making them for `cpus` would change, by process `owner`; why they cannot be had.
+    pub fn intended(owner: u32, cpus: &[CpuId]) -> Result<Partitions, String> {
+        let root = root().ok_or("cgroup v2 is not mounted")?;
+        let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
+        let names = |text: String| text.split_whitespace().any(|controller| controller == "cpuset");
+        if !names(read("cgroup.controllers")) {
+            return Err("cgroup v2 does not have the cpuset controller here (that of v1 may have it)".to_owned());
+        }
+        let switched_on = !names(read("cgroup.subtree_control"));
+        let group = |cpu: &CpuId| (*cpu, root.join(format!("isochrome-{owner}-cpu{}", cpu.0)));
+        Ok(Partitions { switched_on, groups: cpus.iter().map(group).collect(), root })
+    }
+
+    /// Makes them. What was made before something fails is for [`undo`](Self::undo).
+    pub fn make(&self) -> Result<(), String> {
+        if self.switched_on {
+            write(&self.root.join("cgroup.subtree_control"), "+cpuset")?;
+        }
+        for (cpu, group) in &self.groups {
+            fs::create_dir(group).map_err(|error| format!("{}: {error}", group.display()))?;
+            write(&group.join("cpuset.cpus"), &cpu.0.to_string())?;
+            let state = group.join("cpuset.cpus.partition");
+            write(&state, "root")?;
+            // A partition that cannot be is said to be invalid, in brackets why.
+            let state = fs::read_to_string(state).unwrap_or_default();
+            if state.trim() != "root" {
+                return Err(format!("CPU {} gets no partition: {}", cpu.0, state.trim()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The file by which a process joins the partition of `cpu`.
+    pub fn of(&self, cpu: CpuId) -> Option<PathBuf> {
+        self.groups.iter().find(|(of, _)| *of == cpu).map(|(_, group)| group.join("cgroup.procs"))
+    }
+
+    /// Takes back what of it was made; everybody else has the CPUs then.
+    pub fn undo(&self) {
+        for (_, group) in &self.groups {
+            for _ in 0..ATTEMPTS {
+                match fs::remove_dir(group) {
+                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    _ => break,
+                }
+            }
+        }
+        if self.switched_on {
+            // Where another has made use of it meanwhile, it stays on.
+            let _ = write(&self.root.join("cgroup.subtree_control"), "-cpuset");
+        }
+    }
+}
