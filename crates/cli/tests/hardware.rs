@@ -522,10 +522,11 @@ fn watch() -> Outcome {
     let result = json(&output);
     let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
     // The shell sleeps while each of the five runs; each of them sleeps, as what it has become, and ends. The watch begins before the shell.
-    // Some kernels do not tell of a switch from idle, so that one which only ran on a CPU that was idle otherwise has no slice.
+    // Some kernels do not tell of a switch from idle: then one which only ran on a CPU that was idle otherwise has no slice, or is known
+    // by what it was before it became `sleep`.
     let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
-    assert_eq!((named("sh"), named("sh") + named("sleep")), (1, tasks.len()), "{result}");
-    assert!((3..=5).contains(&named("sleep")), "{result}");
+    assert!(named("sh") >= 1 && named("sleep") >= 1 && named("sh") + named("sleep") == tasks.len(), "{result}");
+    assert!((4..=6).contains(&tasks.len()), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0));
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
     assert_eq!(json(&replayed)["tasks"], result["tasks"]);
