@@ -12,22 +12,14 @@ use isochrome_model::units::{CpuId, Ns};
 use crate::counters::open_error;
 use crate::error::HostError;
 use crate::events::{Code, Event as Counted};
-use crate::jobs::timeline::{Left, Name, fields, tracefs};
+use crate::jobs::timeline::{self, Left, Name, fields, tracefs};
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
 
 /// Memory of the ring of each CPU: about 29 000 switches.
 const RING_BYTES: usize = 1 << 22;
 
 /// Something that happened on a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// When, by CLOCK_MONOTONIC.
-    pub at: Ns,
-    /// Where.
-    pub cpu: CpuId,
-    /// What.
-    pub what: What,
-}
+pub type Event = timeline::Event<What>;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

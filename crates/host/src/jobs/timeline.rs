@@ -55,13 +55,13 @@ impl Left {
 
 /// Something that happened on a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct Event<W = What> {
     /// When, by CLOCK_MONOTONIC.
     pub at: Ns,
     /// Where.
     pub cpu: CpuId,
     /// What.
-    pub what: What,
+    pub what: W,
 }
 
 /// What happened.

@@ -1,6 +1,7 @@
 """Experiments on Dask: on this machine, or on a cluster that is there.
 
-Workers return the rows of a chunk; this process writes them, each chunk into a file of its own that appears complete or not at all.
+Workers return the rows of a chunk, in Parquet; this process writes them, each chunk into a file of its own that appears complete or not
+at all.
 A chunk whose file is there is done. So a sweep goes on where it was stopped, and a chunk that was computed twice, because its worker
 died after all, counts once.
 """
@@ -40,11 +41,24 @@ def write(path: Path, put: Callable[[Path], object]) -> None:
     os.replace(unfinished, path)
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """The same for rows, in Parquet."""
+def in_parquet(table: pa.Table) -> bytes:
+    """Rows as a file has them."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    write(path, lambda file: parquet.write_table(table, file, compression="zstd"))
+    buffer = pa.BufferOutputStream()
+    parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue().to_pybytes()
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Writes a file of them."""
+    write(path, lambda file: file.write_bytes(in_parquet(table)))
+
+
+def compute(experiment: Experiment, chunk: Chunk) -> bytes:
+    """What a worker does: whatever takes time, so that the one process that writes keeps up with many of them."""
+    return in_parquet(experiment.run(chunk))
 
 
 def begin(experiment: Experiment, folder: Path) -> list[Chunk]:
@@ -56,7 +70,7 @@ def begin(experiment: Experiment, folder: Path) -> list[Chunk]:
     return [chunk for chunk in experiment.chunks() if not chunk_file(folder, chunk).exists()]
 
 
-def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callable[[Chunk, Any], None]) -> None:
+def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callable[[Chunk, bytes], None]) -> None:
     """Works chunks off on the workers of a Dask client and hands their rows to `done`, each chunk's once.
 
     Only a few chunks per thread are under way, so memory does not grow with their number.
@@ -74,7 +88,7 @@ def work(experiment: Experiment, chunks: list[Chunk], client: Any, done: Callabl
         key = f"isochrome-{digest}-{chunk.number}-{deaths.get(chunk.number, 0)}"
         under_way[key] = chunk
         # The experiment goes along with every chunk: scattered data is lost with the last worker that has it.
-        finished.add(client.submit(Experiment.run, experiment, chunk, key=key, pure=False))
+        finished.add(client.submit(compute, experiment, chunk, key=key, pure=False))
 
     def fill() -> None:
         threads = sum(worker["nthreads"] for worker in client.scheduler_info(n_workers=-1)["workers"].values())
@@ -121,8 +135,8 @@ def run(
         dask.config.set({"distributed.scheduler.allowed-failures": DEATHS_MAX})
         with tqdm(total=total, initial=total - len(left), unit="chunk", disable=None if progress is None else not progress) as bar:
 
-            def done(chunk: Chunk, table: Any) -> None:
-                write_table(chunk_file(folder, chunk), table)
+            def done(chunk: Chunk, rows: bytes) -> None:
+                write(chunk_file(folder, chunk), lambda file: file.write_bytes(rows))
                 bar.update()
 
             if scheduler is not None:
