@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +44,11 @@ def write(path: Path, put: Callable[[Path], object]) -> None:
 
 def in_parquet(table: pa.Table) -> bytes:
     """Rows as a file has them."""
-    import pyarrow as pa
     from pyarrow import parquet
 
-    buffer = pa.BufferOutputStream()
+    buffer = BytesIO()
     parquet.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue().to_pybytes()
+    return buffer.getvalue()
 
 
 def write_table(path: Path, table: pa.Table) -> None:
