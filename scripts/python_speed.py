@@ -161,16 +161,20 @@ def sweep(folder, name, workers, **fields):
     return time.monotonic() - start, (len(chunks) - 1) / (chunks[-1] - chunks[0]), writer, together
 
 
+# Sets in a chunk: some tenths of a second of work, so that handing them out is little beside it.
+CHUNK = 25_000
+
+
 def scaling():
     ratios = []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(3):
             rates = {}
             for workers in (1, 2):
-                fields = {"sets": 200_000, "chunk": 5_000, "utilization": [0.7]}
+                fields = {"sets": 1_000_000, "chunk": CHUNK, "utilization": [0.7]}
                 _, rates[workers], *_ = sweep(folder, f"{turn}-{workers}", workers, **fields)
             ratios.append(rates[2] / rates[1])
-            print(f"1 worker {rates[1] * 5_000:.0f} sets/s, 2 workers {rates[2] * 5_000:.0f} sets/s, ratio {ratios[-1]:.2f}")
+            print(f"1 worker {rates[1] * CHUNK:.0f} sets/s, 2 workers {rates[2] * CHUNK:.0f} sets/s, ratio {ratios[-1]:.2f}")
     print(f"median ratio {np.median(ratios):.2f}, load {os.getloadavg()[0]:.1f}")
 
 
