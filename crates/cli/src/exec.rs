@@ -102,6 +102,8 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
     let movers = movers.map(|mover| mover.name).collect();
     let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), movers, errors: Vec::new() };
     let (mut refused, mut told) = (None, false);
+    // A program that is just beginning another one may look odd for an instant: what is refused is refused twice.
+    let mut doubted = false;
     let mut again = false;
     let mut next = Instant::now();
     let end = loop {
@@ -124,6 +126,10 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                 let first = watch.tally().sweeps == 0;
                 again = false;
                 for (failed, error) in coloring.with(|wanted| watch.round(&pids, wanted, &coloring.limits)) {
+                    if first && failed == pid && !passes(&error) && !doubted {
+                        (doubted, again) = (true, true);
+                        continue;
+                    }
                     if first && failed == pid && !passes(&error) {
                         // It would run, but not as it was asked to.
                         let _ = launch::send(pid.0, END_SIGNAL);
@@ -131,8 +137,9 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                         break;
                     }
                     again |= passes(&error);
+                    let passed = matches!(error, RecolorError::Changed { .. });
                     let error = error.to_string();
-                    if !outcome.errors.contains(&error) {
+                    if !passed && !outcome.errors.contains(&error) {
                         outcome.errors.push(error);
                     }
                 }
@@ -189,7 +196,8 @@ fn is_passed_on(signal: i32) -> bool {
 
 /// Whether it may be otherwise in the next round.
 fn passes(error: &RecolorError) -> bool {
-    matches!(error, RecolorError::NotStopping { .. } | RecolorError::SharesMemory { .. })
+    use RecolorError::{Changed, NotStopping, SharesMemory};
+    matches!(error, NotStopping { .. } | SharesMemory { .. } | Changed { .. })
 }
 
 fn launch_of(options: &ExecOptions) -> Result<Launch> {

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         staged("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
         staged("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
         staged("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
+        staged("exec_goes_along_with_a_program_that_begins_others_in_its_place", exec_goes_along),
         staged("real_programs_give_the_same_output_on_their_colors", real_programs),
         staged("redis_serves_a_benchmark_on_its_colors", redis),
     ];
@@ -482,6 +483,21 @@ fn exec_waits_until_ready(stage: &Stage) -> Outcome {
         assert!(at >= if ready.starts_with("settle") { 100_000_000 } else { 300_000_000 }, "{ready}: {outcome}");
         assert!(outcome["resident"].as_u64().unwrap() > 100, "{ready}: {outcome}");
     }
+    Ok(())
+}
+
+fn exec_goes_along(stage: &Stage) -> Outcome {
+    // As wrappers do, again and again; colors are seen to all the time, so that some of it is under way whenever another one begins.
+    let script = stage.path("again.sh");
+    fs::write(&script, "n=$1; [ $n = 0 ] && exec echo end\nexec bash \"$0\" $((n - 1))\n").unwrap();
+    let outcome = stage.path("outcome.json");
+    let mut command = stage.isochrome("exec", "0-3");
+    command.args(["--ready", "settle:1ms", "--interval", "1ms", "-o"]).arg(&outcome);
+    command.args(["--", "bash"]).arg(&script).arg("300");
+    assert_eq!(succeeding(command).stdout, b"end\n");
+    let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
+    assert!(outcome["sweeps"].as_u64().unwrap() > 20, "{outcome}");
+    println!("{outcome}");
     Ok(())
 }
 

@@ -220,7 +220,7 @@ impl Seized {
                     // One that is about to end, as a helper whose work is done, may not be traced any more.
                     Err(_) if !pid.is_running(thread) => {}
                     // One that a traced thread made is traced already, and stops by itself.
-                    Err(_) if seized.is_ours(thread) => asked.push(thread),
+                    Err(_) if is_ours(pid, thread) => asked.push(thread),
                     Err(source) => {
                         seized.let_go(&asked);
                         return Err(seized.refused(thread, source));
@@ -270,11 +270,6 @@ impl Seized {
         Ok(())
     }
 
-    fn is_ours(&self, thread: ThreadId) -> bool {
-        let status = self.pid.text(&format!("task/{thread}/status")).unwrap_or_default();
-        status_of(&status, "TracerPid") == std::process::id().to_string()
-    }
-
     /// Has calls that the kernel would restart by a call of its own made again instead: a filter may forbid that one.
     fn begin_again(&mut self) {
         for (_, registers) in &mut self.threads {
@@ -300,6 +295,12 @@ impl Drop for Seized {
             }
         }
     }
+}
+
+/// Whether this program traces `thread`.
+fn is_ours(pid: Pid, thread: ThreadId) -> bool {
+    let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
+    status_of(&status, "TracerPid") == std::process::id().to_string()
 }
 
 /// Sets what a thread goes on with. `blocked`: the signals it blocks, where that was changed.
@@ -332,6 +333,11 @@ impl Hold {
         };
         // Only now: a program that begins another one in its place would leave what was opened before behind.
         let memory = pid.memory()?;
+        if area.1 > 0 && !holds_code(&memory, area) {
+            // The program has begun another one in its place, of which nothing is to be put right.
+            Journal::forget(pid)?;
+            return Err(RecolorError::Changed { pid: pid.0 });
+        }
         let userfaults = if whom == Whom::All { Some(pid.userfaults()?) } else { None };
         let mut threads = Vec::new();
         for (id, registers) in &seized.threads {
@@ -625,15 +631,25 @@ fn wait_for(pid: Pid, helper: ThreadId, held_back: &mut Vec<i32>) -> Result<(), 
 
 /// Whether the memory mapped for the work is still there: a program that has begun another one in its place has lost it.
 pub fn is_there(pid: Pid, area: (u64, u64)) -> Result<bool, RecolorError> {
+    Ok(area.1 > 0 && holds_code(&pid.memory()?, area))
+}
+
+fn holds_code(memory: &File, (start, _): (u64, u64)) -> bool {
     let mut found = vec![0; agent::code().len()];
-    Ok(area.1 > 0 && pid.memory()?.read_exact_at(&mut found, area.0).is_ok() && found == agent::code())
+    memory.read_exact_at(&mut found, start).is_ok() && found == agent::code()
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // Nothing more can be done where this fails; the journal stays for a repair.
-        if !self.resumed && self.clear_up().is_ok() {
-            let _ = self.let_go();
+        if self.resumed {
+            return;
+        }
+        let leader = self.journal.threads[self.leader].id;
+        match self.clear_up().and_then(|()| self.let_go()) {
+            // The process has ended, or another of its threads has begun another program: nothing is left to put right.
+            Err(RecolorError::Ended { .. }) if !is_ours(self.pid, leader) => drop(self.journal.remove()),
+            // Nothing more can be done where it fails otherwise; the journal stays for a repair.
+            _ => {}
         }
     }
 }
@@ -652,8 +668,8 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 /// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping of the
 /// program's own. `area`: memory mapped for the work.
 fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorError> {
-    let mut regions: Vec<_> = super::process::regions_of(&pid.text("maps")?)
-        .ok_or(RecolorError::NoCave { pid: pid.0 })?
+    let mut regions: Vec<_> = pid
+        .mappings()?
         .into_iter()
         .filter(|region| region.protection.execute && region.protection.read && region.name != "[vsyscall]")
         .filter(|region| region.fixed.is_none() || region.name == "[vdso]")

@@ -80,6 +80,14 @@ pub enum RecolorError {
         /// Its number.
         pid: i32,
     },
+    /// It is not what it was when it was looked at.
+    #[error(
+        "process {pid} has begun another program since it was looked at, or mapped memory where there was none\n  hint: try again"
+    )]
+    Changed {
+        /// Its number.
+        pid: i32,
+    },
     /// Another tracer has it.
     #[error("process {pid} is traced by process {by} already\n  hint: end that debugger or other isochrome first")]
     Traced {
@@ -543,7 +551,6 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         helpers.wait()?;
         pool.end += ahead;
         if wanted.reference().is_some() {
-            room.check_there()?;
             let mut hold = Hold::new(pid, Whom::One, room.area())?;
             room.make_sight(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
@@ -552,7 +559,6 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         } else {
             pool.find(pid, wanted, start)?;
         }
-        room.check_there()?;
     }
     let mut hold = Hold::new(pid, Whom::All, if room.left { room.area() } else { (0, 0) })?;
     let threads = hold.threads();
@@ -650,6 +656,9 @@ impl<'a> Room<'a> {
     fn map(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let Place { code, table, end, .. } = self.place;
+        if !gap_at(&self.pid.mappings()?, self.area()) {
+            return Err(RecolorError::Changed { pid: self.pid.0 });
+        }
         hold.journal.area = self.area();
         hold.journal.write()?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -786,20 +795,9 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Fails where it is there no more: the program has begun another one in its place, of which nothing is to be put right.
-    fn check_there(&mut self) -> Result<(), RecolorError> {
-        if is_there(self.pid, self.area())? {
-            return Ok(());
-        }
-        self.left = false;
-        Journal::forget(self.pid)?;
-        Err(RecolorError::Ended { pid: self.pid.0 })
-    }
-
     /// Unmaps it while the process goes on; how long one of its threads stood still for it.
     fn unmap(&mut self) -> Result<Duration, RecolorError> {
         self.left = false;
-        self.check_there()?;
         Hold::new(self.pid, Whom::One, self.area())?.resume()
     }
 }
@@ -872,7 +870,12 @@ impl Pool {
     fn look(&mut self, wanted: &Wanted, room: &Room, helpers: Helpers, start: u64) -> Result<(), RecolorError> {
         let Some(reference) = room.reference else { return helpers.wait() };
         let pages: Vec<u64> = (start..self.end).step_by(page_bytes()).collect();
-        let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)?.colors_of(&pages)?;
+        let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)
+            .and_then(|mut sight| sight.colors_of(&pages))
+            .map_err(|error| match is_there(room.pid, room.area()) {
+                Ok(false) => RecolorError::Changed { pid: room.pid.0 },
+                _ => error,
+            })?;
         helpers.wait()?;
         let found = pages.into_iter().zip(colors).filter_map(|(page, color)| Some((page, wanted.allowed(color)?)));
         self.slots.extend(found);
@@ -1220,10 +1223,17 @@ fn join_runs(table: &mut [Entry], regions: &[usize]) {
     }
 }
 
+/// Kept free on both sides of memory mapped for the work, for what grows.
+const MARGIN: u64 = 1 << 30;
+
+/// Whether there is still room for the area, an address and the bytes behind it, where [`gap`] found it.
+fn gap_at(regions: &[Region], (start, bytes): (u64, u64)) -> bool {
+    let (from, to) = (start.saturating_sub(MARGIN), start + bytes + MARGIN);
+    regions.iter().all(|region| region.end <= from || to <= region.start)
+}
+
 /// An address for `bytes` of memory, far from what may grow: in the highest gap that is wide enough.
 fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
-    /// Kept free on both sides, for what grows.
-    const MARGIN: u64 = 1 << 30;
     // What the kernel maps for itself lies outside of what a program can have.
     let own = regions.iter().position(|region| region.name == "[vsyscall]").unwrap_or(regions.len());
     let mut gaps = regions[..own].windows(2).rev().map(|pair| (pair[0].end, pair[1].start));
@@ -1289,6 +1299,10 @@ mod tests {
         let start = gap(&regions, bytes).unwrap();
         assert_eq!(start % page_bytes() as u64, 0);
         assert!(regions.iter().all(|r| start + bytes + far <= r.start || r.end + far <= start), "{start:x}");
+        // There is none any more once something is mapped near it.
+        assert!(gap_at(&regions, (start, bytes)));
+        let near = |at: u64| Region { start: at, end: at + 4096, ..regions[0].clone() };
+        assert!(!gap_at(&[near(start + bytes + far)], (start, bytes)) && !gap_at(&[near(start - far)], (start, bytes)));
         assert!(start + bytes < 0x7ffc_0000_0000, "not above the stack, which is the kernel's");
         // Larger than any gap.
         assert_eq!(gap(&regions, 1 << 47), None);

@@ -189,12 +189,16 @@ impl Pid {
         regions_of(&text).ok_or(RecolorError::Malformed { path: self.path("smaps") })
     }
 
+    /// Its mappings, without what is resident or locked of them.
+    pub fn mappings(self) -> Result<Vec<Region>, RecolorError> {
+        regions_of(&self.text("maps")?).ok_or(RecolorError::Malformed { path: self.path("maps") })
+    }
+
     /// Its mappings, where `known` are those it had a while ago: only where others have come is the kernel made to look at all pages, as
     /// telling which are resident takes milliseconds. What lies in `ours`, an address and the bytes behind it, is left out.
     pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, RecolorError> {
-        let malformed = || RecolorError::Malformed { path: self.path("maps") };
         let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
-        let mut now = regions_of(&self.text("maps")?).ok_or_else(malformed)?;
+        let mut now = self.mappings()?;
         now.retain(theirs);
         if now.len() == known.len() && now.iter().zip(&known).all(|(now, known)| now.is(known)) {
             return Ok(known);
