@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
-use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
+use isochrome_host::ledger::{self, GrantRequest, Ledger, Numbering, Owner, Sharing};
 use isochrome_host::palette::reference::Reference;
 use isochrome_host::palette::saved::Boot;
 use isochrome_host::recolor::process::Pid;
@@ -119,6 +119,10 @@ impl Coloring {
             cache: &self.cache,
             color_count: self.color_count(),
             cpus: self.cpus.clone(),
+            numbering: match *self.known {
+                Known::Frames(_) => Numbering::Frames,
+                Known::Evictions(_) => Numbering::Evictions,
+            },
             wanted: self.asked.clone(),
         })?;
         self.colors = grant.colors;

@@ -102,8 +102,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
     let movers = movers.map(|mover| mover.name).collect();
     let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), movers, errors: Vec::new() };
     let (mut refused, mut told) = (None, false);
-    // A program that is just beginning another one may look odd for an instant: what is refused is refused twice.
-    let mut doubted = false;
+    let mut refusals = 0;
     let mut again = false;
     let mut next = Instant::now();
     let end = loop {
@@ -126,11 +125,12 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                 let first = watch.tally().sweeps == 0;
                 again = false;
                 for (failed, error) in coloring.with(|wanted| watch.round(&pids, wanted, &coloring.limits)) {
-                    if first && failed == pid && !passes(&error) && !doubted {
-                        (doubted, again) = (true, true);
-                        continue;
-                    }
                     if first && failed == pid && !passes(&error) {
+                        refusals += 1;
+                        if refusals < looks(&error) {
+                            again = true;
+                            continue;
+                        }
                         // It would run, but not as it was asked to.
                         let _ = launch::send(pid.0, END_SIGNAL);
                         refused = Some(error);
@@ -192,6 +192,15 @@ fn is_passed_on(signal: i32) -> bool {
     /// SIGCHLD.
     const CHILD: i32 = 17;
     signal != CHILD
+}
+
+/// After how many looks in vain a program is refused.
+fn looks(error: &RecolorError) -> u32 {
+    match error {
+        RecolorError::Blind { source, .. } if source.may_pass() => 10,
+        // A program that is just beginning another one looks odd for an instant.
+        _ => 2,
+    }
 }
 
 /// Whether it may be otherwise in the next round.

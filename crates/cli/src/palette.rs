@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
+use isochrome_host::ledger::{Grant, Ledger, Numbering};
 use isochrome_host::palette::reference::Reference;
 use isochrome_host::palette::{Collection, Survey, Target, Verification, saved};
 use isochrome_host::{pagemap, runtime};
@@ -170,6 +171,9 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
                 }
                 saved => saved?,
             };
+            if renumbered && !hidden {
+                bar.println("colors told by evictions (--by-eviction) have new numbers from now on");
+            }
             Some(if hidden {
                 let before = if renumbered { Before::Replaced } else { Before::None };
                 Saved { path: folder.clone(), frames: None, pages, reported: 0, before }
@@ -262,7 +266,18 @@ fn save(folder: &Path, palette: &Palette, station: &Station) -> Result<Saved> {
 }
 
 /// Saves pages of known color for this boot; how many, and whether colors got other numbers by that.
+///
+/// Fails with [`HostError::ReferenceInUse`] where programs hold colors by what is saved.
 fn save_pages(folder: &Path, target: Target, station: &Station) -> Result<(usize, bool)> {
+    // Open, so that none begins to meanwhile.
+    let ledger = Ledger::open(folder)?;
+    let holding = |grant: &&Grant| grant.level == target.level && grant.numbering == Numbering::Evictions;
+    let owners: Vec<String> = (ledger.grants().iter().filter(holding))
+        .map(|grant| format!("{} ({})", grant.owner.name, grant.owner.pid))
+        .collect();
+    if !owners.is_empty() {
+        return Err(HostError::ReferenceInUse { owners: owners.join(", ") }.into());
+    }
     let boot = saved::Boot::of(&station.machine, &station.sysfs);
     let renumbered = Reference::load(folder, target.level, &boot).is_ok();
     let reference = Reference::make(folder, target, &station.processor, station.seed, &boot)?;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use isochrome_host::ledger::{self, Grant, Sharing};
+use isochrome_host::ledger::{self, Grant, Numbering, Sharing};
 use isochrome_host::palette::saved::{self, Boot};
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{resident, runtime};
@@ -20,7 +20,7 @@ use crate::{Verdict, files};
 struct Row {
     #[serde(flatten)]
     grant: Grant,
-    /// The owner's anonymous memory; none where it cannot be seen or no palette is saved.
+    /// The owner's anonymous memory; none where it cannot be seen, no palette is saved, or the colors are told by evictions.
     memory: Option<Memory>,
 }
 
@@ -47,6 +47,9 @@ pub fn run(options: &PsOptions) -> Result<Verdict> {
         .into_iter()
         .map(|grant| {
             // Only to show: what rests on the palette tests it first.
+            if grant.numbering == Numbering::Evictions {
+                return Row { grant, memory: None };
+            }
             let memory = saved::load(&folder, grant.level, &boot).and_then(|palette| memory(&grant, &palette));
             let memory = memory.map_err(|error| notes.push(error.to_string())).ok();
             Row { grant, memory }

@@ -383,6 +383,26 @@ pub enum HostError {
         /// Who holds the others.
         held_by: String,
     },
+    /// A program that shares the cache has colors whose numbers mean others.
+    #[error(
+        "{owner} (process {pid}) has colors of level {level} on a cache that is shared, and one of the two has them told by frame numbers, the other by evictions: which are the same is not known\n  hint: wait until it has ended, or start both with --by-eviction, or neither"
+    )]
+    OtherNumbering {
+        /// Who has them.
+        owner: String,
+        /// Its process number.
+        pid: u32,
+        /// Cache level.
+        level: u8,
+    },
+    /// Programs hold colors by the pages that were to be replaced.
+    #[error(
+        "{owners} hold colors by the pages of known color that are saved: new ones would have other numbers\n  hint: wait until they have ended (`isochrome ps`)"
+    )]
+    ReferenceInUse {
+        /// Who.
+        owners: String,
+    },
     /// A file of isochrome's own could not be written.
     #[error("{path}: {source}\n  hint: run as root, or name a folder you may write to in ISOCHROME_RUNTIME_DIR")]
     Unwritable {
@@ -400,6 +420,26 @@ pub enum HostError {
         path: PathBuf,
         /// Cache level.
         level: u8,
+    },
+    /// No pages of known color are saved.
+    #[error(
+        "{path}: no pages of known color are saved for level {level}\n  hint: isochrome palette --save, as the user who will start programs on colors"
+    )]
+    NoReference {
+        /// What would say which they are.
+        path: PathBuf,
+        /// Cache level.
+        level: u8,
+    },
+    /// A program cannot open the pages of known color.
+    #[error(
+        "{path}: {source}, as the program opens it\n  hint: it must be able to read the file; if there is none any more: isochrome palette --save"
+    )]
+    NotOpenedThere {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The saved palette is of an earlier boot.
     #[error(
@@ -502,6 +542,7 @@ impl HostError {
                 | HostError::NoEviction { .. }
                 | HostError::PaletteContradicted { .. }
                 | HostError::ReferenceInDoubt { .. }
+                | HostError::NoAnswer
         )
     }
 }

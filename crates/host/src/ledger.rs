@@ -69,6 +69,17 @@ pub enum Wanted {
     Free(usize),
 }
 
+/// What told colors apart when they got their numbers. One color has different numbers in different numberings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbering {
+    /// The numbers of frames.
+    #[default]
+    Frames,
+    /// What evicts which.
+    Evictions,
+}
+
 /// Colors of one cache level that belong to an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
@@ -80,6 +91,9 @@ pub struct Grant {
     pub level: u8,
     /// CPUs on which the owner runs, ascending.
     pub cpus: Vec<CpuId>,
+    /// Whose numbers the colors have.
+    #[serde(default)]
+    pub numbering: Numbering,
     /// Colors, ascending.
     pub colors: Vec<Color>,
 }
@@ -97,6 +111,8 @@ pub struct GrantRequest<'a> {
     pub color_count: u32,
     /// CPUs on which the owner runs.
     pub cpus: Vec<CpuId>,
+    /// Whose numbers the colors have.
+    pub numbering: Numbering,
     /// Which colors.
     pub wanted: Wanted,
 }
@@ -138,16 +154,23 @@ impl Ledger {
     /// Gives colors to an owner, in place of what it held of this level.
     ///
     /// Fails with [`HostError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
-    /// group, with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
+    /// group, with [`HostError::OtherNumbering`], with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
     /// then.
     pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, HostError> {
-        let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
+        let GrantRequest { owner, sharing, cache, color_count, mut cpus, numbering, wanted } = request;
         cpus.sort_unstable();
         cpus.dedup();
         let others = || {
             let apart = |grant: &&Grant| grant.owner != owner && grant.level == cache.level;
             self.grants.iter().filter(apart).filter(|grant| meet(cache, &grant.cpus, &cpus))
         };
+        if let Some(other) = others().find(|grant| grant.numbering != numbering) {
+            return Err(HostError::OtherNumbering {
+                owner: other.owner.name.clone(),
+                pid: other.owner.pid,
+                level: cache.level,
+            });
+        }
         let shares =
             |grant: &&Grant| matches!((&grant.sharing, &sharing), (Sharing::Group(a), Sharing::Group(b)) if a == b);
         let strangers = || others().filter(|grant| !shares(grant));
@@ -190,7 +213,7 @@ impl Ledger {
                 level: cache.level,
             });
         }
-        let grant = Grant { owner, sharing, level: cache.level, cpus, colors };
+        let grant = Grant { owner, sharing, level: cache.level, cpus, numbering, colors };
         self.grants.retain(|held| (&held.owner, held.level) != (&grant.owner, grant.level));
         self.grants.push(grant.clone());
         self.write()?;
@@ -305,11 +328,32 @@ mod tests {
 
     fn request<'a>(owner: &Owner, cache: &'a CacheLevel, cpus: &[u32], wanted: Wanted) -> GrantRequest<'a> {
         let cpus = cpus.iter().map(|cpu| CpuId(*cpu)).collect();
-        GrantRequest { owner: owner.clone(), sharing: Sharing::Exclusive, cache, color_count: 16, cpus, wanted }
+        let (owner, sharing, numbering) = (owner.clone(), Sharing::Exclusive, Numbering::Frames);
+        GrantRequest { owner, sharing, cache, color_count: 16, cpus, numbering, wanted }
     }
 
     fn colors(range: std::ops::Range<u16>) -> Wanted {
         Wanted::Colors(range.map(Color).collect())
+    }
+
+    #[test]
+    fn colors_of_two_numberings_are_not_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        let private = cache(&[&[0], &[1]]);
+        let ((_a, a), (_b, b)) = (Sleeper::start(), Sleeper::start());
+        ledger.grant(request(&a, &private, &[0], colors(0..4))).unwrap();
+        let by_evictions = |cpus: &[u32]| GrantRequest {
+            numbering: Numbering::Evictions,
+            ..request(&b, &private, cpus, colors(8..12))
+        };
+        let error = ledger.grant(by_evictions(&[0])).unwrap_err();
+        assert!(matches!(error, HostError::OtherNumbering { .. }), "{error}");
+        assert!(error.to_string().contains("sleep") && error.to_string().contains("hint:"), "{error}");
+        // Its own cache, and once the other is gone.
+        ledger.grant(by_evictions(&[1])).unwrap();
+        ledger.release(&a).unwrap();
+        assert_eq!(ledger.grant(by_evictions(&[0])).unwrap().numbering, Numbering::Evictions);
     }
 
     #[test]

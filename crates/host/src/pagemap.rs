@@ -52,7 +52,8 @@ pub fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<PageE
 }
 
 /// Calls `each` with the number and the entry of every resident one of `pages` (virtual page numbers) of the process that `pagemap`
-/// belongs to. What was never touched costs little where the kernel skips it itself (Linux 6.7).
+/// belongs to. Where the kernel skips them itself (Linux 6.7) what was never touched costs little, and what was read only, whose pages
+/// share one frame, is left out.
 pub fn each_resident(pagemap: &File, pages: Range<u64>, mut each: impl FnMut(u64, PageEntry)) -> io::Result<()> {
     let mut at = pages.start;
     while at < pages.end {

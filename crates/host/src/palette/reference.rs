@@ -55,8 +55,38 @@ fn path(folder: &Path, level: u8) -> PathBuf {
     folder.join(format!("reference-l{level}"))
 }
 
+fn pages_path(folder: &Path, level: u8, pid: u32) -> PathBuf {
+    folder.join(format!("reference-l{level}.{pid}.pages"))
+}
+
+/// A file of pages that are being measured, removed where it comes to nothing.
+struct Measuring {
+    path: PathBuf,
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Removes files of pages whose measurement was killed.
+fn remove_left(folder: &Path, level: u8) {
+    let kept = Reference::read(&path(folder, level)).map(|reference| reference.path);
+    let prefix = format!("reference-l{level}.");
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let pid = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".pages")?.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|_| Some(entry.path()) != kept) else { continue };
+        if !Path::new("/proc").join(pid.to_string()).exists() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 impl Reference {
-    /// Measures pages of a new file in `folder`, in place of what was saved there before: colors get other numbers.
+    /// Measures pages of a new file in `folder`, in place of what was saved there before: colors get other numbers, so nobody may be using
+    /// them.
     pub fn make(
         folder: &Path,
         target: Target,
@@ -65,23 +95,23 @@ impl Reference {
         boot: &Boot,
     ) -> Result<Reference, HostError> {
         runtime::make(folder)?;
-        let pages = folder.join(format!("reference-l{}.{}.pages", target.level, std::process::id()));
-        let made = (0..ATTEMPTS)
-            .map(|attempt| Self::measure(&pages, target, processor, seed.wrapping_add(attempt), boot))
-            .find(|made| made.as_ref().map_or_else(|error| !error.may_pass(), |_| true));
-        let made = made.unwrap_or(Err(HostError::NoEviction { level: target.level })).and_then(|reference| {
-            let before = Self::read(&path(folder, target.level));
-            let text = serde_json::to_vec(&reference).expect("a reference is plain data");
-            runtime::replace(&path(folder, target.level), &text)?;
-            if let Some(before) = before.filter(|before| before.path != pages) {
-                let _ = fs::remove_file(before.path);
+        let measuring = Measuring { path: pages_path(folder, target.level, std::process::id()) };
+        let mut attempt = 0;
+        let reference = loop {
+            match Self::measure(&measuring.path, target, processor, seed.wrapping_add(attempt), boot) {
+                Err(error) if error.may_pass() && attempt + 1 < ATTEMPTS => attempt += 1,
+                made => break made?,
             }
-            Ok(reference)
-        });
-        if made.is_err() {
-            let _ = fs::remove_file(&pages);
+        };
+        let text = serde_json::to_vec(&reference).expect("a reference is plain data");
+        let before = Self::read(&path(folder, target.level));
+        runtime::replace(&path(folder, target.level), &text)?;
+        std::mem::forget(measuring);
+        if let Some(before) = before.filter(|before| before.path != reference.path) {
+            let _ = fs::remove_file(before.path);
         }
-        made
+        remove_left(folder, target.level);
+        Ok(reference)
     }
 
     fn measure(
@@ -141,7 +171,7 @@ impl Reference {
     pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, HostError> {
         let path = path(folder, level);
         if !path.exists() {
-            return Err(HostError::NoSavedPalette { path, level });
+            return Err(HostError::NoReference { path, level });
         }
         let Some(reference) = Self::read(&path) else { return Err(HostError::SavedPaletteDamaged { path }) };
         if reference.fingerprint != boot.fingerprint || reference.level != level {
@@ -151,7 +181,14 @@ impl Reference {
             return Err(HostError::SavedPaletteStale { path });
         }
         let there = fs::metadata(&reference.path).is_ok_and(|file| file.len() == reference.bytes.0);
-        if there { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
+        if there && reference.is_sound() { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
+    }
+
+    /// Whether what it says can be worked with: a program would end by SIGBUS that is made to touch what lies behind the file.
+    fn is_sound(&self) -> bool {
+        let pages = self.bytes.0 / page_bytes() as u64;
+        let sound = |set: &Vec<u32>| set.len() >= 2 && set.iter().all(|page| u64::from(*page) < pages);
+        self.sets.len() >= 2 && self.sets.iter().all(sound) && self.geometry.line_bytes.0.is_power_of_two()
     }
 
     /// How many colors there are.

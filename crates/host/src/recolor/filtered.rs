@@ -66,9 +66,31 @@ const FOR_THE_WORK: [Made; 21] = [
     needed("munmap", libc::SYS_munmap, [0; 6]),
 ];
 
+/// Those that it makes besides where colors are told by evictions.
+const FOR_THE_REFERENCE: [Made; 3] = [
+    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::REFERENCE_OPENED, 0, 0, 0]),
+    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::REFERENCE_MAPPED, 0, 0]),
+    needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
+];
+
 /// Refuses where a filter of the stopped `thread` stands in the way. `instruction`: address behind the one that makes the calls.
 /// `works`: whether it makes those of the work.
 pub fn check(pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
+    let work: &[Made] = if works { &FOR_THE_WORK } else { &[] };
+    check_all(pid, thread, instruction, OF_EVERY_THREAD.iter().chain(work))
+}
+
+/// As [`check`], for what [`FOR_THE_REFERENCE`] lists.
+pub fn check_reference(pid: Pid, thread: ThreadId, instruction: u64) -> Result<(), RecolorError> {
+    check_all(pid, thread, instruction, FOR_THE_REFERENCE.iter())
+}
+
+fn check_all<'a>(
+    pid: Pid,
+    thread: ThreadId,
+    instruction: u64,
+    calls: impl Iterator<Item = &'a Made>,
+) -> Result<(), RecolorError> {
     let status = pid.text(&format!("task/{thread}/status"))?;
     if matches!(status_of(&status, "Seccomp"), "" | "0") {
         return Ok(());
@@ -76,8 +98,7 @@ pub fn check(pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Resul
     let unreadable = |source| RecolorError::Seccomp { pid: pid.0, source };
     // In strict mode there is none to be read, and nothing is allowed.
     let filters = trace::filters(thread).map_err(unreadable)?;
-    let work: &[Made] = if works { &FOR_THE_WORK } else { &[] };
-    for made in OF_EVERY_THREAD.iter().chain(work) {
+    for made in calls {
         match judged(&filters, made, instruction) {
             Some(Verdict::Allowed) => {}
             Some(Verdict::Fails(_)) if made.may_fail => {}

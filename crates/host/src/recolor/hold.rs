@@ -324,8 +324,15 @@ fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
 
 impl Hold {
     /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none.
+    ///
+    /// Fails with [`RecolorError::Unrepaired`] where an earlier one was cut short, and with [`RecolorError::Changed`] where the memory is
+    /// not there any more.
     pub fn new(pid: Pid, whom: Whom, area: (u64, u64)) -> Result<Hold, RecolorError> {
         let began = Instant::now();
+        // What it says would be lost.
+        if area.1 == 0 && Journal::left_for(pid)?.is_some() {
+            return Err(RecolorError::Unrepaired { pid: pid.0 });
+        }
         let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
         let mut seized = match whom {
             Whom::All => Seized::all(pid)?,
@@ -437,6 +444,12 @@ impl Hold {
             error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
             result => Ok(result as u64),
         })
+    }
+
+    /// Fails where a filter of the program forbids the calls that open and map pages of known color.
+    pub fn check_reference_allowed(&self) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        filtered::check_reference(self.pid, leader, self.journal.cave + WAIT)
     }
 
     fn answer(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<Answer, RecolorError> {

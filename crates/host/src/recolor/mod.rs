@@ -509,6 +509,10 @@ const PORTION: u64 = 1 << 20;
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
 const DROP_LOCKED: u64 = 24;
 
+/// How the file of the pages of known color is opened inside the process, and mapped.
+const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+const REFERENCE_MAPPED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+
 /// How a userfaultfd is opened inside the process.
 const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
 
@@ -700,19 +704,25 @@ impl<'a> Room<'a> {
     /// Maps the pages of known color, which the program may only read.
     fn map_reference(&self, hold: &mut Hold, reference: &Reference) -> Result<(), RecolorError> {
         let path = CString::new(reference.path.as_os_str().as_bytes()).unwrap_or_default();
+        hold.check_reference_allowed()?;
         hold.write(path.as_bytes_with_nul(), self.place.table)?;
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-        let arguments = [libc::AT_FDCWD as u64, self.place.table, flags, 0, 0, 0];
-        let file = hold.must("open the pages of known color", libc::SYS_openat, arguments)?;
-        let flags = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
-        let arguments = [self.place.reference, reference.bytes.0, libc::PROT_READ as u64, flags, file, 0];
+        let arguments = [libc::AT_FDCWD as u64, self.place.table, REFERENCE_OPENED, 0, 0, 0];
+        let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Blind {
+            pid: self.pid.0,
+            source: Box::new(HostError::NotOpenedThere { path: reference.path.clone(), source }),
+        })?;
+        // As above: a program that locks all that it maps would fill the holes of the file.
+        let (start, bytes) = (self.place.reference, reference.bytes.0);
+        let arguments = [start, bytes, libc::PROT_NONE as u64, REFERENCE_MAPPED, file, 0];
         let mapped = hold.must("map the pages of known color", libc::SYS_mmap, arguments);
         hold.must("close a file", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
         let mapped = mapped?;
-        if mapped == self.place.reference {
-            return Ok(());
+        if mapped == start {
+            hold.must("unlock memory", libc::SYS_munlock, [start, bytes, 0, 0, 0, 0])?;
+            let arguments = [start, bytes, libc::PROT_READ as u64, 0, 0, 0];
+            return hold.must("make memory readable", libc::SYS_mprotect, arguments).map(drop);
         }
-        hold.must("unmap memory", libc::SYS_munmap, [mapped, reference.bytes.0, 0, 0, 0, 0])?;
+        hold.must("unmap memory", libc::SYS_munmap, [mapped, bytes, 0, 0, 0, 0])?;
         let source = io::ErrorKind::AlreadyExists.into();
         Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
     }
@@ -873,8 +883,9 @@ impl Pool {
         let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)
             .and_then(|mut sight| sight.colors_of(&pages))
             .map_err(|error| match is_there(room.pid, room.area()) {
+                Ok(true) => error,
                 Ok(false) => RecolorError::Changed { pid: room.pid.0 },
-                _ => error,
+                Err(ended) => ended,
             })?;
         helpers.wait()?;
         let found = pages.into_iter().zip(colors).filter_map(|(page, color)| Some((page, wanted.allowed(color)?)));
@@ -967,6 +978,7 @@ impl<'a> Work<'a> {
         self.open_protections(&table)?;
         // Else the kernel would join the pages to huge ones again, which have all colors.
         self.hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
+        let given = self.frames_of(pool)?;
         let mut done = self.run(&table, userfault)?;
         // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
         // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too, but who pins is refused.
@@ -979,10 +991,10 @@ impl<'a> Work<'a> {
         self.account(&done);
         if self.wanted.reference().is_some() {
             let color_of: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
-            let moved: BTreeMap<u64, usize> = done
+            let moved: BTreeMap<u64, (usize, Option<FrameNumber>)> = done
                 .iter()
                 .filter(|entry| entry.status == DONE)
-                .map(|done| (done.page, color_of[&done.slot]))
+                .map(|done| (done.page, (color_of[&done.slot], given.get(&done.slot).copied().flatten())))
                 .collect();
             let map = self.hold.pid().page_map()?;
             for region in &self.regions {
@@ -990,14 +1002,23 @@ impl<'a> Work<'a> {
                     continue;
                 }
                 for (page, entry) in map.resident(region.start, region.end)? {
-                    if let Some(color) = moved.get(&page) {
-                        let place = PlacedPage { color: self.wanted.colors[*color], frame: entry.frame() };
-                        self.placed.insert(page, place);
+                    // What the kernel has put elsewhere is found astray by the next look.
+                    if let Some((color, frame)) = moved.get(&page).filter(|(_, frame)| *frame == entry.frame()) {
+                        self.placed.insert(page, PlacedPage { color: self.wanted.colors[*color], frame: *frame });
                     }
                 }
             }
         }
         Ok(())
+    }
+
+    /// The frames of the pool where colors are told by evictions; none where they are hidden.
+    fn frames_of(&self, pool: &Pool) -> Result<BTreeMap<u64, Option<FrameNumber>>, RecolorError> {
+        if self.wanted.reference().is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let pages = self.hold.pid().page_map()?.resident(self.room.place.pool, pool.end)?;
+        Ok(pages.into_iter().map(|(page, entry)| (page, entry.frame())).collect())
     }
 
     /// Touches memory until there are enough frames.
@@ -1228,7 +1249,8 @@ const MARGIN: u64 = 1 << 30;
 
 /// Whether there is still room for the area, an address and the bytes behind it, where [`gap`] found it.
 fn gap_at(regions: &[Region], (start, bytes): (u64, u64)) -> bool {
-    let (from, to) = (start.saturating_sub(MARGIN), start + bytes + MARGIN);
+    // What a program maps next lies right below the gap's upper end.
+    let (from, to) = (start.saturating_sub(MARGIN / 2), start + bytes + MARGIN / 2);
     regions.iter().all(|region| region.end <= from || to <= region.start)
 }
 
@@ -1295,7 +1317,7 @@ mod tests {
             7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]\n\
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
         let regions = process::regions_of(maps).unwrap();
-        let (bytes, far) = (10 << 30, 1 << 29);
+        let (bytes, far) = (10 << 30, 1 << 28);
         let start = gap(&regions, bytes).unwrap();
         assert_eq!(start % page_bytes() as u64, 0);
         assert!(regions.iter().all(|r| start + bytes + far <= r.start || r.end + far <= start), "{start:x}");

@@ -83,8 +83,15 @@ impl Watch {
     }
 
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
+        // Known also where this fails: else all pages would be moved once more.
+        let mut placed = std::mem::take(&mut self.seen.entry(pid.0).or_default().placed);
+        let outcome = self.look_at(pid, wanted, limits, &mut placed);
+        self.seen.entry(pid.0).or_default().placed = placed;
+        outcome
+    }
+
+    fn look_at(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits, placed: &mut Placed) -> Result<(), RecolorError> {
         let seen = self.seen.entry(pid.0).or_default();
-        let mut placed = std::mem::take(&mut seen.placed);
         fn now<'a>(wanted: &Wanted<'a>, placed: &'a Placed) -> Wanted<'a> {
             match wanted.source {
                 Source::Frames(_) => *wanted,
@@ -92,14 +99,14 @@ impl Watch {
             }
         }
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let (mut report, mut look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
+        let (mut report, mut look) = inspect_pages(pid, &seen.regions, &now(wanted, placed))?;
         // What could not be moved may have been busy with something that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
         let lost: HashSet<u64> =
             look.strays.iter().map(|stray| stray.page).filter(|page| again || !seen.stubborn.contains(page)).collect();
         if !lost.is_empty() {
-            let mut done = recolor(pid, &now(wanted, &placed), limits)?;
+            let mut done = recolor(pid, &now(wanted, placed), limits)?;
             placed.append(&mut done.placed);
             let pause = done.pause_ns.unwrap_or(0);
             self.tally.sweeps += 1;
@@ -109,7 +116,7 @@ impl Watch {
             self.tally.drifted += drifted as u64;
             self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-            (report, look) = inspect_pages(pid, &seen.regions, &now(wanted, &placed))?;
+            (report, look) = inspect_pages(pid, &seen.regions, &now(wanted, placed))?;
             // Pages that came meanwhile are looked after in the next round.
             let stubborn = look.strays.iter().map(|stray| stray.page);
             let stubborn: HashSet<u64> =
@@ -123,7 +130,6 @@ impl Watch {
         }
         // What is not there any more has no color.
         placed.retain(|page, _| look.in_place.binary_search(page).is_ok());
-        seen.placed = placed;
         seen.in_place = look.in_place;
         self.tally.resident += report.resident();
         self.tally.right += report.right();

@@ -39,10 +39,13 @@ const PAGEMAP_SCAN: u32 = 3 << 30 | (size_of::<Request>() as u32) << 16 | (b'f' 
 /// `PAGE_IS_PRESENT`.
 const PRESENT: u64 = 1 << 3;
 
+/// `PAGE_IS_PFNZERO`: the page was read and never written, and has the one frame that all such pages share.
+const ZERO: u64 = 1 << 5;
+
 /// Runs found by one call.
 const RUNS: usize = 1024;
 
-/// Runs of pages of a process that have a frame, among `pages` (virtual page numbers), and where the search ended: behind the last page,
+/// Runs of pages of a process that have a frame of their own, among `pages` (virtual page numbers), and where the search ended: behind the last page,
 /// or before where there are too many runs for one call. `pagemap`: its file of that name.
 pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
     let page = page_bytes() as u64;
@@ -56,8 +59,8 @@ pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>
         runs: runs.as_mut_ptr().expose_provenance() as u64,
         runs_len: RUNS as u64,
         max_pages: 0,
-        inverted: 0,
-        mask: PRESENT,
+        inverted: ZERO,
+        mask: PRESENT | ZERO,
         any_of: 0,
         returned: PRESENT,
     };
@@ -93,6 +96,8 @@ mod tests {
         for page in (0..4 * RUNS).step_by(2) {
             arena.bytes_mut()[page * page_bytes()] = 1;
         }
+        // Only read.
+        assert_eq!(arena.bytes_mut()[page_bytes()], 0);
         let first = (arena.address() / page_bytes()) as u64;
         let pages = first..first + 4 * RUNS as u64;
         let pagemap = File::open("/proc/self/pagemap").unwrap();
