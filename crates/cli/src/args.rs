@@ -1278,7 +1278,7 @@ pub struct ModeledMachine {
     /// A machine that comes with isochrome, or a file that describes one
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "levels")]
     pub machine: Option<String>,
-    /// A cache level, innermost first: SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa[:inclusive|exclusive]; repeatable
+    /// A cache level, innermost first: SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa|wau[:inclusive|exclusive]; repeatable
     #[arg(long = "level", value_name = "LEVEL")]
     pub levels: Vec<isochrome_model::sim::Level>,
     /// Replacement policy of every level instead of its own
