@@ -15,8 +15,8 @@ use isochrome_model::units::{Color, parse_list};
 use serde::Serialize;
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, probe, switch};
+use crate::station::{Station, progress};
+use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, switch};
 
 /// Quiet blocks of each condition aimed at.
 pub const QUIET_BLOCKS: u64 = 10;
@@ -48,14 +48,7 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let station = Station::new(place)?;
     let target = station.target(place)?;
     let colors = own_colors(options, target.geometry.color_count(station.machine.page_bytes))?;
-    let bar = spinner("finding colors");
-    let collection = {
-        let _settings = station.pin();
-        station.collect(place, target, colors.as_ref().map(Vec::len))?
-    };
-    bar.finish_and_clear();
-    let palette = collection.evidence();
-    let pool = probe::pool_of(collection);
+    let (palette, pool) = station.collect(place, target, colors.as_ref().map(Vec::len))?;
 
     let (counters, settings) = (station.counters(), station.settle());
     let bench = Bench::new(Some(&pool), target, counters.as_ref(), &station.sysfs);
@@ -67,14 +60,11 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
         seed: station.seed,
     };
     let measured = measure(&bench, work, &amount)?;
-    let mut warnings = evidence::warnings(&station, &bench, &settings);
+    let warnings = evidence::warnings(&station, &bench, &settings);
     drop(settings);
 
     let experiment = experiment(&measured);
     let interrupted = measured.interrupted;
-    if interrupted {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let mut raw = Vec::new();
     if let Some(path) = &options.raw {
         let text = evidence::raw_csv(&[measured]);

@@ -10,8 +10,8 @@ use isochrome_model::report::conflicts::{is_conclusive, text};
 use serde::Serialize;
 
 use crate::args::ConflictsOptions;
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe};
+use crate::station::{Station, progress};
+use crate::{Verdict, evidence, files};
 
 /// The result as printed.
 #[derive(Serialize)]
@@ -31,14 +31,7 @@ pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let station = Station::new(place)?;
     let target = station.target(place)?;
     let request = ConflictsRequest { buffers: options.buffers as usize, rounds: options.rounds, seed: station.seed };
-    let bar = spinner("finding colors");
-    let collection = {
-        let _settings = station.pin();
-        station.collect_pages(place, target, pages_per_color(target, request))?
-    };
-    bar.finish_and_clear();
-    let palette = collection.evidence();
-    let pool = probe::pool_of(collection);
+    let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, request))?;
     let settings = station.settle();
     let bar = progress("walking over buffers", 1);
     let measured = conflicts(&pool, target, request, |done, total| {
@@ -46,11 +39,8 @@ pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
         bar.set_position(u64::from(done));
     })?;
     bar.finish_and_clear();
-    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let hz = clock::rate_hz();
     if let Some(path) = &options.output {
         let mut evidence = evidence::of(&station, Some(palette), Vec::new(), &[], warnings);

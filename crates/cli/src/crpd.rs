@@ -12,7 +12,7 @@ use isochrome_model::report::crpd::text;
 use isochrome_model::units::{Color, parse_list};
 
 use crate::args::{CrpdOptions, TouchKind};
-use crate::station::{Station, spinner};
+use crate::station::Station;
 use crate::{Verdict, evidence, probe, results};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
@@ -32,14 +32,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         jobs: options.jobs as usize,
         seed: station.seed,
     };
-    let bar = spinner("finding colors");
-    let collection = {
-        let _settings = station.pin();
-        station.collect_pages(place, target, pages_per_color(target, &request))?
-    };
-    bar.finish_and_clear();
-    let palette = collection.evidence();
-    let pool = probe::pool_of(collection);
+    let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, &request))?;
     // The refill time that the slope is compared with.
     let cpu = station.cpu;
     let notes = probe::measure(&mut station, Some((&pool, target.level)), vec![cpu])?;
@@ -55,12 +48,9 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         },
         |blocks| conclude(blocks, PASSES, clock::rate_hz()).iter().map(|point| point.blocks_quiet).min(),
     )?;
-    let mut warnings: Vec<String> =
+    let warnings: Vec<String> =
         station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let measured = Crpd {
         touches,
         level: target.level,

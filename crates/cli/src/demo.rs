@@ -11,12 +11,14 @@ use isochrome_host::error::HostError;
 use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
-use isochrome_host::palette::{Collection, Target};
+use isochrome_host::palette::Target;
+use isochrome_host::pool::FramePool;
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::report::{html, is_conclusive, text::table};
 use isochrome_model::units::CpuId;
 
 use crate::args::{DemoOf, DemoOptions};
-use crate::station::{InDoubt, Station, spinner};
+use crate::station::{InDoubt, Station};
 use crate::{Verdict, bench, evidence, files, probe};
 
 /// Blocks of each condition, jobs of each kind in a block.
@@ -41,8 +43,8 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     let place = &options.place;
     let mut station = Station::new(place)?;
     let mut warnings = Vec::new();
-    let (target, collection) = match collect(&station, options) {
-        Ok((target, collection)) => (Some(target), Some(collection)),
+    let (target, found) = match collect(&station, options) {
+        Ok((target, found)) => (Some(target), Some(found)),
         // What the machine cannot do is part of the answer; what was asked wrongly is not.
         Err(error) if is_of_the_machine(&error) => {
             warnings.push(format!("No colors, so no partitioning here: {error}"));
@@ -50,11 +52,10 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
         }
         Err(error) => return Err(error),
     };
-    let palette = collection.as_ref().map(Collection::evidence);
+    let (palette, pool) = found.unzip();
     if let Some(found) = &palette {
         eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
     }
-    let pool = collection.map(probe::pool_of);
     if !options.quick {
         let cpus = probed_cpus(&station);
         let of_level = pool.as_ref().zip(palette.as_ref()).map(|(pool, found)| (pool, found.level));
@@ -84,9 +85,6 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
             raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
         }
     }
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
 
     let evidence = evidence::of(&station, palette, experiments, &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
@@ -98,13 +96,9 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     Ok(if is_conclusive(&evidence) { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
-fn collect(station: &Station, options: &DemoOptions) -> Result<(Target, Collection)> {
+fn collect(station: &Station, options: &DemoOptions) -> Result<(Target, (PaletteEvidence, FramePool))> {
     let target = station.target(&options.place)?;
-    let _settings = station.pin();
-    let bar = spinner("finding colors");
-    let collection = station.collect(&options.place, target, None)?;
-    bar.finish_and_clear();
-    Ok((target, collection))
+    Ok((target, station.collect(&options.place, target, None)?))
 }
 
 /// Whether `error` says what this machine, or its state, does not allow.

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use isochrome_host::experiment::{Bench, Measured};
+use isochrome_host::interrupt;
 use isochrome_host::setting::RealtimeSettings;
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Note;
@@ -16,17 +17,17 @@ use isochrome_model::units::format_list;
 use crate::files;
 use crate::station::Station;
 
-/// The warning of a run that was ended early.
-pub const INTERRUPTED: &str = "Interrupted: what was not measured by then is missing.";
-
-/// Evidence of what was measured, as of now.
+/// Evidence of what was measured, as of now; with a warning in front where it was ended early.
 pub fn of(
     station: &Station,
     palette: Option<PaletteEvidence>,
     experiments: Vec<Experiment>,
     raw: &[RawFile],
-    warnings: Vec<String>,
+    mut warnings: Vec<String>,
 ) -> Evidence {
+    if interrupt::interrupted() {
+        warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
+    }
     Evidence {
         schema: SCHEMA.to_owned(),
         isochrome: env!("CARGO_PKG_VERSION").to_owned(),

@@ -21,8 +21,8 @@ use isochrome_model::units::{Bytes, Color, parse_list};
 use serde::Serialize;
 
 use crate::args::{FloodOptions, Results};
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe, results};
+use crate::station::{Station, progress};
+use crate::{Verdict, evidence, files, results};
 
 /// The self-check.
 #[derive(Serialize)]
@@ -51,14 +51,7 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     let station = Station::new(place)?;
     let target = station.target(place)?;
     let first = first_level(&station);
-    let bar = spinner("finding colors");
-    let collection = {
-        let _settings = station.pin();
-        station.collect_pages(place, target, pages_to_verify(target, first))?
-    };
-    bar.finish_and_clear();
-    let palette = collection.evidence();
-    let pool = probe::pool_of(collection);
+    let (palette, pool) = station.collect_pages(place, target, pages_to_verify(target, first))?;
     if options.verify {
         check(options, &station, palette, &pool, target, first)
     } else {
@@ -119,12 +112,9 @@ fn check(
             bar.set_position(done as u64);
         })?;
     bar.finish_and_clear();
-    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let memory = |pattern| verified.memory.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, bytes)| *bytes);
     let reason = |error: &HostError| error.to_string().lines().next().unwrap_or_default().to_owned();
     let verification = Verification {

@@ -111,9 +111,6 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     drop(lease);
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let measured = Interference {
         level: coloring.as_ref().map(Coloring::level),
         colors: coloring.as_ref().map(Coloring::color_count),

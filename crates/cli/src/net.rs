@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::args::{NetOptions, NetPath};
 use crate::flood::first_level;
-use crate::station::{Station, progress, spinner};
-use crate::{Verdict, evidence, files, probe, results};
+use crate::station::{Station, progress};
+use crate::{Verdict, evidence, files, results};
 
 /// Packet sizes measured where none are given.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
@@ -37,14 +37,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         sizes.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
         "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
     );
-    let bar = spinner("finding colors");
-    let collection = {
-        let _settings = station.pin();
-        station.collect_pages(place, target, pages_per_color(target, first))?
-    };
-    bar.finish_and_clear();
-    let palette = collection.evidence();
-    let pool = probe::pool_of(collection);
+    let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, first))?;
     let paths: &[Path] = match options.path {
         None => &[Path::Memory, Path::Kernel],
         Some(NetPath::Memory) => &[Path::Memory],
@@ -79,12 +72,9 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             points: conclude(&blocks, clock::rate_hz()),
         });
     }
-    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     if let Some(path) = &options.svg {
         files::write(path, &figures(&nets))?;
     }

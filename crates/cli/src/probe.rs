@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::io::{self, IsTerminal};
 
 use anyhow::Result;
-use isochrome_host::palette::Collection;
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::sysfs::Note;
@@ -20,14 +19,9 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let place = &options.place;
     let mut station = Station::new(place)?;
     // Without colors there is no refill time of one; everything else is measured all the same.
-    let bar = spinner("finding colors");
-    let colors = station.target(place).and_then(|target| {
-        let _settings = station.pin();
-        Ok((target.level, station.collect(place, target, None)?))
-    });
-    bar.finish_and_clear();
+    let colors = station.target(place).and_then(|target| Ok((station.collect(place, target, None)?.1, target.level)));
     let pool = match colors {
-        Ok((level, collection)) => Some((pool_of(collection), level)),
+        Ok(pool) => Some(pool),
         Err(error) => {
             eprintln!("no refill time per color: {error:#}");
             None
@@ -48,11 +42,6 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
         files::print(&text(&station.machine, &notes))?;
     }
     Ok(Verdict::Holds)
-}
-
-/// The memory of a collection, by color.
-pub fn pool_of(collection: Collection) -> FramePool {
-    FramePool::new(collection.arena, &collection.inference.page_colors, collection.inference.palette.colors)
 }
 
 /// Measures the station's machine on those of `cpus` where this process may run, the station's own CPU first; says what could

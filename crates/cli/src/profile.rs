@@ -277,9 +277,8 @@ fn refill_time(
     };
     // What is in doubt now may not be in a moment.
     let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
-    let collection =
+    let (_, pool) =
         collect().or_else(|_| collect()).with_context(|| format!("no refill time of a color\n  hint: {hint}"))?;
-    let pool = crate::probe::pool_of(collection);
     // Nor is what cannot be told apart, as while another uses the cache.
     let mut notes = Vec::new();
     for attempt in 0..REFILL_ATTEMPTS {

@@ -182,7 +182,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         retention,
         comparison,
     };
-    let mut warnings = warnings(&station, options, &recorded, outcome.interrupted);
+    let mut warnings = warnings(&station, options, &recorded);
     warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes);
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
@@ -476,11 +476,8 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
 }
 
 /// What the reader must know to judge the run, most important first.
-fn warnings(station: &Station, options: &RunPlanOptions, run: &Run, interrupted: bool) -> Vec<String> {
+fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
-    if interrupted {
-        warnings.push(evidence::INTERRUPTED.to_owned());
-    }
     if let Some(hypervisor) = &station.machine.hypervisor {
         warnings.push(format!(
             "This is a virtual machine ({hypervisor}): jobs during which the kernel saw time stolen are marked, but time stolen from an \

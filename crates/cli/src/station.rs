@@ -3,15 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event};
 use isochrome_host::palette::{Collection, SpotCheck, Survey, Target, miss_event, saved};
+use isochrome_host::pool::FramePool;
 use isochrome_host::runtime;
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
 use isochrome_model::palette::{Method, Palette};
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
@@ -142,7 +144,7 @@ impl Station {
     /// Fails with [`InDoubt`] when the colors cannot be trusted.
     ///
     /// `own`: colors that a task is to have, if that was chosen already.
-    pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<Collection> {
+    pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
         /// Per color and way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
         /// Pages of the largest task, its witness included, with room to spare.
@@ -151,10 +153,13 @@ impl Station {
         self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
     }
 
-    /// Finds `wanted` pages of every color, and verifies the colors.
+    /// Finds `wanted` pages of every color, and verifies the colors: how, and memory of them. Runs on the station's CPU.
     ///
     /// Fails with [`InDoubt`] when they cannot be trusted.
-    pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<Collection> {
+    pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<(PaletteEvidence, FramePool)> {
+        let _settings = self.pin();
+        // Gone from the terminal when it goes out of scope.
+        let _bar = spinner("finding colors");
         let (mut survey, _) = self.survey(place, target, 0)?;
         survey.classify_until(wanted)?;
         let mut doubts: Vec<String> = survey.inference().doubts.iter().map(ToString::to_string).collect();
@@ -165,7 +170,10 @@ impl Station {
         if !doubts.is_empty() {
             return Err(InDoubt(doubts.join("; ")).into());
         }
-        Ok(survey.finish())
+        let found = survey.finish();
+        let evidence = found.evidence();
+        let Collection { arena, inference, .. } = found;
+        Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
     }
 
     /// The palette saved for this boot, put to the eviction test here, and how that went.
@@ -218,7 +226,7 @@ pub fn progress(what: &str, length: u64) -> ProgressBar {
 
 /// A sign of life on standard error for work of unknown length; nothing where that is no terminal.
 pub fn spinner(what: &str) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(what.to_owned());
+    let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }

@@ -12,22 +12,19 @@ use isochrome_model::switch::{Before, Block, Kind, Switches, conclude};
 
 use crate::args::SwitchOptions;
 use crate::crpd::own_colors;
-use crate::station::{Station, spinner};
-use crate::{Verdict, evidence, probe, results};
+use crate::station::Station;
+use crate::{Verdict, evidence, results};
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let place = &options.place;
     let station = Station::new(place)?;
     // Without colors everything but the partitioned rows is measured all the same.
-    let bar = spinner("finding colors");
-    let colored = station.target(place).and_then(|target| {
-        let _settings = station.pin();
-        Ok((target, station.collect_pages(place, target, pages_per_color(target))?))
-    });
-    bar.finish_and_clear();
+    let colored = station
+        .target(place)
+        .and_then(|target| Ok((target, station.collect_pages(place, target, pages_per_color(target))?)));
     let mut warnings = Vec::new();
     let (target, palette, pool) = match colored {
-        Ok((target, collection)) => (target, Some(collection.evidence()), Some(probe::pool_of(collection))),
+        Ok((target, (palette, pool))) => (target, Some(palette), Some(pool)),
         Err(error) => {
             eprintln!("no colors: {error:#}");
             warnings.push(
@@ -66,9 +63,6 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     )?;
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);
-    if interrupt::interrupted() {
-        warnings.insert(0, evidence::INTERRUPTED.to_owned());
-    }
     let measured = Switches {
         level: target.level,
         colors: pool.as_ref().map(|pool| [colors.len() as u32, pool.colors()]),

@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use crate::args::{LocalityKind, TouchKind, WorkloadOptions};
 use crate::simulate::named_machine;
-use crate::station::{Station, spinner};
-use crate::{Verdict, files, probe};
+use crate::station::Station;
+use crate::{Verdict, files};
 
 /// How near to what was asked for a search gets, as a share.
 const NEAR: f64 = 0.02;
@@ -188,16 +188,13 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
         return Ok(Place { station, target, pool: None });
     }
     let wanted = pages_per_color(&lines_max(geometry)?, colors);
-    let bar = spinner("finding colors");
     let collected = station.target(&options.place).and_then(|colored| {
         ensure!(colored.level == number, "level {number} is not colored here\n  hint: --level {}", colored.level);
-        let _settings = station.pin();
         target = colored;
         station.collect_pages(&options.place, colored, wanted)
     });
-    bar.finish_and_clear();
     let pool = match collected {
-        Ok(collection) => Some(probe::pool_of(collection)),
+        Ok((_, pool)) => Some(pool),
         Err(error) => {
             eprintln!(
                 "no colors: {error:#}\nmemory is wherever the kernel has it: some sets get more lines than others"

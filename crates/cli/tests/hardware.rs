@@ -186,7 +186,8 @@ fn lies_in_four_colors(folder: &tempfile::TempDir, mut exec: Command, outcome: &
     program.wait().unwrap();
     let Ok(outcome) = std::fs::read_to_string(outcome) else {
         // On a machine too busy for timing it is the tool that says so, there or when the palette is saved.
-        let told = ["cannot be told by time", "no pages of known color are saved"].iter().any(|words| said.contains(words));
+        let told =
+            ["cannot be told by time", "no pages of known color are saved"].iter().any(|words| said.contains(words));
         assert!(told, "{said}");
         return Err(NotRun(said.lines().last().unwrap_or_default().to_owned()));
     };
