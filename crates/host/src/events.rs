@@ -142,12 +142,8 @@ const AMD_FILLS: &str =
 const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-events/arch/x86/";
 const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
 
-/// Zen of any generation. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
-const ZEN: &[Event] = &[
-    raw(Quantity::L2DataReads, "l2_cache_req_stat.dc_access_in_l2", 0xf864, AMD_L2),
-    raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
-    raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
-];
+/// Zen of any generation: the first of [`ZEN_2`]. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
+const ZEN: &[Event] = ZEN_2.split_at(3).0;
 
 /// Zen 2 and later: the first generation does not document the sources of fills.
 const ZEN_2: &[Event] = &[
@@ -169,21 +165,7 @@ const INTEL_BEFORE_HASWELL: &[Event] = &[
 
 /// Haswell and later.
 const INTEL_CORE: &[Event] = &[
-    raw(Quantity::Loads, "MEM_INST_RETIRED.ALL_LOADS", 0x81d0, INTEL),
-    raw(Quantity::L1LoadMisses, "MEM_LOAD_RETIRED.L1_MISS", 0x08d1, INTEL),
-    raw(Quantity::L2DataReads, "L2_RQSTS.ALL_DEMAND_DATA_RD", 0xe124, INTEL),
-    raw(Quantity::L2DataReadMisses, "L2_RQSTS.DEMAND_DATA_RD_MISS", 0x2124, INTEL),
-    raw(Quantity::LastLevelAccesses, "LONGEST_LAT_CACHE.REFERENCE", 0x4f2e, INTEL),
-    raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
     raw(Quantity::L2Misses, "L2_RQSTS.MISS", 0x3f24, INTEL),
-    raw(Quantity::L2LoadMisses, "MEM_LOAD_RETIRED.L2_MISS", 0x10d1, INTEL),
-    raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
-    raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
-    raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
-];
-
-/// Ice Lake: Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
-const INTEL_ICE_LAKE: &[Event] = &[
     raw(Quantity::Loads, "MEM_INST_RETIRED.ALL_LOADS", 0x81d0, INTEL),
     raw(Quantity::L1LoadMisses, "MEM_LOAD_RETIRED.L1_MISS", 0x08d1, INTEL),
     raw(Quantity::L2DataReads, "L2_RQSTS.ALL_DEMAND_DATA_RD", 0xe124, INTEL),
@@ -196,14 +178,11 @@ const INTEL_ICE_LAKE: &[Event] = &[
     raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
 ];
 
-/// Armv8.0: LL_CACHE_MISS_RD came with Armv8.1.
-const ARM_V8_0: &[Event] = &[
-    raw(Quantity::L1DataAccesses, "L1D_CACHE", 0x04, ARM),
-    raw(Quantity::L1DataRefills, "L1D_CACHE_REFILL", 0x03, ARM),
-    raw(Quantity::L2Accesses, "L2D_CACHE", 0x16, ARM),
-    raw(Quantity::L2Refills, "L2D_CACHE_REFILL", 0x17, ARM),
-    raw(Quantity::L2WriteBacks, "L2D_CACHE_WB", 0x18, ARM),
-];
+/// Ice Lake: all but the first, as Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
+const INTEL_ICE_LAKE: &[Event] = INTEL_CORE.split_at(1).1;
+
+/// Armv8.0: without those of the last level, as LL_CACHE_MISS_RD came with Armv8.1.
+const ARM_V8_0: &[Event] = ARM_V8_1.split_at(5).0;
 
 const ARM_V8_1: &[Event] = &[
     raw(Quantity::L1DataAccesses, "L1D_CACHE", 0x04, ARM),
