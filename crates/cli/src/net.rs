@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::net::stack::BYTES_MAX;
 use isochrome_host::net::{NetRequest, divide, net, pages_per_color};
@@ -46,12 +47,13 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
     let palette = collection.evidence();
     let pool = probe::pool_of(collection);
     let paths: &[Path] = match options.path {
-        None => &[Path::Memory, Path::Kernel],
+        None => &[Path::Memory, Path::Tap, Path::Kernel],
         Some(NetPath::Memory) => &[Path::Memory],
+        Some(NetPath::Tap) => &[Path::Tap],
         Some(NetPath::Kernel) => &[Path::Kernel],
     };
     let settings = station.settle();
-    let (mut nets, mut raw) = (Vec::new(), String::from(RAW_HEAD));
+    let (mut nets, mut raw, mut missing) = (Vec::new(), String::from(RAW_HEAD), None);
     for &path in paths {
         let division = divide(&pool, first, path)?;
         let request = NetRequest {
@@ -67,8 +69,16 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         let blocks = net(&pool, target, first, &division, &request, |done, total| {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
-        })?;
+        });
         bar.finish_and_clear();
+        let blocks = match blocks {
+            // Not asked for by name, it is left out.
+            Err(error @ HostError::Tap { .. }) if options.path.is_none() => {
+                missing = Some(error.to_string());
+                continue;
+            }
+            blocks => blocks?,
+        };
         csv(&mut raw, path, &blocks);
         let [driver, server, client] = division.components.map(|colors| colors.len() as u32);
         nets.push(Net {
@@ -80,6 +90,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         });
     }
     let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    warnings.extend(missing.map(|why| format!("no packets went over a TAP device: {why}")));
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
     if interrupt::interrupted() {
@@ -118,6 +129,7 @@ const RAW_HEAD: &str = "path,block,direction,setting,bytes,flooded,driver,server
 fn csv(text: &mut String, path: Path, blocks: &[Block]) {
     let path = match path {
         Path::Memory => "memory",
+        Path::Tap => "tap",
         Path::Kernel => "kernel",
     };
     for (at, block) in blocks.iter().enumerate() {

@@ -195,6 +195,8 @@ impl TokenBucket {
 pub enum Path {
     /// smoltcp and a card that is memory.
     Memory,
+    /// smoltcp and a TAP device, behind which is the kernel's UDP.
+    Tap,
     /// The kernel's UDP, over the loopback device.
     Kernel,
 }

@@ -14,6 +14,7 @@ use crate::stats::median;
 fn through(path: Path) -> &'static str {
     match path {
         Path::Memory => "smoltcp, a card in memory",
+        Path::Tap => "smoltcp, a TAP device and the kernel behind it",
         Path::Kernel => "the kernel's UDP, of which only the application has colors",
     }
 }
