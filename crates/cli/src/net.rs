@@ -114,7 +114,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         },
     )?;
     // The kernel's path is there to be compared with: nothing is expected of it.
-    Ok(if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) {
+    Ok(if interrupt::interrupted() || !nets.iter().all(Net::is_conclusive) {
         Verdict::Inconclusive
     } else if nets.iter().filter(|net| net.path != Path::Kernel).all(Net::holds) {
         Verdict::Holds

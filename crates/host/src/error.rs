@@ -276,6 +276,16 @@ pub enum HostError {
         /// Processor model.
         processor: String,
     },
+    /// No events are known from which the miss ratio of a level follows.
+    #[error(
+        "no events are known that count accesses and misses of level {level} on `{processor}`\n  hint: another level may have them: --level 1 to 3"
+    )]
+    NoMissRatio {
+        /// Cache level.
+        level: u8,
+        /// Processor model.
+        processor: String,
+    },
     /// A kernel cannot be had, or computed a wrong result.
     #[error(transparent)]
     Kernel(#[from] KernelError),
