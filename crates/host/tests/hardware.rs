@@ -359,11 +359,11 @@ fn polls_put_counts_down_to_whom_they_interrupt() {
     let cpu = CpuId(allowed_cpus()[0]);
     let slices = Slices::polled(&[cpu], false, &[PAGE_FAULTS; 4], Ns(100_000)).unwrap();
     let [faulting, other] = faults_of_two(slices, cpu, 200);
-    // A poll that comes just after a switch gives the other what it did not do, and a host that takes the CPU away leaves out polls: 9900 of the
-    // 10 000 faults are put down right on an idle machine.
+    // A poll that comes just after a switch gives the other what it did not do, and a host that takes the CPU away leaves out polls: of the 10 000
+    // faults 9950 and more were put down right, idle and beside busy loops.
     let (right, wrong) = (faults(&faulting), faults(&other));
     println!("{right} of 10000 faults put down right, {wrong} wrong");
-    assert!(right > wrong && right >= 2000 && right + wrong <= 10_600, "{right} {wrong}");
+    assert!(right > wrong && right >= 5000 && right + wrong <= 10_600, "{right} {wrong}");
 }
 
 fn affinity_is_restored_after_drop() {
