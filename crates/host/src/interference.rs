@@ -475,14 +475,15 @@ mod tests {
         let script = if by_a_child { format!("sh -c '{work}'; exit 3") } else { work.to_owned() };
         let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
         let pid = child.id() as i32;
-        loop {
-            if let Some((end, cpu)) = launch::ended(pid).unwrap() {
-                assert_eq!(end, End::Code(3));
-                assert!(child.wait().is_err(), "its end is taken once");
-                return cpu;
+        let (end, cpu) = loop {
+            if let Some(ended) = launch::ended(pid).unwrap() {
+                break ended;
             }
             thread::sleep(GLANCE);
-        }
+        };
+        assert_eq!(end, End::Code(3));
+        assert!(child.wait().is_err(), "its end is taken once");
+        cpu
     }
 
     #[test]
