@@ -103,7 +103,7 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
     }
     let few = net.rows(direction).iter().filter(|row| !row.is_conclusive()).count();
     if few > 0 {
-        found.push(format!("{few} sizes have too few quiet blocks: nothing follows from them"));
+        found.push(format!("too few quiet blocks at {few} of the sizes: nothing follows from them"));
     }
     let colors: Vec<f64> = net.rows(direction).iter().map(|row| 100.0 * row.colors_alone).collect();
     if let Some(by_themselves) = median(&colors) {
@@ -283,7 +283,7 @@ mod tests {
         let mut few = measured();
         few.points.iter_mut().for_each(|point| point.blocks_quiet = 4);
         assert!(matches!(headline(&[few.clone()]).0, Some(Standing::Inconclusive(_))));
-        assert!(super::text(&few).contains("3 sizes have too few quiet blocks"));
+        assert!(super::text(&few).contains("too few quiet blocks at 3 of the sizes"));
     }
 
     #[test]
