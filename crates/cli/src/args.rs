@@ -533,7 +533,7 @@ pub struct NetOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
-    /// Through what [default: both]
+    /// Through what [default: all that there are]
     #[arg(long, value_enum)]
     pub path: Option<NetPath>,
     /// The flood that is held against mere writing, as `isochrome flood --verify` names it
@@ -564,6 +564,8 @@ pub struct NetOptions {
 pub enum NetPath {
     /// smoltcp and a card in memory; needs no privilege
     Memory,
+    /// smoltcp and a TAP device in a network namespace of its own; needs root
+    Tap,
     /// The kernel's UDP over the loopback device, of which only the application's memory has colors
     Kernel,
 }

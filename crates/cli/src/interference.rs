@@ -108,6 +108,10 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         },
         |blocks| conclude(blocks).iter().map(|row| row.blocks_quiet).min(),
     )?;
+    let mut runs = blocks.iter().flat_map(|block| [&block.alone, &block.control, &block.together]);
+    if !events.is_empty() && runs.any(|run| run.counts.is_empty()) {
+        told("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
+    }
     drop(lease);
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);

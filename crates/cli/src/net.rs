@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::net::stack::BYTES_MAX;
 use isochrome_host::net::{NetRequest, divide, net, pages_per_color};
@@ -39,12 +40,13 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
     );
     let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, first))?;
     let paths: &[Path] = match options.path {
-        None => &[Path::Memory, Path::Kernel],
+        None => &[Path::Memory, Path::Tap, Path::Kernel],
         Some(NetPath::Memory) => &[Path::Memory],
+        Some(NetPath::Tap) => &[Path::Tap],
         Some(NetPath::Kernel) => &[Path::Kernel],
     };
     let settings = station.settle();
-    let (mut nets, mut raw) = (Vec::new(), String::from(RAW_HEAD));
+    let (mut nets, mut raw, mut missing) = (Vec::new(), String::from(RAW_HEAD), None);
     for &path in paths {
         let division = divide(&pool, first, path)?;
         let request = NetRequest {
@@ -60,8 +62,16 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         let blocks = net(&pool, target, first, &division, &request, |done, total| {
             bar.set_length(total as u64);
             bar.set_position(done as u64);
-        })?;
+        });
         bar.finish_and_clear();
+        let blocks = match blocks {
+            // Not asked for by name, it is left out.
+            Err(error @ HostError::Tap { .. }) if options.path.is_none() => {
+                missing = Some(error.to_string());
+                continue;
+            }
+            blocks => blocks?,
+        };
         csv(&mut raw, path, &blocks);
         let [driver, server, client] = division.components.map(|colors| colors.len() as u32);
         nets.push(Net {
@@ -72,7 +82,8 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             points: conclude(&blocks, clock::rate_hz()),
         });
     }
-    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    warnings.extend(missing.map(|why| format!("no packets went over a TAP device: {why}")));
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
     if let Some(path) = &options.svg {
@@ -93,7 +104,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         },
     )?;
     // The kernel's path is there to be compared with: nothing is expected of it.
-    Ok(if interrupt::interrupted() || nets.iter().any(|net| net.points.is_empty()) {
+    Ok(if interrupt::interrupted() || !nets.iter().all(Net::is_conclusive) {
         Verdict::Inconclusive
     } else if nets.iter().filter(|net| net.path != Path::Kernel).all(Net::holds) {
         Verdict::Holds
@@ -108,6 +119,7 @@ const RAW_HEAD: &str = "path,block,direction,setting,bytes,flooded,driver,server
 fn csv(text: &mut String, path: Path, blocks: &[Block]) {
     let path = match path {
         Path::Memory => "memory",
+        Path::Tap => "tap",
         Path::Kernel => "kernel",
     };
     for (at, block) in blocks.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,39 +34,64 @@ struct Head {
     schema: String,
 }
 
+/// A file that is written to as slices are seen.
+struct Sink {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Sink {
+    fn create(path: &Path) -> Result<Sink> {
+        let file = File::create(path);
+        let file = file.with_context(|| format!("{}: cannot write\n  hint: does the folder exist?", path.display()))?;
+        Ok(Sink { path: path.to_owned(), file: BufWriter::new(file) })
+    }
+
+    fn write(&mut self, text: &str) -> Result<()> {
+        self.file.write_all(text.as_bytes()).with_context(|| self.full())
+    }
+
+    /// Writes what is still waiting: what has no room shows here at last.
+    fn finish(mut self) -> Result<()> {
+        self.file.flush().with_context(|| self.full())
+    }
+
+    fn full(&self) -> String {
+        format!("{}: cannot write\n  hint: is there room on the disk?", self.path.display())
+    }
+}
+
 /// Where slices go as they are seen.
 struct Sinks {
-    record: Option<BufWriter<File>>,
-    csv: Option<BufWriter<File>>,
+    record: Option<Sink>,
+    csv: Option<Sink>,
 }
 
 impl Sinks {
     fn new(options: &WatchOptions) -> Result<Sinks> {
-        let create = |path: &Path| -> Result<BufWriter<File>> {
-            let file = File::create(path);
-            Ok(BufWriter::new(
-                file.with_context(|| format!("{}: cannot write\n  hint: does the folder exist?", path.display()))?,
-            ))
-        };
-        let mut record = options.record.as_deref().map(create).transpose()?;
-        let mut csv = options.csv.as_deref().map(create).transpose()?;
+        let mut record = options.record.as_deref().map(Sink::create).transpose()?;
+        let mut csv = options.csv.as_deref().map(Sink::create).transpose()?;
         if let Some(record) = &mut record {
-            writeln!(record, "{}", serde_json::to_string(&Head { schema: SCHEMA.to_owned() })?)?;
+            record.write(&(serde_json::to_string(&Head { schema: SCHEMA.to_owned() })? + "\n"))?;
         }
         if let Some(csv) = &mut csv {
-            csv.write_all(CSV_HEAD.as_bytes())?;
+            csv.write(CSV_HEAD)?;
         }
         Ok(Sinks { record, csv })
     }
 
     fn note(&mut self, entry: &Entry) -> Result<()> {
         if let Some(record) = &mut self.record {
-            writeln!(record, "{}", serde_json::to_string(entry)?)?;
+            record.write(&(serde_json::to_string(entry)? + "\n"))?;
         }
         if let (Some(csv), Entry::Slice(slice)) = (&mut self.csv, entry) {
-            csv.write_all(csv_line(slice).as_bytes())?;
+            csv.write(&csv_line(slice))?;
         }
         Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        self.record.into_iter().chain(self.csv).try_for_each(Sink::finish)
     }
 }
 
@@ -76,6 +101,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
         Some(path) => replay(path, &mut sinks)?,
         None => live(options, &mut sinks)?,
     };
+    sinks.finish()?;
     if options.json {
         files::print_json(&watched)?
     } else {

@@ -211,6 +211,8 @@ fn recorded_slices_are_replayed() {
     assert_eq!(task["miss_ratio_worst"], 0.5);
     assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 3);
 
+    // What has no room on the disk is not lost in silence.
+    refused(&["watch", "--replay", record, "--csv", "/dev/full"], "/dev/full: cannot write");
     refused(&["watch", "--replay", "/nonexistent"], "/nonexistent");
     std::fs::write(record, "something else\n").unwrap();
     refused(&["watch", "--replay", record], "no record of slices");

@@ -230,6 +230,10 @@ fn flood_verify() -> Outcome {
     let output = answer(command)?;
     let verified = json(&output);
     let achieved = verified["achieved"].as_array().unwrap();
+    if achieved.is_empty() {
+        assert_eq!(output.status.code(), Some(3));
+        return Err(NotRun("no block was quiet".to_owned()));
+    }
     for flood in achieved {
         let gone = flood["gone"].as_f64().unwrap();
         assert!((0.0..=1.0).contains(&gone) && flood["blocks"] == 8, "{flood}");
@@ -238,8 +242,8 @@ fn flood_verify() -> Outcome {
     let most = achieved.iter().max_by(|a, b| a["flooded_ns"].as_f64().partial_cmp(&b["flooded_ns"].as_f64()).unwrap());
     assert_eq!(most.map(|worst| &worst["pattern"]), Some(&verified["worst"]).filter(|worst| !worst.is_null()));
     // Holds exactly where the worst leaves no more than 5 % of the lines.
-    let holds = most.map(|worst| worst["gone"].as_f64().unwrap() >= 0.95);
-    assert_eq!(output.status.code(), Some(holds.map_or(3, |holds| if holds { 0 } else { 2 })));
+    let holds = most.is_some_and(|worst| worst["gone"].as_f64().unwrap() >= 0.95);
+    assert_eq!(output.status.code(), Some(if holds { 0 } else { 2 }));
     let patterns = 5 - verified["not_tried"].as_array().unwrap().len();
     let rows = std::fs::read_to_string(&raw).unwrap().lines().count() - 1;
     assert!(rows > 0 && rows.is_multiple_of(patterns * 8 * 3 * 4), "{rows}");
@@ -256,7 +260,9 @@ fn bench_net() -> Outcome {
     let output = answer(command)?;
     let printed = json(&output);
     let paths = printed["paths"].as_array().unwrap();
-    assert_eq!(paths.iter().map(|net| net["path"].as_str().unwrap()).collect::<Vec<_>>(), ["memory", "kernel"]);
+    let without = String::from_utf8_lossy(&output.stderr).contains("no packets went over a TAP device: ");
+    let expected = if without { vec!["memory", "kernel"] } else { vec!["memory", "tap", "kernel"] };
+    assert_eq!(paths.iter().map(|net| net["path"].as_str().unwrap()).collect::<Vec<_>>(), expected);
     for net in paths {
         let points = net["points"].as_array().unwrap();
         // Two directions of two sizes, flooded in three ways; each setting of a size keeps as many blocks.
@@ -268,9 +274,9 @@ fn bench_net() -> Outcome {
             assert!(group.iter().all(|point| point["control_ns"].as_f64().unwrap() > 0.0));
         }
     }
-    // Six blocks of two sizes and three settings on two paths, both ways, three packets of each kind.
+    // Six blocks of two sizes and three settings on every path, both ways, three packets of each kind.
     let lines = std::fs::read_to_string(&raw).unwrap().lines().count();
-    assert_eq!(lines, 1 + 6 * 2 * 3 * 2 * 2 * 2 * 3);
+    assert_eq!(lines, 1 + 6 * 2 * 3 * expected.len() * 2 * 2 * 3);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
     assert!(reported(&evidence).contains("What a packet costs after a flood"));
     Ok(())

@@ -124,8 +124,20 @@ pub enum HostError {
     #[error(transparent)]
     Net(#[from] crate::net::stack::NetError),
     /// A socket could not be used.
-    #[error("UDP over the loopback device: {source}\n  hint: is the device up? `ip link set lo up`")]
+    #[error("UDP over {device}: {source}\n  hint: is the device up? `ip link`")]
     Socket {
+        /// Over what.
+        device: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is no TAP device to be had.
+    #[error(
+        "a TAP device in a network namespace: {action}: {source}\n  hint: run as root where /dev/net/tun and network namespaces are permitted; the other paths need neither: --path memory"
+    )]
+    Tap {
+        /// What was being done.
+        action: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
@@ -259,6 +271,16 @@ pub enum HostError {
         "no event is known that counts the misses of level {level} on `{processor}`\n  hint: use time instead: `isochrome palette --by timing`"
     )]
     NoMissEvent {
+        /// Cache level.
+        level: u8,
+        /// Processor model.
+        processor: String,
+    },
+    /// No events are known from which the miss ratio of a level follows.
+    #[error(
+        "no events are known that count accesses and misses of level {level} on `{processor}`\n  hint: another level may have them: --level 1 to 3"
+    )]
+    NoMissRatio {
         /// Cache level.
         level: u8,
         /// Processor model.

@@ -94,12 +94,13 @@ struct Player {
 }
 
 impl Player {
-    /// Starts the program `words`, has it run until it has had `cpu` for the warm-up, and stops it. In the middle `place` moves its pages.
+    /// Starts the program `words`, has it run until it has had `cpu` for the warm-up, and stops it. In the middle `place` moves its pages. `None`
+    /// if it was interrupted.
     fn start(
         request: &InterferenceRequest<'_>,
         words: &[String],
         place: Option<&mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
-    ) -> Result<Player, HostError> {
+    ) -> Result<Option<Player>, HostError> {
         let name = words.join(" ");
         let failed = |source| JobError::Start { program: name.clone(), source };
         let launch = Launch {
@@ -115,21 +116,25 @@ impl Player {
         let mut player = Player { name, pid, threads: Vec::new(), mark: Ns(0), ended: false };
         let mut moving = 0;
         if let Some(place) = place {
-            player.run_until(Ns(request.warm_up.0 / 2), request.warm_up)?;
+            if !player.run_until(Ns(request.warm_up.0 / 2), request.warm_up)? {
+                return Ok(None);
+            }
             let threads = pid.threads()?;
             let before = (player.cpu()?, player.cpu_of(&threads));
             place(pid)?;
             // Helpers that moved its pages were threads of it.
             moving = (player.cpu()?.0 - before.0.0).saturating_sub(player.cpu_of(&threads) - before.1);
         }
-        player.run_until(Ns(request.warm_up.0 + moving), request.warm_up)?;
+        if !player.run_until(Ns(request.warm_up.0 + moving), request.warm_up)? {
+            return Ok(None);
+        }
         player.hold()?;
         player.threads = pid.threads()?;
         player.mark = player.cpu()?;
         if player.threads.is_empty() {
             return Err(player.unfit("ended at its mark".to_owned(), "another --warm-up"));
         }
-        Ok(player)
+        Ok(Some(player))
     }
 
     fn unfit(&self, what: String, hint: &'static str) -> HostError {
@@ -154,9 +159,13 @@ impl Player {
         threads.iter().filter_map(time).sum()
     }
 
-    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<(), HostError> {
+    /// Whether it got there: it did not if there was an interrupt.
+    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, HostError> {
         let begin = Instant::now();
         while self.cpu()? < cpu {
+            if interrupt::interrupted() {
+                return Ok(false);
+            }
             if let Some((end, _)) = self.end()? {
                 let what = format!("ended ({end}) within its first {} ms on a CPU", warm_up.0 as f64 / 1e6);
                 return Err(self.unfit(what, "a program that takes longer, or a shorter --warm-up"));
@@ -167,7 +176,7 @@ impl Player {
             }
             thread::sleep(GLANCE);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Stops it, and waits until it has.
@@ -195,14 +204,15 @@ impl Player {
         launch::send(-self.pid.0, CONTINUE).map_err(|source| self.pipe(source))
     }
 
+    /// Of all threads that it has now: it may have started some since its mark.
     fn set_priority(&self, priority: u8) {
-        for thread in &self.threads {
-            let _ = Scheduling::fifo(priority).apply_to(*thread);
+        for thread in self.pid.threads().unwrap_or_default() {
+            let _ = Scheduling::fifo(priority).apply_to(thread);
         }
     }
 
     /// Its end, and how long it had a CPU altogether.
-    fn end(&mut self) -> Result<Option<(End, Duration)>, HostError> {
+    fn end(&mut self) -> Result<Option<(End, Ns)>, HostError> {
         let end = launch::ended(self.pid.0).map_err(|source| self.pipe(source))?;
         self.ended |= end.is_some();
         Ok(end)
@@ -239,12 +249,12 @@ struct Stage<'r, 'p> {
 }
 
 impl Stage<'_, '_> {
-    fn player(&mut self, program: usize, colored: bool) -> Result<Player, HostError> {
+    fn player(&mut self, program: usize, colored: bool) -> Result<Option<Player>, HostError> {
         let mut place = |pid| (self.place)(program, pid);
         Player::start(self.request, &self.request.programs[program], if colored { Some(&mut place) } else { None })
     }
 
-    /// Has enough co-runners of `program` stand ready for a run of another one that takes `length` alone.
+    /// Has enough co-runners of `program` stand ready for a run of another one that takes `length` alone, unless it is interrupted.
     fn prepare(&mut self, program: usize, colored: bool, length: Ns) -> Result<(), HostError> {
         let each = self.lengths[program].0.max(1);
         let enough = 1 + (RESERVE * length.0 as f64 / each as f64).ceil() as u64;
@@ -257,7 +267,7 @@ impl Stage<'_, '_> {
             .into());
         }
         while (self.ready.iter().filter(|(of, has, _)| (*of, *has) == (program, colored)).count() as u64) < enough {
-            let player = self.player(program, colored)?;
+            let Some(player) = self.player(program, colored)? else { break };
             self.ready.push((program, colored, player));
         }
         Ok(())
@@ -281,7 +291,7 @@ impl Stage<'_, '_> {
             let length = self.lengths[program];
             others.iter().try_for_each(|other| self.prepare(*other, colored, length))?;
         }
-        let mut subject = self.player(program, colored)?;
+        let Some(mut subject) = self.player(program, colored)? else { return Ok(None) };
         let by_turns = sharing == Sharing::IntraCore && company != Company::Nobody;
         let mut mates: Vec<Option<Player>> = others.iter().map(|_| None).collect();
         if company == Company::Programs {
@@ -293,9 +303,10 @@ impl Stage<'_, '_> {
             Sharing::InterCore => (request.others[mate], request.realtime.then_some(RUNNING)),
             Sharing::IntraCore => (request.cpu, Some(WAITING)),
         };
-        // Counters that were there before and are not now: the run has none.
-        let counters =
-            if request.events.is_empty() { None } else { Counters::of_thread(request.events, subject.pid.0).ok() };
+        // They count one thread. Of a program with more, or where they were there before and are not now, the run has none.
+        let counters = (!request.events.is_empty() && subject.threads.len() == 1)
+            .then(|| Counters::of_thread(request.events, subject.pid.0).ok())
+            .flatten();
         let counted = counters.as_ref().and_then(|counters| counters.read().ok());
         for (at, mate) in mates.iter().enumerate() {
             if let Some(mate) = mate {
@@ -309,7 +320,8 @@ impl Stage<'_, '_> {
         let turn = Duration::from_nanos(request.turn.0);
         let spinning = (sharing == Sharing::InterCore && company == Company::Spinning) as usize * others.len();
         let over = AtomicBool::new(false);
-        let total = thread::scope(|scope| -> Result<Option<Duration>, HostError> {
+        let mut alone = true;
+        let total = thread::scope(|scope| -> Result<Option<Ns>, HostError> {
             for cpu in &request.others[..spinning] {
                 scope.spawn(|| {
                     let settings = RealtimeRequest::new().pin(*cpu);
@@ -319,7 +331,7 @@ impl Stage<'_, '_> {
                     }
                 });
             }
-            let mut turns = || -> Result<Option<Duration>, HostError> {
+            let mut turns = || -> Result<Option<Ns>, HostError> {
                 let mut until = Instant::now();
                 for slot in (0..slots).cycle() {
                     until += turn;
@@ -340,6 +352,7 @@ impl Stage<'_, '_> {
                             clock::spin_until(Cycles(clock::now().0 + ticks));
                         }
                     }
+                    alone &= counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
                     if let Some((end, cpu)) = subject.end()? {
                         if end != End::Code(0) {
                             return Err(subject.unfit(format!("failed ({end})"), "run it by hand"));
@@ -370,13 +383,11 @@ impl Stage<'_, '_> {
                 self.ready.insert(0, (*other, colored, mate));
             }
         }
-        let counts = counters.zip(counted).and_then(|(counters, before)| {
+        let counts = counters.zip(counted).filter(|_| alone).and_then(|(counters, before)| {
             Some(counters.between(&before, &counters.read().ok()?).ok()?.values().to_vec())
         });
-        Ok(total.map(|total| Run {
-            cpu: Ns((total.as_nanos() as u64).saturating_sub(subject.mark.0)),
-            counts: counts.unwrap_or_default(),
-        }))
+        Ok(total
+            .map(|total| Run { cpu: Ns(total.0.saturating_sub(subject.mark.0)), counts: counts.unwrap_or_default() }))
     }
 }
 
@@ -400,8 +411,8 @@ pub fn conditions(programs: usize, others: usize, realtime: bool, colored: bool)
 
 /// Measures. The calling thread is to run on the CPU of the request, with a real-time priority if programs are to have one.
 ///
-/// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. A block whose
-/// co-runners were used up is left out.
+/// `progress` is called after each block with the number done and of all; an interrupt ends the run, and the block under way is left out, as is one whose
+/// co-runners were used up.
 pub fn interference(
     request: &InterferenceRequest<'_>,
     place: &mut Place<'_>,
@@ -430,6 +441,10 @@ pub fn interference(
         let mut runs = [None, None, None];
         for company in companies {
             runs[company as usize] = stage.run(condition, company)?;
+            // Without one of its runs the block is left out.
+            if runs[company as usize].is_none() {
+                break;
+            }
         }
         if let [Some(alone), Some(control), Some(together)] = runs {
             blocks.push(Block { condition, alone, control, together });
@@ -452,6 +467,29 @@ mod tests {
         assert!(conditions(3, 0, true, false).iter().all(|it| it.sharing == Sharing::IntraCore && !it.colored));
         assert!(conditions(3, 2, false, false).iter().all(|it| it.sharing == Sharing::InterCore));
         assert!(conditions(3, 0, false, true).is_empty());
+    }
+
+    /// The loop is the shell's own work, or that of a child for which it waits.
+    fn cpu_of_a_shell_that_ends(by_a_child: bool) -> Ns {
+        let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
+        let script = if by_a_child { format!("sh -c '{work}'; exit 3") } else { work.to_owned() };
+        let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let (end, cpu) = loop {
+            if let Some(ended) = launch::ended(pid).unwrap() {
+                break ended;
+            }
+            thread::sleep(GLANCE);
+        };
+        assert_eq!(end, End::Code(3));
+        assert!(child.wait().is_err(), "its end is taken once");
+        cpu
+    }
+
+    #[test]
+    fn what_the_children_of_a_program_do_is_not_its_own_time() {
+        let (own, childs) = (cpu_of_a_shell_that_ends(false), cpu_of_a_shell_that_ends(true));
+        assert!(own.0 > 5_000_000 && childs.0 < own.0 / 4, "{own:?} {childs:?}");
     }
 
     #[test]

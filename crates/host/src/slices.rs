@@ -18,6 +18,9 @@ use crate::sys::clock;
 use crate::sys::perf::GroupReading;
 use crate::sysfs::{Note, Processor, Sysfs};
 
+/// How long a poll may be on its way from the task that polls.
+const POLL_LATE: Ns = Ns(1_000_000);
+
 /// Slices as they end.
 pub struct Slices {
     switches: Switches,
@@ -126,9 +129,11 @@ pub fn threads_of(pid: u32) -> Result<Vec<i32>, HostError> {
 }
 
 /// What to count for miss ratios of the cache of `level`, after these counters have proved on the calling thread that they count.
+///
+/// Fails with [`HostError::NoMissRatio`], and as [`Counters::open`] does.
 pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], HostError> {
     let events = miss_ratio_events(processor, level)
-        .ok_or_else(|| HostError::NoMissEvent { level, processor: processor.name.clone() })?;
+        .ok_or_else(|| HostError::NoMissRatio { level, processor: processor.name.clone() })?;
     Counters::open(&events)?;
     Ok(events)
 }
@@ -168,7 +173,9 @@ impl Slices {
     /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
     pub fn drain(&mut self, entries: &mut Vec<Entry>) {
         // What is recorded on one CPU while another's ring is read waits for what that other records until then.
-        let until = clock::monotonic();
+        // So does what a task that polls has read and not sent yet.
+        let late = if self.polling.is_some() { POLL_LATE.0 } else { 0 };
+        let until = Ns(clock::monotonic().0.saturating_sub(late));
         let waiting = self.events.len();
         self.switches.drain(&mut self.events);
         let read = self.events.len();
@@ -194,10 +201,11 @@ impl Slices {
         self.polling.as_ref().map(|_| self.polls)
     }
 
-    /// A gap for every CPU whose counters others have taken for good since the last call: it has no slices any more.
+    /// A gap for every CPU that is watched and whose counters others have taken for good since the last call: it has no slices any more.
     pub fn stopped(&mut self) -> Vec<Entry> {
         let end = clock::monotonic();
-        let stopped = self.switches.stopped();
+        let mut stopped = self.switches.stopped();
+        stopped.retain(|cpu| self.splitter.cpus.contains(cpu));
         stopped.into_iter().map(|cpu| Entry::Gap(Gap { cpu, end, lost: None })).collect()
     }
 }

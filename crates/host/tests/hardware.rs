@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::interrupt;
+use isochrome_host::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
+use isochrome_host::net::tap;
 use isochrome_host::palette::{Survey, Target};
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{self, ProbeRequest, probe};
@@ -15,8 +17,10 @@ use isochrome_host::setting::RealtimeRequest;
 use isochrome_host::slices::{Slices, proved_events};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_host::sys::tap::Tap;
 use isochrome_host::sysfs::{Processor, Sysfs};
 use isochrome_model::machine::{Holds, Machine};
+use isochrome_model::net::{Cost, Reservation};
 use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice, Watched};
@@ -77,6 +81,16 @@ fn main() -> ExitCode {
             || Ok(()),
             a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was,
         ),
+        hardware_test(
+            "packets_of_every_size_cross_the_tap_device_both_ways_unaltered",
+            has_tap,
+            packets_of_every_size_cross_the_tap_device_both_ways_unaltered,
+        ),
+        hardware_test(
+            "a_tap_device_is_in_no_namespace_but_its_own_and_gone_when_it_is_closed",
+            has_tap,
+            a_tap_device_is_in_no_namespace_but_its_own_and_gone_when_it_is_closed,
+        ),
         hardware_test("prefaulting_stops_before_the_stack_ends", || Ok(()), prefaulting_stops_before_the_stack_ends),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -135,6 +149,10 @@ fn has_two_cpus() -> Result<(), String> {
 
 fn fifo_is_permitted() -> Result<(), String> {
     on_a_thread(|| Scheduling::fifo(1).apply()).map_err(|error| format!("SCHED_FIFO: {error}"))
+}
+
+fn has_tap() -> Result<(), String> {
+    tap::open().map(|_| ()).map_err(|error| first_line(&error))
 }
 
 fn may_lock() -> Result<(), String> {
@@ -341,9 +359,11 @@ fn polls_put_counts_down_to_whom_they_interrupt() {
     let cpu = CpuId(allowed_cpus()[0]);
     let slices = Slices::polled(&[cpu], false, &[PAGE_FAULTS; 4], Ns(100_000)).unwrap();
     let [faulting, other] = faults_of_two(slices, cpu, 200);
-    // A poll that comes just after a switch gives the other what it did not do: no more than that is certain.
+    // A poll that comes just after a switch gives the other what it did not do, and a host that takes the CPU away leaves out polls: of the 10 000
+    // faults 9950 and more were put down right, idle and beside busy loops.
     let (right, wrong) = (faults(&faulting), faults(&other));
-    assert!(right > wrong && right + wrong <= 10_600, "{right} {wrong}");
+    println!("{right} of 10000 faults put down right, {wrong} wrong");
+    assert!(right > wrong && right >= 5000 && right + wrong <= 10_600, "{right} {wrong}");
 }
 
 fn affinity_is_restored_after_drop() {
@@ -498,6 +518,70 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
     for note in notes {
         assert!(!note.subject.is_empty() && !note.reason.is_empty() && !note.hint.is_empty(), "{note:?}");
     }
+}
+
+// Packets.
+
+fn packets_of_every_size_cross_the_tap_device_both_ways_unaltered() {
+    let Tap { card, socket } = tap::open().unwrap();
+    let reservation = Reservation { packets_per_s: 10_000, bytes_max: BYTES_MAX, burst: 100_000 };
+    let cost = Cost { packet: Ns(1000), byte_ps: 250 };
+    let request = StackRequest { end: End::Near, cost, limit_ppm: 900_000, reservation };
+    let mut stack = Stack::build(&Anywhere, request, Some(card)).unwrap();
+    let mut received = vec![0; BYTES_MAX + 1];
+    // The first packet waits until the kernel has told its hardware address.
+    stack.send(1, 0).unwrap();
+    stack.settle();
+    assert_eq!(socket.recv(&mut received).unwrap(), 1);
+    for bytes in 1..=BYTES_MAX {
+        let stamp = bytes as u8;
+        stack.send(bytes, stamp).unwrap();
+        let (came, from) = socket.recv_from(&mut received).unwrap();
+        assert_eq!((came, from), (bytes, (End::Near.address(), PORT).into()));
+        assert!(received[..bytes].iter().copied().eq(payload(bytes, stamp)), "{bytes} bytes sent");
+
+        let packet: Vec<u8> = payload(bytes, stamp).map(|byte| !byte).collect();
+        socket.send_to(&packet, from).unwrap();
+        stack.request(bytes).unwrap();
+        stack.take(bytes).unwrap();
+        assert!(stack.check(bytes, stamp).is_err(), "what was received is not what was sent");
+        socket.send_to(&received[..bytes], from).unwrap();
+        stack.take(bytes).unwrap();
+        stack.check(bytes, stamp).unwrap();
+    }
+    assert!(stack.take(1).is_err(), "nothing else was on the wire");
+}
+
+/// Network devices that the calling thread sees.
+fn network_devices() -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    text.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned())).collect()
+}
+
+fn network_namespace() -> std::path::PathBuf {
+    std::fs::read_link("/proc/thread-self/ns/net").unwrap()
+}
+
+fn a_tap_device_is_in_no_namespace_but_its_own_and_gone_when_it_is_closed() {
+    let (before, own) = (network_devices(), network_namespace());
+    let tap = tap::open().unwrap();
+    assert_eq!((network_devices(), network_namespace()), (before.clone(), own.clone()));
+    drop(tap);
+    on_a_thread(move || {
+        let tap = Tap::open_here(tap::wire()).unwrap();
+        assert_ne!(network_namespace(), own);
+        assert_eq!(network_devices(), ["lo", "tap0"]);
+        drop(tap);
+        assert_eq!(network_devices(), ["lo"]);
+    });
+    // The namespaces had no name, no thread is left in one, and nothing that is open holds one.
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let held: Vec<_> = open.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    assert!(held.iter().all(|target| !target.ends_with("tun") && !target.to_string_lossy().starts_with("net:")));
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let elsewhere = threads.filter_map(|thread| std::fs::read_link(thread.path().join("ns/net")).ok());
+    assert!(elsewhere.into_iter().all(|namespace| namespace == network_namespace()));
+    assert_eq!(network_devices(), before);
 }
 
 // Interrupts.

@@ -195,6 +195,8 @@ impl TokenBucket {
 pub enum Path {
     /// smoltcp and a card that is memory.
     Memory,
+    /// smoltcp and a TAP device, behind which is the kernel's UDP.
+    Tap,
     /// The kernel's UDP, over the loopback device.
     Kernel,
 }
@@ -303,6 +305,8 @@ const TOLERANCE: f64 = 0.2;
 const QUIET: f64 = 0.1;
 /// Size at which the paper states its overheads: the usual limit on an Ethernet.
 pub const BYTES_STATED: usize = 1500;
+/// Quiet blocks of every setting that a size needs for a conclusion.
+const QUIET_MIN: u64 = 5;
 /// Share of the sizes at which partitioning must lie between the others.
 pub const BETWEEN_AT_LEAST: f64 = 0.8;
 
@@ -389,6 +393,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// Whether enough blocks were quiet.
+    pub fn is_conclusive(&self) -> bool {
+        self.blocks_quiet >= QUIET_MIN
+    }
+
     /// Whether partitioning lies between the others.
     pub fn is_between(&self) -> bool {
         self.alone_ns < self.partitioned_ns && self.partitioned_ns < self.flooded_ns
@@ -453,6 +462,14 @@ impl Net {
     /// The size nearest to the one the paper states its overheads for.
     pub fn stated(&self, direction: Direction) -> Option<Row> {
         self.rows(direction).into_iter().min_by_key(|row| row.bytes.abs_diff(BYTES_STATED))
+    }
+
+    /// Whether both directions were measured, with enough quiet blocks at every size.
+    pub fn is_conclusive(&self) -> bool {
+        Direction::ALL.iter().all(|direction| {
+            let rows = self.rows(*direction);
+            !rows.is_empty() && rows.iter().all(Row::is_conclusive)
+        })
     }
 
     /// Whether both directions were measured and partitioning lies between the others often enough.
@@ -532,7 +549,7 @@ pub(crate) mod tests {
                     (Setting::Partitioned, if bytes == 8192 { 3 * alone } else { alone * 3 / 2 }),
                 ] {
                     let condition = Condition { direction, bytes, setting };
-                    for noise in [0, 0, 5 * alone] {
+                    for noise in [0, 0, 0, 0, 0, 5 * alone] {
                         blocks.push(Block {
                             condition,
                             packets: vec![packet(flooded + noise); 4],
@@ -557,8 +574,8 @@ pub(crate) mod tests {
         assert_eq!(net.points.len(), 2 * 3 * 3);
         let condition = Condition { direction: Direction::Send, bytes: 1500, setting: Setting::Flooded };
         let point = net.point(condition).unwrap();
-        // The third block was disturbed.
-        assert_eq!((point.blocks, point.blocks_quiet, point.flooded_ns_max.n), (3, 2, 8));
+        // The sixth block was disturbed.
+        assert_eq!((point.blocks, point.blocks_quiet, point.flooded_ns_max.n), (6, 5, 20));
         assert_eq!((point.flooded_ns, point.control_ns), (7500.0, 2500.0));
         assert_eq!(point.flooded_by_component_ns, [3750.0, 3650.0, 100.0]);
         assert_eq!((point.flooded_ns_max.value, point.overhead), (7500, 2.0));
@@ -585,6 +602,19 @@ pub(crate) mod tests {
         assert!(!net.holds(), "two of three are less than four of five");
         let fewer = Net { points: net.points.iter().filter(|p| p.condition.bytes < 8192).copied().collect(), ..net };
         assert!(fewer.holds());
+    }
+
+    #[test]
+    fn too_few_quiet_blocks_of_one_size_are_inconclusive() {
+        let mut net = measured();
+        assert!(net.is_conclusive());
+        let few = |point: &mut Point| point.blocks_quiet = QUIET_MIN - 1;
+        let last = net.points.iter_mut().filter(|point| point.condition.direction == Direction::Receive);
+        last.filter(|point| point.condition.bytes == 8192).for_each(few);
+        assert!(!net.is_conclusive());
+        let one_way = net.points.iter().filter(|point| point.condition.direction == Direction::Send).copied();
+        assert!(!Net { points: one_way.collect(), ..measured() }.is_conclusive());
+        assert!(!Net { points: vec![], ..measured() }.is_conclusive());
     }
 
     #[test]

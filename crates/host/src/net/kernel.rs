@@ -1,5 +1,6 @@
 //! The kernel's UDP path: of all that works on a packet, only the memory of the application can have colors.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ use crate::error::HostError;
 use crate::pool::ColoredRegion;
 use crate::sys::clock;
 use crate::sys::heap::Heap;
+
+fn trouble(source: io::Error) -> HostError {
+    HostError::Socket { device: "the loopback device", source }
+}
 
 /// Two sockets on the loopback device. The fields drop in order: what was allocated before its memory.
 pub(super) struct Sockets {
@@ -36,8 +41,8 @@ impl Sockets {
             let address = socket.local_addr()?;
             Ok((socket, address))
         };
-        let (near, near_address) = open().map_err(|source| HostError::Socket { source })?;
-        let (far, far_address) = open().map_err(|source| HostError::Socket { source })?;
+        let (near, near_address) = open().map_err(trouble)?;
+        let (far, far_address) = open().map_err(trouble)?;
         let (sent, received) = heap.enter(|| (vec![0x5a; BYTES_MAX], vec![0; BYTES_MAX]));
         if heap.used() == 0 {
             return Err(HostError::NoHeapAllocator);
@@ -46,13 +51,13 @@ impl Sockets {
         Ok(Sockets { near, far, addresses, sent, received, far_received: vec![0; BYTES_MAX], stamp: 0, _heap: heap })
     }
 
-    fn timed<T>(work: impl FnOnce() -> std::io::Result<T>) -> Result<(T, Packet), HostError> {
+    fn timed<T>(work: impl FnOnce() -> io::Result<T>) -> Result<(T, Packet), HostError> {
         let begin = clock::now();
         let done = work();
         let time = Cycles(clock::now().0 - begin.0);
         let mut spent = [Cycles(0); 3];
         spent[Component::Server as usize] = time;
-        Ok((done.map_err(|source| HostError::Socket { source })?, Packet { spent }))
+        Ok((done.map_err(trouble)?, Packet { spent }))
     }
 
     fn check(received: &[u8], came: usize, bytes: usize, stamp: u8) -> Result<(), HostError> {
@@ -76,7 +81,7 @@ impl Traffic for Sockets {
     }
 
     fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
-        let (came, _) = self.far.recv_from(&mut self.far_received).map_err(|source| HostError::Socket { source })?;
+        let (came, _) = self.far.recv_from(&mut self.far_received).map_err(trouble)?;
         Sockets::check(&self.far_received, came, bytes, self.stamp)
     }
 
@@ -90,7 +95,7 @@ impl Traffic for Sockets {
         let mut packet = vec![0x5a; bytes];
         packet[0] = self.stamp;
         let [near, _] = self.addresses;
-        self.far.send_to(&packet, near).map_err(|source| HostError::Socket { source })?;
+        self.far.send_to(&packet, near).map_err(trouble)?;
         Ok(())
     }
 

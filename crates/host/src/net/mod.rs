@@ -7,6 +7,9 @@
 
 pub mod kernel;
 pub mod stack;
+pub mod tap;
+
+use std::fs::File;
 
 use isochrome_model::flood::Pattern;
 use isochrome_model::geometry::Geometry;
@@ -22,6 +25,7 @@ use crate::sys::clock;
 use crate::sys::heap::Heap;
 use kernel::Sockets;
 use stack::{Anywhere, BYTES_MAX, End, NetError, Stack, StackRequest, carry, meet};
+use tap::Tapped;
 
 /// Pages of the heaps of driver, server and client.
 const HEAP_PAGES: [usize; 3] = [12, 12, 8];
@@ -70,7 +74,7 @@ impl Division {
         let all: Vec<Color> = (0..colors as u16).map(Color).collect();
         let share = |sixteenths: usize| (all.len() * sixteenths / 16).max(1);
         let counts = match path {
-            Path::Memory => [share(2), share(3), share(2)],
+            Path::Memory | Path::Tap => [share(2), share(3), share(2)],
             // The kernel's memory lies in all colors, whatever is done.
             Path::Kernel => [0, 0, share(2)],
         };
@@ -109,18 +113,24 @@ fn stack_request(end: End) -> StackRequest {
     StackRequest { end, cost: COST, limit_ppm: LIMIT_PPM, reservation: RESERVATION }
 }
 
+/// The stack that is measured, in `heaps`.
+fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, HostError> {
+    let stack = Stack::build(heaps, stack_request(End::Near), device)?;
+    for heap in heaps {
+        if heap.used() == 0 {
+            return Err(HostError::NoHeapAllocator);
+        }
+        if heap.spilled() > 0 {
+            return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
+        }
+    }
+    Ok(stack)
+}
+
 impl Wired {
     fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, HostError> {
-        let mut near = Stack::build(&heaps, stack_request(End::Near))?;
-        for heap in &heaps {
-            if heap.used() == 0 {
-                return Err(HostError::NoHeapAllocator);
-            }
-            if heap.spilled() > 0 {
-                return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
-            }
-        }
-        let mut far = Stack::build(&Anywhere, stack_request(End::Far))?;
+        let mut near = near(&heaps, None)?;
+        let mut far = Stack::build(&Anywhere, stack_request(End::Far), None)?;
         meet(&mut near, &mut far)?;
         Ok(Wired { near, far, stamp: 0, frame: Vec::new(), _heaps: heaps })
     }
@@ -166,7 +176,7 @@ pub fn pages_per_color(target: Target, first: Option<Geometry>) -> usize {
 /// level.
 ///
 /// `progress` is called after each block with the number done and of all; an interrupt ends the run after the block under way. Fails when
-/// the pool has too few pages, and when a packet is lost or altered.
+/// the pool has too few pages, where there is no TAP device for a path that needs one, and when a packet is lost or altered.
 pub fn net(
     pool: &FramePool,
     target: Target,
@@ -175,6 +185,8 @@ pub fn net(
     request: &NetRequest,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Block>, HostError> {
+    // One for all blocks: making and removing a namespace each time would disturb what is measured.
+    let tap = if request.path == Path::Tap { Some(tap::open()?) } else { None };
     let mut rng = fastrand::Rng::with_seed(request.seed);
     let mut order = Vec::new();
     for &bytes in &request.sizes {
@@ -203,13 +215,12 @@ pub fn net(
             let colors = if setting == Setting::Partitioned { own } else { &division.shared };
             Ok::<_, HostError>(Heap::new(pool.take(colors, HEAP_PAGES[component as usize])?)?)
         };
-        let mut traffic: Box<dyn Traffic> = match request.path {
-            Path::Kernel => Box::new(Sockets::open(memory(Component::Client)?)?),
-            Path::Memory => Box::new(Wired::build([
-                memory(Component::Driver)?,
-                memory(Component::Server)?,
-                memory(Component::Client)?,
-            ])?),
+        let memories =
+            || Ok::<_, HostError>([memory(Component::Driver)?, memory(Component::Server)?, memory(Component::Client)?]);
+        let mut traffic: Box<dyn Traffic> = match (request.path, &tap) {
+            (Path::Kernel, _) => Box::new(Sockets::open(memory(Component::Client)?)?),
+            (_, Some(tap)) => Box::new(Tapped::build(memories()?, tap)?),
+            (_, None) => Box::new(Wired::build(memories()?)?),
         };
         blocks.extend(block(&mut *traffic, &flooder, bytes, setting, request, &mut rng)?);
         progress(done + 1, total);
@@ -303,8 +314,8 @@ mod tests {
 
     #[test]
     fn each_part_of_an_operation_has_its_disturbance() {
-        let heapless = Stack::build(&Anywhere, stack_request(End::Near)).unwrap();
-        let far = Stack::build(&Anywhere, stack_request(End::Far)).unwrap();
+        let heapless = Stack::build(&Anywhere, stack_request(End::Near), None).unwrap();
+        let far = Stack::build(&Anywhere, stack_request(End::Far), None).unwrap();
         struct Plain {
             near: Stack,
             far: Stack,

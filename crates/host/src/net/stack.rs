@@ -5,6 +5,9 @@
 //! into the server, which must know the connection first, and from there to the client. Checksums of packets are the card's business.
 
 use std::cell::Cell;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 
 use isochrome_model::net::{Admission, Component, Cost, Meter, Packet, Refused, Reservation, TokenBucket};
 use isochrome_model::units::{Cycles, Ns};
@@ -12,7 +15,7 @@ use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet, SocketStorage};
 use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::udp;
 use smoltcp::time::Instant;
-use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr, IpEndpoint};
+use smoltcp::wire::{EthernetAddress, IpCidr, IpEndpoint};
 
 use crate::sys::clock;
 use crate::sys::heap::{Ground, Heap};
@@ -20,13 +23,15 @@ use crate::sys::heap::{Ground, Heap};
 /// Bytes of the largest payload.
 pub const BYTES_MAX: usize = 8192;
 /// Headers of Ethernet, IPv4 and UDP.
-const HEADERS: usize = 14 + 20 + 8;
+const HEADERS: usize = ETHERNET + 20 + 8;
+/// The first of them.
+pub const ETHERNET: usize = 14;
 /// Bytes of the largest frame.
 pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
 /// Frames that the card holds in each direction.
 const SLOTS: usize = 2;
-/// Port of every connection.
-const PORT: u16 = 7;
+/// Port of every connection, at both ends.
+pub const PORT: u16 = 7;
 /// No protocol in use has anything to do with time, so it stands still: no neighbor is forgotten in the middle of a measurement.
 const NOW: Instant = Instant::ZERO;
 
@@ -127,11 +132,26 @@ pub struct Driver {
     stopwatch: Stopwatch,
     sent: Ring,
     arrived: Ring,
+    /// Where frames are written to and read from, each by a system call; without it the memory is all there is of a card.
+    device: Option<File>,
 }
 
 impl Driver {
-    fn new() -> Driver {
-        Driver { stopwatch: Stopwatch(Cell::new(Meter::start(Cycles(0)))), sent: Ring::new(), arrived: Ring::new() }
+    fn new(device: Option<File>) -> Driver {
+        let stopwatch = Stopwatch(Cell::new(Meter::start(Cycles(0))));
+        Driver { stopwatch, sent: Ring::new(), arrived: Ring::new(), device }
+    }
+
+    /// Reads the next frame of the device, if there is one and room for it.
+    fn fetch(&mut self) {
+        if let Some(mut device) = self.device.as_ref()
+            && let Some(slot) = self.arrived.push()
+        {
+            match device.read(&mut slot.bytes) {
+                Ok(len) => slot.len = len,
+                Err(_) => self.arrived.count -= 1,
+            }
+        }
     }
 
     /// What the card has sent, in order: the wire takes it.
@@ -166,6 +186,7 @@ impl RxToken for Arrived<'_> {
 /// A place in the card for a frame to be sent.
 pub struct Sending<'a> {
     ring: &'a mut Ring,
+    device: Option<&'a File>,
     stopwatch: &'a Stopwatch,
 }
 
@@ -175,6 +196,11 @@ impl TxToken for Sending<'_> {
         let slot = self.ring.push().expect("a token is only given while a slot is free");
         slot.len = len;
         let filled = fill(&mut slot.bytes[..len]);
+        if let Some(mut device) = self.device {
+            // A frame that the device refuses is lost, as on any wire.
+            let _ = device.write(&slot.bytes[..len]);
+            self.ring.pop();
+        }
         self.stopwatch.pass_to(Component::Server);
         filled
     }
@@ -188,15 +214,15 @@ impl Device for Driver {
         if self.sent.count == SLOTS {
             return None;
         }
+        self.fetch();
         let slot = self.arrived.pop()?;
-        Some((
-            Arrived { slot, stopwatch: &self.stopwatch },
-            Sending { ring: &mut self.sent, stopwatch: &self.stopwatch },
-        ))
+        let (device, stopwatch) = (self.device.as_ref(), &self.stopwatch);
+        Some((Arrived { slot, stopwatch }, Sending { ring: &mut self.sent, device, stopwatch }))
     }
 
     fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
-        (self.sent.count < SLOTS).then_some(Sending { ring: &mut self.sent, stopwatch: &self.stopwatch })
+        let (device, stopwatch) = (self.device.as_ref(), &self.stopwatch);
+        (self.sent.count < SLOTS).then_some(Sending { ring: &mut self.sent, device, stopwatch })
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
@@ -241,8 +267,14 @@ impl End {
         }
     }
 
-    fn address(self) -> IpAddress {
-        IpAddress::v4(10, 77, 0, self.number())
+    /// Its address, in a network of 24 bits.
+    pub fn address(self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 77, 0, self.number())
+    }
+
+    /// Its hardware address, a locally administered one.
+    pub fn hardware(self) -> [u8; 6] {
+        [2, 0, 0, 0, 0, self.number()]
     }
 
     fn other(self) -> End {
@@ -255,11 +287,10 @@ impl End {
 
 impl Server {
     fn new(driver: &mut Driver, end: End, admission: Admission) -> Server {
-        // A locally administered address.
-        let hardware = EthernetAddress([2, 0, 0, 0, 0, end.number()]);
+        let hardware = EthernetAddress(end.hardware());
         let mut interface = Interface::new(Config::new(hardware.into()), driver, NOW);
         interface.update_ip_addrs(|addresses| {
-            addresses.push(IpCidr::new(end.address(), 24)).expect("there is room for one address");
+            addresses.push(IpCidr::new(end.address().into(), 24)).expect("there is room for one address");
         });
         Server {
             interface,
@@ -307,10 +338,11 @@ fn now_ns() -> Ns {
 }
 
 impl Stack {
-    /// Builds the components, each in its own place, and admits the client.
-    pub fn build(places: &impl Places, request: StackRequest) -> Result<Stack, NetError> {
+    /// Builds the components, each in its own place, and admits the client. Frames are written to `device` and read from it, if there is one,
+    /// without waiting; else they lie in the card's memory until they are taken.
+    pub fn build(places: &impl Places, request: StackRequest, device: Option<File>) -> Result<Stack, NetError> {
         let StackRequest { end, cost, limit_ppm, reservation } = request;
-        let mut driver = places.within(Component::Driver, || Box::new(Driver::new()));
+        let mut driver = places.within(Component::Driver, || Box::new(Driver::new(device)));
         let (mut client, shared) = places.within(Component::Client, || {
             let client = Client { connection: 0, received: vec![0; BYTES_MAX] };
             // What is in this memory when a packet is sent is the packet.
@@ -392,12 +424,8 @@ impl Stack {
 
     /// Whether what was received last is a packet of `bytes` with this stamp.
     pub fn check(&self, bytes: usize, stamp: u8) -> Result<(), NetError> {
-        let expected = std::iter::once(stamp).chain((1..bytes).map(content)).take(bytes);
-        if self.client.received[..bytes].iter().copied().eq(expected) {
-            Ok(())
-        } else {
-            Err(NetError::Corrupt { bytes })
-        }
+        let as_sent = self.client.received[..bytes].iter().copied().eq(payload(bytes, stamp));
+        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
     }
 }
 
@@ -452,6 +480,11 @@ fn content(index: usize) -> u8 {
     (index as u32).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
 }
 
+/// A packet of `bytes`, at least one.
+pub fn payload(bytes: usize, stamp: u8) -> impl Iterator<Item = u8> {
+    std::iter::once(stamp).chain((1..bytes).map(content))
+}
+
 /// Carries frames between two stacks until neither has any left.
 pub fn carry(one: &mut Stack, other: &mut Stack) {
     let mut carried = true;
@@ -495,8 +528,8 @@ mod tests {
     }
 
     fn pair() -> (Stack, Stack) {
-        let mut near = Stack::build(&Anywhere, request(End::Near)).unwrap();
-        let mut far = Stack::build(&Anywhere, request(End::Far)).unwrap();
+        let mut near = Stack::build(&Anywhere, request(End::Near), None).unwrap();
+        let mut far = Stack::build(&Anywhere, request(End::Far), None).unwrap();
         meet(&mut near, &mut far).unwrap();
         (near, far)
     }
@@ -545,7 +578,7 @@ mod tests {
     #[test]
     fn who_sends_more_than_was_reserved_is_refused() {
         let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 2 };
-        let mut near = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Near) }).unwrap();
+        let mut near = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Near) }, None).unwrap();
         near.send(1000, 0).unwrap();
         near.send(1000, 0).unwrap();
         assert!(matches!(near.send(1000, 0), Err(NetError::Refused(Refused::Account { .. }))));
@@ -556,7 +589,7 @@ mod tests {
     fn who_is_sent_more_than_was_reserved_does_not_get_it() {
         let (mut near, _) = pair();
         let slow = Reservation { packets_per_s: 1, bytes_max: 1000, burst: 1 };
-        let mut far = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Far) }).unwrap();
+        let mut far = Stack::build(&Anywhere, StackRequest { reservation: slow, ..request(End::Far) }, None).unwrap();
         for stamp in 0..2 {
             near.send(1000, stamp).unwrap();
             let frame = near.driver().take_sent().unwrap().to_vec();
@@ -570,7 +603,7 @@ mod tests {
     #[test]
     fn a_client_that_reserves_more_than_there_is_is_not_admitted() {
         let greedy = Reservation { packets_per_s: 1_000_000, ..GENEROUS };
-        let outcome = Stack::build(&Anywhere, StackRequest { reservation: greedy, ..request(End::Near) });
+        let outcome = Stack::build(&Anywhere, StackRequest { reservation: greedy, ..request(End::Near) }, None);
         assert!(matches!(outcome.err(), Some(NetError::Refused(Refused::Admission { .. }))));
     }
 

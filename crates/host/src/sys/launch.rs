@@ -8,8 +8,11 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
+use isochrome_model::units::Ns;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::clock::process_cpu;
 use super::scheduling::Scheduling;
 
 /// How a program is started.
@@ -178,21 +181,20 @@ impl End {
     }
 }
 
-/// The end of child `pid`, and for how long it and the children that it waited for had a CPU; `None` while it has not ended.
-pub fn ended(pid: i32) -> io::Result<Option<(End, Duration)>> {
+/// The end of child `pid`, and for how long it had a CPU itself, without its children; `None` while it has not ended.
+pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
+    let child = Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let seen = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    if waitid(WaitId::Pid(child), seen)?.is_none() {
+        return Ok(None);
+    }
+    // Until its end is taken its clock is there.
+    let cpu = process_cpu(pid)?;
     let mut status = 0;
-    // SAFETY: all zeros are a valid rusage, which is made of integers.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: wait4 writes an integer and a rusage to the addresses of live, exclusively borrowed ones.
-    match unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) } {
-        0 => Ok(None),
+    // SAFETY: waitpid writes one integer to the address of a live, exclusively borrowed one.
+    match unsafe { libc::waitpid(pid, &mut status, 0) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => {
-            let time = |time: libc::timeval| {
-                Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
-            };
-            Ok(Some((End::of(status), time(usage.ru_utime) + time(usage.ru_stime))))
-        }
+        _ => Ok(Some((End::of(status), cpu))),
     }
 }
 

@@ -15,5 +15,6 @@ pub mod scan;
 pub mod scheduling;
 pub mod shared;
 pub mod signal;
+pub mod tap;
 pub mod trace;
 pub mod userfault;

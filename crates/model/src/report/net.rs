@@ -14,6 +14,7 @@ use crate::stats::median;
 fn through(path: Path) -> &'static str {
     match path {
         Path::Memory => "smoltcp, a card in memory",
+        Path::Tap => "smoltcp, a TAP device and the kernel behind it",
         Path::Kernel => "the kernel's UDP, of which only the application has colors",
     }
 }
@@ -100,6 +101,10 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
             100.0 * BETWEEN_AT_LEAST
         ));
     }
+    let few = net.rows(direction).iter().filter(|row| !row.is_conclusive()).count();
+    if few > 0 {
+        found.push(format!("too few quiet blocks at {few} of the sizes: nothing follows from them"));
+    }
     let colors: Vec<f64> = net.rows(direction).iter().map(|row| 100.0 * row.colors_alone).collect();
     if let Some(by_themselves) = median(&colors) {
         found.push(format!(
@@ -167,7 +172,12 @@ pub(super) fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
                  with colors for the parts of the stack.",
                 net.level, send.bytes
             );
-            (Some(if net.holds() { Standing::Holds } else { Standing::Violated }), sentence, basis)
+            let standing = match (net.is_conclusive(), net.holds()) {
+                (false, _) => Standing::Inconclusive("a size has too few quiet blocks".to_owned()),
+                (true, true) => Standing::Holds,
+                (true, false) => Standing::Violated,
+            };
+            (Some(standing), sentence, basis)
         }
         None => {
             let text = "What packets cost after a flood cannot be told from this run.";
@@ -270,6 +280,10 @@ mod tests {
         let (standing, sentence, _) = headline(&[measured()]);
         assert!(matches!(standing, Some(Standing::Violated)) && sentence.contains("of 1500 bytes"), "{sentence}");
         assert!(matches!(headline(&[Net { points: vec![], ..measured() }]).0, Some(Standing::Inconclusive(_))));
+        let mut few = measured();
+        few.points.iter_mut().for_each(|point| point.blocks_quiet = 4);
+        assert!(matches!(headline(&[few.clone()]).0, Some(Standing::Inconclusive(_))));
+        assert!(super::text(&few).contains("too few quiet blocks at 3 of the sizes"));
     }
 
     #[test]

@@ -1,0 +1,144 @@
+//! A TAP device in a network namespace of its own: frames written to it are received by the kernel's stack there, and what that stack sends
+//! is read from it.
+//!
+//! The namespace has no name. The device and the socket in it hold it; it goes, and the device with it, when both are closed, however the
+//! process ends.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::Duration;
+
+/// What the namespace is called inside itself: there is no other device but the loopback.
+const DEVICE: &[u8] = b"tap0";
+/// Flags of a neighbor: its address is known, and is not forgotten. [linux/if_arp.h]
+const NEIGHBOR: i32 = 0x02 | 0x04;
+/// How long a socket waits for a packet.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who is on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct TapRequest {
+    /// Address of who reads and writes frames.
+    pub near: Ipv4Addr,
+    /// Its hardware address.
+    pub near_hardware: [u8; 6],
+    /// Address of the kernel, in the same network of 24 bits.
+    pub far: Ipv4Addr,
+    /// Port of the kernel's socket.
+    pub port: u16,
+    /// Bytes of the largest packet, without the header of Ethernet.
+    pub mtu: usize,
+}
+
+/// A TAP device, and the kernel's end of the wire.
+pub struct Tap {
+    /// A read is a frame that the kernel has sent, or would block; a write is a frame that it receives.
+    pub card: File,
+    /// The kernel's UDP.
+    pub socket: UdpSocket,
+}
+
+/// What of it failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// What was being done.
+    pub action: &'static str,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+fn failed(action: &'static str) -> impl Fn(io::Error) -> Failure {
+    move |source| Failure { action, source }
+}
+
+fn device() -> libc::ifreq {
+    // SAFETY: an ifreq is made of integers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The rest stays zero, and ends the name.
+    request.ifr_name.iter_mut().zip(DEVICE).for_each(|(to, from)| *to = *from as _);
+    request
+}
+
+fn internet(address: Ipv4Addr) -> libc::sockaddr {
+    let mut data = [0; 14];
+    // Behind the port.
+    data[2..6].copy_from_slice(&address.octets().map(|byte| byte as _));
+    libc::sockaddr { sa_family: libc::AF_INET as _, sa_data: data }
+}
+
+fn hardware(address: [u8; 6]) -> libc::sockaddr {
+    let mut data = [0; 14];
+    data[..6].copy_from_slice(&address.map(|byte| byte as _));
+    libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data: data }
+}
+
+fn control(file: RawFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {
+    // SAFETY: the codes used here read and write one ifreq, which is live and exclusively borrowed.
+    match unsafe { libc::ioctl(file, code as _, request as *mut libc::ifreq) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Tap {
+    /// Makes one. The calling thread stays where it is.
+    pub fn open(request: TapRequest) -> Result<Tap, Failure> {
+        let thread = thread::Builder::new().name("tap".to_owned()).spawn(move || Tap::open_here(request));
+        thread.map_err(failed("starting a thread"))?.join().expect("making a TAP device does not panic")
+    }
+
+    /// Makes one, and moves the calling thread to its namespace.
+    ///
+    /// Needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
+    pub fn open_here(request: TapRequest) -> Result<Tap, Failure> {
+        let TapRequest { near, near_hardware, far, port, mtu } = request;
+        // SAFETY: it takes a number, touches no memory, and changes what the calling thread alone sees of the network.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(failed("making a network namespace")(io::Error::last_os_error()));
+        }
+        // IPv6 would send frames of its own accord.
+        match fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1") {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(failed("turning IPv6 off there")(error));
+            }
+            _ => {}
+        }
+        let card = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
+        let card = card.map_err(failed("opening /dev/net/tun"))?;
+        let mut made = device();
+        made.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as _;
+        control(card.as_raw_fd(), libc::TUNSETIFF as _, &mut made).map_err(failed("making a TAP device"))?;
+
+        let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(failed("opening a socket there"))?;
+        let set = |action, code: libc::c_ulong, fill: &dyn Fn(&mut libc::ifreq)| {
+            let mut request = device();
+            fill(&mut request);
+            control(any.as_raw_fd(), code, &mut request).map_err(failed(action))
+        };
+        set("setting its MTU", libc::SIOCSIFMTU as _, &|it| it.ifr_ifru.ifru_mtu = mtu as _)?;
+        set("setting its address", libc::SIOCSIFADDR as _, &|it| it.ifr_ifru.ifru_addr = internet(far))?;
+        let mask = internet(Ipv4Addr::new(255, 255, 255, 0));
+        set("setting its network", libc::SIOCSIFNETMASK as _, &|it| it.ifr_ifru.ifru_netmask = mask)?;
+        set("bringing it up", libc::SIOCSIFFLAGS as _, &|it| it.ifr_ifru.ifru_flags = libc::IFF_UP as _)?;
+        // A neighbor that is known for good is not asked for again in the middle of a measurement.
+        // SAFETY: an arpreq is made of integers.
+        let mut neighbor: libc::arpreq = unsafe { std::mem::zeroed() };
+        (neighbor.arp_pa, neighbor.arp_ha, neighbor.arp_flags) = (internet(near), hardware(near_hardware), NEIGHBOR);
+        // SAFETY: the code reads one arpreq, which is live and exclusively borrowed.
+        if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCSARP as _, &mut neighbor as *mut libc::arpreq) } != 0 {
+            return Err(failed("naming its neighbor")(io::Error::last_os_error()));
+        }
+        let socket = UdpSocket::bind(SocketAddrV4::new(far, port)).map_err(failed("opening a socket there"))?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(failed("opening a socket there"))?;
+        Ok(Tap { card, socket })
+    }
+
+    /// The same device and socket once more.
+    pub fn try_clone(&self) -> io::Result<Tap> {
+        Ok(Tap { card: self.card.try_clone()?, socket: self.socket.try_clone()? })
+    }
+}
