@@ -15,6 +15,7 @@ use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::recolor;
 use isochrome_host::runtime;
 use isochrome_host::setting::allowed_cpus;
+use isochrome_host::slices::proved_events;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
@@ -165,6 +166,11 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     let folder = runtime::folder();
     clearing::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
+    let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
+    if let Err(error) = &counted {
+        eprintln!("misses are not counted: {error}");
+    }
+    let counted = counted.ok();
     let uncolored = profile.method == Partitioning::None;
     let bar = progress("profiling", 0);
     profile.measure(
@@ -190,7 +196,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
                 });
                 moved.map_err(|error| error.to_string())
             };
-            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, &mut place)?;
+            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
             if let Some(ways) = ways {
                 ways.restore()?;
             }

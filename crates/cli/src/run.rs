@@ -13,6 +13,7 @@ use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::{RecolorError, inspect};
 use isochrome_host::resctrl;
+use isochrome_host::slices::proved_events;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{interrupt, runtime};
@@ -104,6 +105,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let blocks = if options.compare.is_some() { (length.0 / BLOCK.0).clamp(2, 1000) } else { 1 };
     let block = Ns(length.0 / blocks);
     let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
+    let counted = proved_events(&station.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
+    let mut uncounted = counted.as_ref().err().map(ToString::to_string);
+    let counted = counted.ok();
     let request = Request {
         programs: &planned,
         length: block,
@@ -115,6 +119,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         keep_going: options.keep_going,
         alone: !options.share_cpus,
         lock: !options.no_mlock,
+        counted,
         folder: &runtime::folder(),
     };
     // As planned; the other side of a comparison is kept apart.
@@ -156,6 +161,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         done = number + 1;
     }
     let mut outcome = sum.context("interrupted before anything was run as planned")?;
+    uncounted = uncounted.or(outcome.uncounted.take());
     let raw = book.close();
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
         outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
@@ -183,6 +189,15 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         comparison,
     };
     let mut warnings = warnings(&station, options, &recorded, outcome.interrupted);
+    match (uncounted, counted) {
+        (Some(why), _) => {
+            warnings.push(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()))
+        }
+        (None, Some(event)) => {
+            warnings.push(format!("Misses per job are {}, in user mode ({}).", event.name, event.source))
+        }
+        (None, None) => {}
+    }
     warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes);
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
@@ -450,6 +465,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
         settings,
         memory,
         notes,
+        uncounted,
         interrupted,
         unrecorded,
     } = next;
@@ -470,6 +486,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
         *most = (*most).max(memory);
     }
+    sum.uncounted = sum.uncounted.or(uncounted);
     sum.interrupted |= interrupted;
     sum.unrecorded = sum.unrecorded.or(unrecorded);
     sum
@@ -493,7 +510,6 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run, interrupted:
     if station.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
         warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
     }
-    warnings.push("Misses per job were not counted.".to_owned());
     let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
     if colored && run.tasks.iter().all(|task| task.placement.is_none()) {
         warnings.push("Where memory lay at the end could not be seen.".to_owned());

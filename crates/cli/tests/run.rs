@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use isochrome_host::events::PAGE_FAULTS;
+use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Planned, Request};
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{Fact, Refill, Source};
+use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -28,6 +32,7 @@ fn main() -> ExitCode {
     let trials = vec![
         staged("every_job_is_recorded_and_held_against_its_bound", every_job),
         staged("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
+        staged("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
         staged("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
         staged("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
         staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
@@ -306,6 +311,63 @@ fn wake_ups(stage: &Stage) -> Outcome {
     for (seen, own) in pairs {
         assert!(seen.1 + latest >= own.1, "{seen:?} {own:?}");
     }
+    Ok(())
+}
+
+/// Page faults, which every machine counts, by the path that misses take: `fast` pre-empts `slow`, and each has its own.
+fn counted(stage: &Stage) -> Outcome {
+    const FAULTS: [u64; 2] = [3, 20];
+    let program = |name: &str, us: &str, pages: u64, period: u64| {
+        let task = stage.task(name, &["faults", us, &pages.to_string()], period, period, "line");
+        let program: Program = serde_json::from_value(task.program).unwrap();
+        let promise = Promise {
+            name: name.to_owned(),
+            period: program.period,
+            deadline: program.deadline,
+            bound: None,
+            without_interference: None,
+            budget: None,
+            wcet: None,
+            utilization: None,
+        };
+        let place = usize::from(name != "fast");
+        let scheduling = Some(engine::fifo(place, 2));
+        Planned { program, cpu: CpuId(stage.cpu as u32), scheduling, promise: Some(promise), joins: Vec::new() }
+    };
+    let programs = [program("fast", "20", FAULTS[0], 1000), program("slow", "1500", FAULTS[1], 5000)];
+    let request = Request {
+        programs: &programs,
+        length: Ns(1_000_000_000),
+        on_violation: OnViolation::Trace,
+        keep_going: false,
+        alone: false,
+        // Locked memory has no faults.
+        lock: false,
+        counted: Some(PAGE_FAULTS),
+        folder: &stage.path("runtime"),
+    };
+    let mut jobs: Vec<JobRecord> = Vec::new();
+    let mut record = |job: &JobRecord| {
+        jobs.push(*job);
+        Ok(())
+    };
+    let outcome =
+        engine::run(&request, &mut Hooks { place: &mut |_, _| Ok(()), look: &mut |_, _| None, record: &mut record });
+    let outcome = outcome.unwrap();
+    if let Some(why) = outcome.uncounted {
+        return Err(NotRun(why));
+    }
+    assert_eq!(outcome.faults, []);
+    for (task, (faults, expected)) in FAULTS.into_iter().zip([1000, 200]).enumerate() {
+        let of_task: Vec<&JobRecord> = jobs.iter().filter(|job| job.task == task).collect();
+        let counted: Vec<u64> = of_task.iter().filter_map(|job| job.misses).collect();
+        // Of one that waits for the job before and goes on without sleeping nothing is known.
+        assert!(counted.len() * 10 > expected * 9, "{} of {}", counted.len(), of_task.len());
+        assert!(counted.iter().all(|count| *count == faults), "{counted:?}");
+    }
+    let preempted = jobs.iter().filter(|job| job.task == 1 && job.preemptions > 0 && job.misses.is_some()).count();
+    assert!(preempted > 100, "{preempted}");
+    assert_eq!(stage.traces(), Vec::<String>::new());
     Ok(())
 }
 
