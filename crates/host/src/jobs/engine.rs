@@ -333,6 +333,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
     };
     let restored = clearing.restore();
+    outcome.notes.extend(restored.trouble);
     let [before, during, after] = others;
     outcome.settings = vec![
         Setting {
