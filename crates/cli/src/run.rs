@@ -1,5 +1,6 @@
 //! `isochrome run`: the programs of a plan, together, every job held against its bound.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,7 +12,8 @@ use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Outcome, Planned, R
 use isochrome_host::ledger::Owner;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::recolor::{RecolorError, inspect};
+use isochrome_host::recolor::watch::Watch;
+use isochrome_host::recolor::{RecolorError, Report};
 use isochrome_host::resctrl;
 use isochrome_host::slices::proved_events;
 use isochrome_host::sys::scheduling::Scheduling;
@@ -199,7 +201,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         (None, None) => {}
     }
     warnings.extend(given.as_ref().and_then(Given::warning));
-    warnings.extend(outcome.notes);
+    warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
     let mut evidence = evidence::of(&station, None, Vec::new(), &raw_files, warnings);
     let (conclusion, _) = recorded.conclusion();
@@ -408,6 +410,8 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
         let colors = colors(task, coloring.color_count());
         (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].planned.cpu]))
     };
+    // By program: where evictions tell colors, they are known of what was moved.
+    let watches: RefCell<Vec<Watch>> = RefCell::new(placed.iter().map(|_| Watch::default()).collect());
     let mask = || std::fs::read_to_string(resctrl::root().join("schemata")).unwrap_or_default();
     let before = mask();
     let ways = given.map(Given::give).transpose()?;
@@ -418,13 +422,14 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
                 let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
                 coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
             }
-            coloring.place(pids).map(drop).map_err(|error| error.to_string())
+            coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| error.to_string())
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;
+            let watches = watches.borrow();
             let reports: Result<Vec<_>, RecolorError> =
-                coloring.with(|wanted| pids.iter().map(|pid: &Pid| inspect(*pid, wanted)).collect());
-            let sum = |count: fn(&isochrome_host::recolor::Report) -> usize| -> Option<u64> {
+                pids.iter().map(|pid: &Pid| coloring.look(&watches[task], *pid)).collect();
+            let sum = |count: fn(&Report) -> usize| -> Option<u64> {
                 Some(reports.as_ref().ok()?.iter().map(|report| count(report) as u64).sum())
             };
             Some(Placement {
@@ -446,7 +451,8 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
-        ways.restore()?;
+        // The jobs are measured: what stays changed is told, and the next start tries again.
+        outcome.notes.extend(ways.restore().err().map(|error| error.to_string()));
         let told = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         outcome.settings.push(Setting { name, before: told(before), during: given.told(), after: told(mask()) });
     }

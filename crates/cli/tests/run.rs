@@ -30,23 +30,25 @@ use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
     let trials = vec![
-        staged("every_job_is_recorded_and_held_against_its_bound", every_job),
-        staged("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
-        staged("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
-        staged("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
-        staged("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
+        timed("every_job_is_recorded_and_held_against_its_bound", every_job),
+        timed("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
+        timed("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
+        timed("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
+        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
         staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
-        staged("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        timed("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
         staged("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
         staged("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
         staged("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
         staged("ways_that_cannot_be_had_are_told_before_anything_runs", no_ways),
+        staged("ways_that_cannot_be_given_back_do_not_take_the_run_away", busy_ways),
         staged("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
         staged("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
+        staged("a_partition_that_cannot_be_removed_is_nobodys_cpu_no_more_and_is_tried_again", busy_partition),
         staged("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
-        staged("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
+        timed("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
         staged("a_reservation_that_is_refused_is_told_with_the_reason", deadline_refused),
-        staged("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
+        timed("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
         staged("after_sigterm_other_programs_have_their_cpus_back", sigterm),
         staged("after_sigkill_the_next_start_puts_everything_back", sigkill),
         staged("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
@@ -55,9 +57,13 @@ fn main() -> ExitCode {
     run_trials(trials)
 }
 
-/// What a hypervisor takes away in the middle of a run is neither announced nor told in full afterwards; so a failure is shown and has to
-/// happen twice.
 fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    trial(name, move || test(&Stage::new()?))
+}
+
+/// For tests of how many jobs there are and how long they take. What a hypervisor takes away in the middle of a run is neither announced nor
+/// told in full afterwards; so a failure is shown and has to happen twice.
+fn timed(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
     let once = move || test(&Stage::new()?);
     trial(name, move || std::panic::catch_unwind(once).unwrap_or_else(|_| once()))
 }
@@ -607,6 +613,23 @@ fn no_ways(stage: &Stage) -> Outcome {
     Ok(())
 }
 
+fn busy_ways(stage: &Stage) -> Outcome {
+    let tree = stage.resctrl()?;
+    stage.instance()?;
+    let plan = stage.plan("ways", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "1s", "--share-cpus"]);
+    let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("ways", || !tree.state().tasks.is_empty());
+    tree.state().busy = Some("isochrome-1".to_owned());
+    let evidence = json_of(&run.wait_with_output().unwrap());
+    assert!(evidence["warnings"].to_string().contains("removing group isochrome-1"), "{}", evidence["warnings"]);
+    assert!(evidence["run"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
+    tree.state().busy = None;
+    assert!(stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).status().unwrap().success());
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    Ok(())
+}
+
 fn ways_after_sigkill(stage: &Stage) -> Outcome {
     let tree = stage.resctrl()?;
     stage.instance()?;
@@ -667,6 +690,34 @@ fn partitions(stage: &Stage) -> Outcome {
     assert!(told.contains("affinity") && told.contains(why), "{told}");
     assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
     assert_eq!(bystander.cpus(), before);
+    Ok(())
+}
+
+fn busy_partition(stage: &Stage) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+    let guest = Bystander::new();
+    let plan = stage.plan("none", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "1s"]);
+    let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
+    let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
+    wait_until("a partition", || tree.state().groups.get(&group).is_some_and(|(.., processes)| !processes.is_empty()));
+    // Somebody else's, who also needs the controller that is on by now.
+    let theirs = ("0".to_owned(), "root".to_owned(), Vec::new());
+    tree.state().groups.insert("theirs".to_owned(), theirs.clone());
+    tree.state().groups.get_mut(&group).unwrap().2.push(guest.0.id().to_string());
+    let output = run.wait_with_output().unwrap();
+    assert!(json_of(&output)["warnings"].to_string().contains(&format!("{group}: cannot be removed")), "{output:?}");
+    // Its CPU is everybody's all the same.
+    assert_eq!(tree.state().groups[&group].1, "member");
+    assert_eq!(stage.traces().len(), 1, "the journal");
+    let next = || stage.tool(&["ps"]).output().unwrap();
+    let told = String::from_utf8_lossy(&next().stderr).into_owned();
+    assert!(told.contains(&format!("{group}: cannot be removed")) && told.contains("hint:"), "{told}");
+    drop(guest);
+    assert!(next().status.success());
+    let left = Cgroup { switched_on: true, groups: [("theirs".to_owned(), theirs)].into(), ..Cgroup::default() };
+    assert_eq!(*tree.state(), left);
+    assert_eq!(stage.traces(), Vec::<String>::new());
     Ok(())
 }
 
