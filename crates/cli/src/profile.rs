@@ -102,8 +102,8 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         Partitioning::Colors | Partitioning::None => None,
     };
     let mut coloring = match programs.method {
-        Partitioning::Ways => None,
-        _ => Some(all_colors(options, &programs)?),
+        Partitioning::Ways | Partitioning::None => None,
+        Partitioning::Colors | Partitioning::Both => Some(all_colors(options, &programs)?),
     };
     let _lease = match &mut coloring {
         Some(coloring) => Some(coloring.lease(Owner::of(std::process::id())?)?),
@@ -171,7 +171,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         eprintln!("misses are not counted: {error}");
     }
     let counted = counted.ok();
-    let uncolored = profile.method == Partitioning::None;
     let bar = progress("profiling", 0);
     profile.measure(
         request,
@@ -190,7 +189,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             let ways = given.as_ref().map(Given::give).transpose()?;
             let joins = given.as_ref().and_then(|given| given.joins(0)).into_iter().collect();
             let mut place = |_: usize, pids: &[Pid]| {
-                let Some(coloring) = coloring.as_ref().filter(|_| !uncolored) else { return Ok(()) };
+                let Some(coloring) = &coloring else { return Ok(()) };
                 let moved = pids.iter().try_for_each(|pid| {
                     coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
                 });
