@@ -21,7 +21,7 @@ def own_times(lines, interval):
     wanted = 0
     times = []
     for line in lines:
-        cycle = re.fullmatch(r"\s*\d+:\s*\d+:\s*(-?\d+)", line)
+        cycle = re.fullmatch(r"\d+:\s*\d+:\s*(-?\d+)", line.strip())
         if not cycle:
             continue
         late = int(cycle[1])
