@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         timed("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
         staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
         timed("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        staged("where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests", hidden_frames),
         staged("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
         staged("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
         staged("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
@@ -460,6 +461,40 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
         let quiet = ["partitioned", "unpartitioned"].map(|side| task[side]["quiet"].as_u64().unwrap());
         assert!(quiet.iter().all(|quiet| *quiet >= 1), "{task}");
     }
+    Ok(())
+}
+
+fn hidden_frames(stage: &Stage) -> Outcome {
+    // What lasts for the boot lies in memory.
+    let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;
+    let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
+        let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
+        let output = output.map_err(|error| NotRun(format!("{}: {error}", command.get_program().display())))?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output, told))
+    };
+    let (saved, told) = ran(&mut stage.tool(&["palette", "--save", "--memory", "1G"]))?;
+    if !saved.status.success() || !folder.path().join("reference-l2").exists() {
+        return Err(NotRun(told.lines().last().unwrap_or_default().to_owned()));
+    }
+    let mut good = stage.good();
+    // Eviction tests take memory of the program that they are within.
+    good.program["memory_bytes"] = json!(8 << 20);
+    let plan = stage.plan("colors", vec![good]);
+    let mut run = Command::new("setpriv");
+    run.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_isochrome"));
+    run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(stage.path("out")).arg(plan);
+    let (output, told) = ran(&mut run)?;
+    if told.contains("cannot be told by time") {
+        return Err(NotRun(told));
+    }
+    let run = &json_of(&output)["run"];
+    assert_eq!(run["faults"], json!([]));
+    let placement = &run["tasks"][0]["placement"];
+    assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
+    let number = |name: &str| placement[name].as_u64().unwrap();
+    let off = number("resident") - number("right") - number("fixed");
+    assert!(number("right") > 0 && off * 100 <= number("resident"), "{placement}");
     Ok(())
 }
 
