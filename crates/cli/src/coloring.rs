@@ -11,7 +11,7 @@ use isochrome_host::palette::reference::Reference;
 use isochrome_host::palette::saved::Boot;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Tally, Watch};
-use isochrome_host::recolor::{Limits, Placed, RecolorError, Source, Wanted};
+use isochrome_host::recolor::{Limits, Placed, RecolorError, Report, Source, Wanted, inspect};
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{pagemap, runtime};
 use isochrome_model::machine::CacheLevel;
@@ -148,19 +148,30 @@ impl Coloring {
 
     /// Moves the pages of `pids` to the colors, and again while their threads do not stop at once.
     pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
+        self.place_again(&mut Watch::default(), pids)
+    }
+
+    /// As [`place`](Self::place), but leaves alone what `watch` has seen to be in place.
+    pub fn place_again(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Tally, RecolorError> {
         /// Attempts.
         const ATTEMPTS: u32 = 20;
-        let mut watch = Watch::default();
         let mut round = || self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
         for _ in 0..ATTEMPTS {
             match round() {
                 None => return Ok(watch.tally().clone()),
                 // It may be otherwise in a moment.
-                Some((_, RecolorError::NotStopping { .. })) => std::thread::sleep(Duration::from_millis(100)),
+                Some((_, RecolorError::NotStopping { .. } | RecolorError::Changed { .. })) => {
+                    std::thread::sleep(Duration::from_millis(100))
+                }
                 Some((_, error)) => return Err(error),
             }
         }
         round().map_or(Ok(watch.tally().clone()), |(_, error)| Err(error))
+    }
+
+    /// Where the pages of `pid` lie, which `watch` has moved.
+    pub fn look(&self, watch: &Watch, pid: Pid) -> Result<Report, RecolorError> {
+        self.with_placed(&self.colors, &watch.placed(pid), |wanted| inspect(pid, wanted))
     }
 
     /// The level whose colors these are.
@@ -175,6 +186,10 @@ impl Coloring {
 
     /// Does `work` with frames of some of the colors.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
+        self.with_placed(colors, &Placed::new(), work)
+    }
+
+    fn with_placed<T>(&self, colors: &[Color], placed: &Placed, work: impl FnOnce(&Wanted) -> T) -> T {
         let color_count = self.color_count();
         match &*self.known {
             Known::Frames(palette) => {
@@ -182,7 +197,7 @@ impl Coloring {
                 work(&Wanted { source: Source::Frames(&color_of), colors, color_count })
             }
             Known::Evictions(reference) => {
-                work(&Wanted { source: Source::Evictions(reference, &Placed::new()), colors, color_count })
+                work(&Wanted { source: Source::Evictions(reference, placed), colors, color_count })
             }
         }
     }

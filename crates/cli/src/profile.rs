@@ -15,6 +15,7 @@ use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::recolor;
 use isochrome_host::runtime;
 use isochrome_host::setting::allowed_cpus;
+use isochrome_host::slices::proved_events;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
@@ -101,8 +102,8 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
         Partitioning::Colors | Partitioning::None => None,
     };
     let mut coloring = match programs.method {
-        Partitioning::Ways => None,
-        _ => Some(all_colors(options, &programs)?),
+        Partitioning::Ways | Partitioning::None => None,
+        Partitioning::Colors | Partitioning::Both => Some(all_colors(options, &programs)?),
     };
     let _lease = match &mut coloring {
         Some(coloring) => Some(coloring.lease(Owner::of(std::process::id())?)?),
@@ -165,7 +166,11 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     let folder = runtime::folder();
     clearing::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
-    let uncolored = profile.method == Partitioning::None;
+    let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
+    if let Err(error) = &counted {
+        eprintln!("misses are not counted: {error}");
+    }
+    let counted = counted.ok();
     let bar = progress("profiling", 0);
     profile.measure(
         request,
@@ -184,13 +189,13 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
             let ways = given.as_ref().map(Given::give).transpose()?;
             let joins = given.as_ref().and_then(|given| given.joins(0)).into_iter().collect();
             let mut place = |_: usize, pids: &[Pid]| {
-                let Some(coloring) = coloring.as_ref().filter(|_| !uncolored) else { return Ok(()) };
+                let Some(coloring) = &coloring else { return Ok(()) };
                 let moved = pids.iter().try_for_each(|pid| {
                     coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
                 });
                 moved.map_err(|error| error.to_string())
             };
-            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, &mut place)?;
+            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
             if let Some(ways) = ways {
                 ways.restore()?;
             }

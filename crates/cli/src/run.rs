@@ -1,5 +1,6 @@
 //! `isochrome run`: the programs of a plan, together, every job held against its bound.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,8 +12,10 @@ use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Outcome, Planned, R
 use isochrome_host::ledger::Owner;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::recolor::{RecolorError, inspect};
+use isochrome_host::recolor::watch::Watch;
+use isochrome_host::recolor::{RecolorError, Report};
 use isochrome_host::resctrl;
+use isochrome_host::slices::proved_events;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{interrupt, runtime};
@@ -104,6 +107,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let blocks = if options.compare.is_some() { (length.0 / BLOCK.0).clamp(2, 1000) } else { 1 };
     let block = Ns(length.0 / blocks);
     let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
+    let counted = proved_events(&station.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
+    let mut uncounted = counted.as_ref().err().map(ToString::to_string);
+    let counted = counted.ok();
     let request = Request {
         programs: &planned,
         length: block,
@@ -115,6 +121,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         keep_going: options.keep_going,
         alone: !options.share_cpus,
         lock: !options.no_mlock,
+        counted,
         folder: &runtime::folder(),
     };
     // As planned; the other side of a comparison is kept apart.
@@ -156,6 +163,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         done = number + 1;
     }
     let mut outcome = sum.context("interrupted before anything was run as planned")?;
+    uncounted = uncounted.or(outcome.uncounted.take());
     let raw = book.close();
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
         outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
@@ -183,8 +191,17 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         comparison,
     };
     let mut warnings = warnings(&station, options, &recorded);
+    match (uncounted, counted) {
+        (Some(why), _) => {
+            warnings.push(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()))
+        }
+        (None, Some(event)) => {
+            warnings.push(format!("Misses per job are {}, in user mode ({}).", event.name, event.source))
+        }
+        (None, None) => {}
+    }
     warnings.extend(given.as_ref().and_then(Given::warning));
-    warnings.extend(outcome.notes);
+    warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
     let mut evidence = evidence::of(&station, None, Vec::new(), &raw_files, warnings);
     let (conclusion, _) = recorded.conclusion();
@@ -393,6 +410,8 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
         let colors = colors(task, coloring.color_count());
         (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].planned.cpu]))
     };
+    // By program: where evictions tell colors, they are known of what was moved.
+    let watches: RefCell<Vec<Watch>> = RefCell::new(placed.iter().map(|_| Watch::default()).collect());
     let mask = || std::fs::read_to_string(resctrl::root().join("schemata")).unwrap_or_default();
     let before = mask();
     let ways = given.map(Given::give).transpose()?;
@@ -403,13 +422,14 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
                 let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
                 coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
             }
-            coloring.place(pids).map(drop).map_err(|error| error.to_string())
+            coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| error.to_string())
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;
+            let watches = watches.borrow();
             let reports: Result<Vec<_>, RecolorError> =
-                coloring.with(|wanted| pids.iter().map(|pid: &Pid| inspect(*pid, wanted)).collect());
-            let sum = |count: fn(&isochrome_host::recolor::Report) -> usize| -> Option<u64> {
+                pids.iter().map(|pid: &Pid| coloring.look(&watches[task], *pid)).collect();
+            let sum = |count: fn(&Report) -> usize| -> Option<u64> {
                 Some(reports.as_ref().ok()?.iter().map(|report| count(report) as u64).sum())
             };
             Some(Placement {
@@ -431,7 +451,8 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
-        ways.restore()?;
+        // The jobs are measured: what stays changed is told, and the next start tries again.
+        outcome.notes.extend(ways.restore().err().map(|error| error.to_string()));
         let told = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
         outcome.settings.push(Setting { name, before: told(before), during: given.told(), after: told(mask()) });
     }
@@ -450,6 +471,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
         settings,
         memory,
         notes,
+        uncounted,
         interrupted,
         unrecorded,
     } = next;
@@ -470,6 +492,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
         *most = (*most).max(memory);
     }
+    sum.uncounted = sum.uncounted.or(uncounted);
     sum.interrupted |= interrupted;
     sum.unrecorded = sum.unrecorded.or(unrecorded);
     sum
@@ -490,7 +513,6 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     if station.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
         warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
     }
-    warnings.push("Misses per job were not counted.".to_owned());
     let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
     if colored && run.tasks.iter().all(|task| task.placement.is_none()) {
         warnings.push("Where memory lay at the end could not be seen.".to_owned());

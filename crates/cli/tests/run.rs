@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use isochrome_host::events::PAGE_FAULTS;
+use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Planned, Request};
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{Fact, Refill, Source};
+use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -26,22 +30,26 @@ use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
     let trials = vec![
-        staged("every_job_is_recorded_and_held_against_its_bound", every_job),
-        staged("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
-        staged("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
-        staged("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
+        timed("every_job_is_recorded_and_held_against_its_bound", every_job),
+        timed("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
+        timed("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
+        timed("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
+        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
         staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
-        staged("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        timed("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
+        staged("where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests", hidden_frames),
         staged("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
         staged("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
         staged("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
         staged("ways_that_cannot_be_had_are_told_before_anything_runs", no_ways),
+        staged("ways_that_cannot_be_given_back_do_not_take_the_run_away", busy_ways),
         staged("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
         staged("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
+        staged("a_partition_that_cannot_be_removed_is_nobodys_cpu_no_more_and_is_tried_again", busy_partition),
         staged("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
-        staged("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
+        timed("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
         staged("a_reservation_that_is_refused_is_told_with_the_reason", deadline_refused),
-        staged("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
+        timed("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
         staged("after_sigterm_other_programs_have_their_cpus_back", sigterm),
         staged("after_sigkill_the_next_start_puts_everything_back", sigkill),
         staged("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
@@ -50,9 +58,13 @@ fn main() -> ExitCode {
     run_trials(trials)
 }
 
-/// What a hypervisor takes away in the middle of a run is neither announced nor told in full afterwards; so a failure is shown and has to
-/// happen twice.
 fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
+    trial(name, move || test(&Stage::new()?))
+}
+
+/// For tests of how many jobs there are and how long they take. What a hypervisor takes away in the middle of a run is neither announced nor
+/// told in full afterwards; so a failure is shown and has to happen twice.
+fn timed(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
     let once = move || test(&Stage::new()?);
     trial(name, move || std::panic::catch_unwind(once).unwrap_or_else(|_| once()))
 }
@@ -309,6 +321,63 @@ fn wake_ups(stage: &Stage) -> Outcome {
     Ok(())
 }
 
+/// Page faults, which every machine counts, by the path that misses take: `fast` pre-empts `slow`, and each has its own.
+fn counted(stage: &Stage) -> Outcome {
+    const FAULTS: [u64; 2] = [3, 20];
+    let program = |name: &str, us: &str, pages: u64, period: u64| {
+        let task = stage.task(name, &["faults", us, &pages.to_string()], period, period, "line");
+        let program: Program = serde_json::from_value(task.program).unwrap();
+        let promise = Promise {
+            name: name.to_owned(),
+            period: program.period,
+            deadline: program.deadline,
+            bound: None,
+            without_interference: None,
+            budget: None,
+            wcet: None,
+            utilization: None,
+        };
+        let place = usize::from(name != "fast");
+        let scheduling = Some(engine::fifo(place, 2));
+        Planned { program, cpu: CpuId(stage.cpu as u32), scheduling, promise: Some(promise), joins: Vec::new() }
+    };
+    let programs = [program("fast", "20", FAULTS[0], 1000), program("slow", "1500", FAULTS[1], 5000)];
+    let request = Request {
+        programs: &programs,
+        length: Ns(1_000_000_000),
+        on_violation: OnViolation::Trace,
+        keep_going: false,
+        alone: false,
+        // Locked memory has no faults.
+        lock: false,
+        counted: Some(PAGE_FAULTS),
+        folder: &stage.path("runtime"),
+    };
+    let mut jobs: Vec<JobRecord> = Vec::new();
+    let mut record = |job: &JobRecord| {
+        jobs.push(*job);
+        Ok(())
+    };
+    let outcome =
+        engine::run(&request, &mut Hooks { place: &mut |_, _| Ok(()), look: &mut |_, _| None, record: &mut record });
+    let outcome = outcome.unwrap();
+    if let Some(why) = outcome.uncounted {
+        return Err(NotRun(why));
+    }
+    assert_eq!(outcome.faults, []);
+    for (task, (faults, expected)) in FAULTS.into_iter().zip([1000, 200]).enumerate() {
+        let of_task: Vec<&JobRecord> = jobs.iter().filter(|job| job.task == task).collect();
+        let counted: Vec<u64> = of_task.iter().filter_map(|job| job.misses).collect();
+        // Of one that waits for the job before and goes on without sleeping nothing is known.
+        assert!(counted.len() * 10 > expected * 9, "{} of {}", counted.len(), of_task.len());
+        assert!(counted.iter().all(|count| *count == faults), "{counted:?}");
+    }
+    let preempted = jobs.iter().filter(|job| job.task == 1 && job.preemptions > 0 && job.misses.is_some()).count();
+    assert!(preempted > 100, "{preempted}");
+    assert_eq!(stage.traces(), Vec::<String>::new());
+    Ok(())
+}
+
 fn violations(stage: &Stage) -> Outcome {
     let hopeless = || stage.task("hopeless", &["line", "100"], 5000, 50, "line");
     let plan = stage.plan("none", vec![hopeless()]);
@@ -392,6 +461,40 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
         let quiet = ["partitioned", "unpartitioned"].map(|side| task[side]["quiet"].as_u64().unwrap());
         assert!(quiet.iter().all(|quiet| *quiet >= 1), "{task}");
     }
+    Ok(())
+}
+
+fn hidden_frames(stage: &Stage) -> Outcome {
+    // What lasts for the boot lies in memory.
+    let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;
+    let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
+        let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
+        let output = output.map_err(|error| NotRun(format!("{}: {error}", command.get_program().display())))?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output, told))
+    };
+    let (saved, told) = ran(&mut stage.tool(&["palette", "--save", "--memory", "1G"]))?;
+    if !saved.status.success() || !folder.path().join("reference-l2").exists() {
+        return Err(NotRun(told.lines().last().unwrap_or_default().to_owned()));
+    }
+    let mut good = stage.good();
+    // Eviction tests take memory of the program that they are within.
+    good.program["memory_bytes"] = json!(8 << 20);
+    let plan = stage.plan("colors", vec![good]);
+    let mut run = Command::new("setpriv");
+    run.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_isochrome"));
+    run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(stage.path("out")).arg(plan);
+    let (output, told) = ran(&mut run)?;
+    if told.contains("cannot be told by time") {
+        return Err(NotRun(told));
+    }
+    let run = &json_of(&output)["run"];
+    assert_eq!(run["faults"], json!([]));
+    let placement = &run["tasks"][0]["placement"];
+    assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
+    let number = |name: &str| placement[name].as_u64().unwrap();
+    let off = number("resident") - number("right") - number("fixed");
+    assert!(number("right") > 0 && off * 100 <= number("resident"), "{placement}");
     Ok(())
 }
 
@@ -545,6 +648,23 @@ fn no_ways(stage: &Stage) -> Outcome {
     Ok(())
 }
 
+fn busy_ways(stage: &Stage) -> Outcome {
+    let tree = stage.resctrl()?;
+    stage.instance()?;
+    let plan = stage.plan("ways", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "1s", "--share-cpus"]);
+    let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("ways", || !tree.state().tasks.is_empty());
+    tree.state().busy = Some("isochrome-1".to_owned());
+    let evidence = json_of(&run.wait_with_output().unwrap());
+    assert!(evidence["warnings"].to_string().contains("removing group isochrome-1"), "{}", evidence["warnings"]);
+    assert!(evidence["run"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
+    tree.state().busy = None;
+    assert!(stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).status().unwrap().success());
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    Ok(())
+}
+
 fn ways_after_sigkill(stage: &Stage) -> Outcome {
     let tree = stage.resctrl()?;
     stage.instance()?;
@@ -605,6 +725,34 @@ fn partitions(stage: &Stage) -> Outcome {
     assert!(told.contains("affinity") && told.contains(why), "{told}");
     assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
     assert_eq!(bystander.cpus(), before);
+    Ok(())
+}
+
+fn busy_partition(stage: &Stage) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+    let guest = Bystander::new();
+    let plan = stage.plan("none", vec![stage.good()]);
+    let mut run = stage.run(&plan, &["--duration", "1s"]);
+    let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
+    let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
+    wait_until("a partition", || tree.state().groups.get(&group).is_some_and(|(.., processes)| !processes.is_empty()));
+    // Somebody else's, who also needs the controller that is on by now.
+    let theirs = ("0".to_owned(), "root".to_owned(), Vec::new());
+    tree.state().groups.insert("theirs".to_owned(), theirs.clone());
+    tree.state().groups.get_mut(&group).unwrap().2.push(guest.0.id().to_string());
+    let output = run.wait_with_output().unwrap();
+    assert!(json_of(&output)["warnings"].to_string().contains(&format!("{group}: cannot be removed")), "{output:?}");
+    // Its CPU is everybody's all the same.
+    assert_eq!(tree.state().groups[&group].1, "member");
+    assert_eq!(stage.traces().len(), 1, "the journal");
+    let next = || stage.tool(&["ps"]).output().unwrap();
+    let told = String::from_utf8_lossy(&next().stderr).into_owned();
+    assert!(told.contains(&format!("{group}: cannot be removed")) && told.contains("hint:"), "{told}");
+    drop(guest);
+    assert!(next().status.success());
+    let left = Cgroup { switched_on: true, groups: [("theirs".to_owned(), theirs)].into(), ..Cgroup::default() };
+    assert_eq!(*tree.state(), left);
+    assert_eq!(stage.traces(), Vec::<String>::new());
     Ok(())
 }
 

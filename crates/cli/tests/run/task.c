@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +25,23 @@ static void work(uint64_t ns)
     do
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     while (t.tv_sec * 1000000000ull + t.tv_nsec < end);
+}
+
+enum { PAGE = 4096 };
+
+/* Memory in which every page faults when it is written to for the first time since it was given back. */
+static char *faulting(size_t pages)
+{
+    char *memory = mmap(0, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED || madvise(memory, pages * PAGE, MADV_NOHUGEPAGE))
+        exit(1);
+    return memory;
+}
+
+static void fault(char *memory, size_t pages)
+{
+    for (size_t page = 0; page < pages; page++)
+        *(volatile char *)(memory + page * PAGE) = 1;
 }
 
 /* Reads a line; 0 at the end of the input. */
@@ -77,10 +95,19 @@ int main(int argc, char **argv)
     }
     if (!strcmp(mode, "exits-early"))
         return 3;
+    size_t pages = !strcmp(mode, "faults") && argc > 3 ? strtoull(argv[3], 0, 10) : 0;
+    char *memory = pages ? faulting(pages) : 0;
     say("ready\n");
     for (int job = 0; line(); job++) {
         int due = job == 50;
+        if (pages) {
+            /* Half of them before it computes and half afterwards, on either side of where it is pre-empted. */
+            madvise(memory, pages * PAGE, MADV_DONTNEED);
+            fault(memory, pages / 2);
+        }
         work(ns);
+        if (pages)
+            fault(memory + pages / 2 * PAGE, pages - pages / 2);
         if (due && !strcmp(mode, "crashes"))
             abort();
         if (due && !strcmp(mode, "ends"))

@@ -166,7 +166,7 @@ impl Journal {
     /// Ends what it started and gives back what it took.
     fn undo(&self) -> Restored {
         let mut restored = Restored { programs: self.end_programs(), ..Restored::default() };
-        self.partitions.undo();
+        restored.trouble = self.partitions.undo().err();
         // What programs started since have inherited.
         let mut inherited: BTreeMap<&[u32], &[u32]> = BTreeMap::new();
         for moved in &self.moved {
@@ -249,8 +249,9 @@ impl Clearing {
         self.journal.partitions = intended;
         self.journal.write(&self.path)?;
         let made = self.journal.partitions.make();
-        if made.is_err() {
-            std::mem::take(&mut self.journal.partitions).undo();
+        // What cannot be taken back now stays in the journal.
+        if made.is_err() && self.journal.partitions.undo().is_ok() {
+            self.journal.partitions = Partitions::default();
             self.journal.write(&self.path)?;
         }
         Ok(made)
@@ -258,7 +259,7 @@ impl Clearing {
 
     /// The file by which a process joins the partition of `cpu`, where there is one.
     pub fn partition_of(&self, cpu: CpuId) -> Option<PathBuf> {
-        self.journal.partitions.of(cpu)
+        self.journal.partitions.of(cpu).filter(|_| self.by_affinity.is_none())
     }
 
     fn clear(&mut self, cpus: &[CpuId]) -> Result<(), HostError> {
@@ -320,7 +321,9 @@ impl Clearing {
             return Restored::default();
         }
         let restored = self.journal.undo();
-        let _ = fs::remove_file(&self.path);
+        if restored.trouble.is_none() {
+            let _ = fs::remove_file(&self.path);
+        }
         restored
     }
 }
@@ -349,6 +352,10 @@ pub fn restore_left(folder: &Path) -> Option<Restored> {
             let all = all.get_or_insert_default();
             all.threads += restored.threads;
             all.programs += restored.programs;
+            if restored.trouble.is_some() {
+                all.trouble = restored.trouble;
+                continue;
+            }
         }
         let _ = fs::remove_file(&path);
     }

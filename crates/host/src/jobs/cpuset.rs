@@ -39,6 +39,18 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
+/// Removes a group, if it is there, as soon as its processes have ended.
+fn remove(group: &Path) -> io::Result<()> {
+    for _ in 0..ATTEMPTS {
+        match fs::remove_dir(group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(Duration::from_millis(10)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => return other,
+        }
+    }
+    fs::remove_dir(group)
+}
+
 impl Partitions {
     /// What making them for `cpus` would change, by process `owner`; why they cannot be had.
     pub fn intended(owner: u32, cpus: &[CpuId]) -> Result<Partitions, String> {
@@ -77,21 +89,30 @@ impl Partitions {
         self.groups.iter().find(|(of, _)| *of == cpu).map(|(_, group)| group.join("cgroup.procs"))
     }
 
-    /// Takes back what of it was made; everybody else has the CPUs then.
-    pub fn undo(&self) {
+    /// Takes back what of it was made; everybody else has the CPUs then. The reason, where a group stays.
+    pub fn undo(&self) -> Result<(), String> {
+        let mut stays = Ok(());
         for (_, group) in &self.groups {
-            for _ in 0..ATTEMPTS {
-                match fs::remove_dir(group) {
-                    Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    _ => break,
-                }
+            if let Err(error) = remove(group) {
+                // Its CPU at least is everybody's again.
+                let _ = write(&group.join("cpuset.cpus.partition"), "member");
+                stays = Err(format!(
+                    "{}: cannot be removed: {error}\n  hint: end the processes in its cgroup.procs; the next start tries again",
+                    group.display()
+                ));
             }
         }
-        if self.switched_on {
-            // Where another has made use of it meanwhile, it stays on.
+        // Without the controller the CPUs of other groups would be nobody's; the kernel allows that.
+        if self.switched_on && !self.is_used() {
             let _ = write(&self.root.join("cgroup.subtree_control"), "-cpuset");
         }
+        stays
+    }
+
+    /// Whether a group below the root has CPUs by the controller.
+    fn is_used(&self) -> bool {
+        let groups = fs::read_dir(&self.root).into_iter().flatten().flatten();
+        let cpus = groups.map(|group| fs::read_to_string(group.path().join("cpuset.cpus")).unwrap_or_default());
+        cpus.into_iter().any(|cpus| !cpus.trim().is_empty())
     }
 }

@@ -24,10 +24,12 @@ use super::JobError;
 use super::awake::{self, Awake};
 use super::clearing::{Clearing, VARIABLE};
 use super::line::{LineProgram, command};
+use super::misses::Misses;
 use super::releases::{Said, Spoken, release};
 use super::timeline::{Event, Timeline, What};
 use super::watch::{Fact, Happening, Watch};
 use crate::error::HostError;
+use crate::events::Event as Counted;
 use crate::interrupt;
 use crate::marks::{Edge, Mark, MarkReader};
 use crate::recolor::lock;
@@ -130,6 +132,8 @@ pub struct Request<'a> {
     pub alone: bool,
     /// Whether the memory of tasks is touched beforehand and locked.
     pub lock: bool,
+    /// What is counted of every job.
+    pub counted: Option<Counted>,
     /// The runtime folder.
     pub folder: &'a Path,
 }
@@ -168,6 +172,8 @@ pub struct Outcome {
     pub memory: Vec<(String, Bytes)>,
     /// What became of best-effort programs.
     pub notes: Vec<String>,
+    /// Why misses were not counted, or not to the end, though they were to be.
+    pub uncounted: Option<String>,
     /// Whether a signal ended it.
     pub interrupted: bool,
     /// Why jobs could not be kept any more, and ended it.
@@ -218,6 +224,7 @@ struct Session<'a, 'h> {
     hooks: &'a mut Hooks<'h>,
     names: Vec<String>,
     started: Vec<Started>,
+    misses: Option<Misses>,
     violations: Vec<Violation>,
     faults: Vec<Fault>,
     notes: Vec<String>,
@@ -244,6 +251,12 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let awake = Awake::hold(Path::new("/"));
     let latency_during = latency();
     let clearing = Clearing::new(request.folder, &cpus, request.alone)?;
+    // Before the timeline, as it says.
+    let misses = request.counted.map(|event| Misses::open(&cpus, event)).transpose();
+    let (misses, mut uncounted) = match misses {
+        Ok(misses) => (misses, None),
+        Err(error) => (None, Some(first_line(&error))),
+    };
     let mut timeline = Timeline::open(&cpus)?;
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
 
@@ -252,6 +265,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         hooks,
         names: request.programs.iter().map(|planned| planned.program.name.clone()).collect(),
         started: Vec::new(),
+        misses,
         violations: Vec::new(),
         faults: Vec::new(),
         notes: Vec::new(),
@@ -278,6 +292,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         settings: Vec::new(),
         memory: Vec::new(),
         notes: Vec::new(),
+        uncounted: None,
         interrupted: false,
         unrecorded: None,
     };
@@ -294,6 +309,10 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     // They end with their input.
     drop(spoken);
     session.end();
+    for cpu in session.misses.iter_mut().flat_map(Misses::stopped) {
+        uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
+    }
+    outcome.uncounted = uncounted;
     clearing.end_programs();
     let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
     outcome.stolen = Ns(stolen.sum());
@@ -314,6 +333,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
     };
     let restored = clearing.restore();
+    outcome.notes.extend(restored.trouble);
     let [before, during, after] = others;
     outcome.settings = vec![
         Setting {
@@ -570,7 +590,7 @@ impl Session<'_, '_> {
         spoken: Vec<Spoken>,
         overhead: &mut Overhead,
     ) -> Result<(Ns, Vec<Spoken>), HostError> {
-        let mut watch = Watch::new(self.started.len(), cpus, self.begin);
+        let mut watch = Watch::new(self.started.len(), cpus, self.begin, self.misses.is_some());
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
             if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
                 watch.follow(task, thread, program.jobs, *cpu);
@@ -625,6 +645,9 @@ impl Session<'_, '_> {
             let last = self.stop || now >= end || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
             timeline.drain(&mut events)?;
             overhead.events += events.len() as u64;
+            if let Some(misses) = &mut self.misses {
+                misses.drain(&mut happenings);
+            }
             if timeline.lost() > lost {
                 lost = timeline.lost();
                 watch.lose();
@@ -647,6 +670,9 @@ impl Session<'_, '_> {
             }
             // All that happened before this is noted.
             let known = std::mem::replace(&mut horizon, now);
+            if last {
+                watch.lose();
+            }
             watch.take(&mut jobs);
             for job in jobs.drain(..) {
                 self.complete(&job, watch);
@@ -842,6 +868,6 @@ fn refused_deadline(error: &io::Error) -> &'static str {
 }
 
 /// An error without its hint.
-fn first_line(error: &JobError) -> String {
+fn first_line(error: &dyn std::error::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

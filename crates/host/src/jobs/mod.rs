@@ -5,6 +5,7 @@ pub mod clearing;
 mod cpuset;
 pub mod engine;
 pub mod line;
+mod misses;
 mod releases;
 pub mod timeline;
 pub mod visit;

@@ -11,13 +11,14 @@ use isochrome_model::units::{CpuId, Ns};
 use super::JobError;
 use super::engine::{self, Hooks, OnViolation, Place, Planned, Request};
 use crate::error::HostError;
+use crate::events::Event;
 use crate::interrupt;
 
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
 const COLD: u64 = 20;
 
 /// Runs at least `jobs` jobs of `program` at its period on `cpu`, in the groups that it `joins` ([`Planned::joins`]), on the memory that
-/// `place` gives it. `None` if it was interrupted.
+/// `place` gives it; `counted` is counted of them. `None` if it was interrupted.
 ///
 /// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
 /// hypervisor withheld the CPU from are counted apart.
@@ -27,6 +28,7 @@ pub fn visit(
     jobs: u64,
     folder: &Path,
     joins: Vec<PathBuf>,
+    counted: Option<Event>,
     place: &mut Place<'_>,
 ) -> Result<Option<Visit>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
@@ -51,9 +53,11 @@ pub fn visit(
         keep_going: false,
         alone: true,
         lock: true,
+        counted,
         folder,
     };
     let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
+    let mut misses = counted.map(|_| 0);
     let mut record = |job: &JobRecord| {
         // What was released while the one before was under way waits for that one.
         let free = job.release >= std::mem::replace(&mut last, job.completion);
@@ -61,6 +65,8 @@ pub fn visit(
             _ if job.instance < COLD => {}
             Ns(0) => {
                 times.push(job.execution.0);
+                // They are those of all jobs or of none.
+                misses = misses.zip(job.misses).map(|(sum, more)| sum + more);
                 if free {
                     waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
                 }
@@ -92,7 +98,7 @@ pub fn visit(
         longest,
         waiting_ns: waiting,
         stolen,
-        misses: None,
+        misses,
         cycles_per_instruction: None,
     }))
 }

@@ -7,6 +7,9 @@
 //! *Stolen time* is told by the kernel: what it accounts to a thread leaves out what the hypervisor withheld (CONFIG_PARAVIRT_TIME_ACCOUNTING),
 //! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. Time
 //! stolen from an idle CPU is not seen so.
+//!
+//! *Misses* are counted from a thread's coming to its leaving. Where two jobs of a task lie in one such time, what was counted in it is neither's, and
+//! both have no misses; of a job with marks they include what the thread does from its wake-up to the first mark, and from the last until it sleeps.
 
 use std::collections::VecDeque;
 
@@ -41,6 +44,8 @@ pub struct Happening {
 pub enum Fact {
     /// An event of the scheduler.
     Scheduler(CpuId, What),
+    /// So much was counted from when this thread got the CPU until it leaves it, which is told next.
+    Missed(i32, u64),
     /// A line was written that releases a job of this task, due then.
     Released(usize, Ns),
     /// The line was read that completes it.
@@ -62,6 +67,7 @@ struct Open {
     answered: Option<Ns>,
     execution: u64,
     preemptions: u32,
+    misses: Option<u64>,
 }
 
 /// What a thread does, as far as it is known.
@@ -85,6 +91,10 @@ struct Watched {
     woken_here: Option<Ns>,
     awake_since: Ns,
     open: Option<Open>,
+    /// Complete, and the thread has not left the CPU yet: its misses are told when it does.
+    held: Option<JobRecord>,
+    /// Counted while it had the CPU that it leaves now.
+    missed: Option<u64>,
     next: u64,
 }
 
@@ -116,12 +126,13 @@ pub struct Watch {
     cpus: Vec<Option<Cpu>>,
     /// Nothing before this counts.
     begin: Ns,
+    counted: bool,
     done: Vec<JobRecord>,
 }
 
 impl Watch {
-    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count.
-    pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns) -> Watch {
+    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are told.
+    pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool) -> Watch {
         let cpu = || Cpu {
             running: 0,
             name: Name::default(),
@@ -139,6 +150,7 @@ impl Watch {
                 (0..last).map(|id| cpus.contains(&CpuId(id)).then(cpu)).collect()
             },
             begin,
+            counted,
             done: Vec::new(),
         }
     }
@@ -154,11 +166,8 @@ impl Watch {
 
     /// Jobs of `task` are those of `thread`, which runs on `cpu` only.
     pub fn follow(&mut self, task: usize, thread: i32, jobs: Jobs, cpu: CpuId) {
-        let before = self.watched[task].take();
-        let next = before.map_or(0, |before| {
-            self.by_thread.retain(|(thread, _)| *thread != before.thread);
-            before.next
-        });
+        let next = self.watched[task].as_ref().map_or(0, |before| before.next);
+        self.forget(task);
         self.by_thread.push((thread, task));
         self.by_thread.sort_unstable();
         self.watched[task] = Some(Watched {
@@ -171,6 +180,8 @@ impl Watch {
             woken_here: None,
             awake_since: Ns(0),
             open: None,
+            held: None,
+            missed: None,
             next,
         });
     }
@@ -184,6 +195,7 @@ impl Watch {
     pub fn forget(&mut self, task: usize) {
         if let Some(gone) = self.watched[task].take() {
             self.by_thread.retain(|(thread, _)| *thread != gone.thread);
+            self.done.extend(gone.held.map(unknown));
         }
     }
 
@@ -212,10 +224,14 @@ impl Watch {
         jobs.append(&mut self.done);
     }
 
-    /// Events were lost: what is under way is not known any more.
+    /// Events were lost, or there are no more: what is under way is not known any more.
     pub fn lose(&mut self) {
         for watched in self.watched.iter_mut().flatten() {
             watched.state = State::Unknown;
+            self.done.extend(watched.held.take().map(unknown));
+            if let Some(open) = &mut watched.open {
+                open.misses = None;
+            }
             if watched.jobs != Jobs::Line {
                 watched.open = None;
             }
@@ -230,6 +246,10 @@ impl Watch {
             Fact::Scheduler(_, What::Ran { thread, time }) => self.account(at, thread, time),
             Fact::Scheduler(cpu, What::Wakeup { thread }) => self.wake(at, cpu, thread),
             Fact::Scheduler(_, What::Fork { .. }) => {}
+            Fact::Missed(thread, count) => {
+                let watched = self.task_of(thread).and_then(|task| self.watched[task].as_mut());
+                watched.into_iter().for_each(|watched| watched.missed = Some(count));
+            }
             Fact::Released(task, due) => self.open(task, at, due),
             Fact::Begins(task) => {
                 // Released when it was woken, unless that was for the job before.
@@ -262,6 +282,9 @@ impl Watch {
         if running {
             watched.running_since = at;
         }
+        // Of two jobs in one turn on the CPU neither's misses are known.
+        let apart = watched.held.is_none();
+        self.done.extend(watched.held.take().map(unknown));
         watched.open = Some(Open {
             opened: at,
             release,
@@ -269,6 +292,7 @@ impl Watch {
             answered: None,
             execution: 0,
             preemptions: 0,
+            misses: (self.counted && apart).then_some(0),
         });
     }
 
@@ -287,7 +311,7 @@ impl Watch {
             during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
         });
         let start = open.start.unwrap_or(at);
-        self.done.push(JobRecord {
+        let job = JobRecord {
             task,
             instance: watched.next,
             release: Ns(open.release.0 - self.begin.0),
@@ -295,10 +319,15 @@ impl Watch {
             completion: Ns(at.0.saturating_sub(self.begin.0)),
             execution: Ns(open.execution),
             stolen: Ns(stolen),
-            misses: None,
+            misses: open.misses,
             preemptions: open.preemptions,
-        });
+        };
         watched.next += 1;
+        if self.counted && watched.state == State::Running {
+            watched.held = Some(job);
+        } else {
+            self.done.push(job);
+        }
     }
 
     fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
@@ -366,6 +395,7 @@ impl Watch {
             }
             watched.state = State::Running;
             watched.running_since = at;
+            watched.missed = None;
             if let Some(open) = &mut watched.open {
                 open.start.get_or_insert(at);
             }
@@ -378,6 +408,12 @@ impl Watch {
             open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(stolen.0);
             open.preemptions += u32::from(left == Left::Runnable);
         }
+        let missed = watched.missed.take();
+        let more = |misses: Option<u64>| Some(misses? + missed?);
+        if let Some(open) = &mut watched.open {
+            open.misses = more(open.misses);
+        }
+        self.done.extend(watched.held.take().map(|held| JobRecord { misses: more(held.misses), ..held }));
         watched.state = match left {
             Left::Asleep => State::Asleep(at),
             // A fault that is served, a device: the job is not over.
@@ -414,6 +450,11 @@ impl Watch {
     }
 }
 
+/// A job whose misses are not known.
+fn unknown(job: JobRecord) -> JobRecord {
+    JobRecord { misses: None, ..job }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,7 +465,11 @@ mod tests {
 
     impl Stage {
         fn new(jobs: Jobs) -> Stage {
-            let mut watch = Watch::new(2, &[CPU], Ns(1000));
+            Stage::of(jobs, false)
+        }
+
+        fn of(jobs: Jobs, counted: bool) -> Stage {
+            let mut watch = Watch::new(2, &[CPU], Ns(1000), counted);
             watch.follow(0, 11, jobs, CPU);
             watch.follow(1, 22, Jobs::Wakeup, CPU);
             Stage(watch)
@@ -469,6 +514,58 @@ mod tests {
         stage.wake(2000, 11).switch(2010, 0, Runnable, 11).wake(2095, 22).switch(2100, 11, Runnable, 22);
         stage.switch(2150, 22, Asleep, 11).switch(2200, 11, Asleep, 0);
         assert_eq!(stage.jobs(), [(1, 0, 1095, 1100, 1150, 50, 0), (0, 0, 1000, 1010, 1200, 140, 1)]);
+    }
+
+    /// Task, instance, misses.
+    fn misses(stage: &mut Stage) -> Vec<(usize, u64, Option<u64>)> {
+        let mut jobs = Vec::new();
+        stage.0.take(&mut jobs);
+        jobs.into_iter().map(|job| (job.task, job.instance, job.misses)).collect()
+    }
+
+    #[test]
+    fn misses_of_a_job_are_those_of_its_thread_and_not_of_what_preempts_it() {
+        let mut stage = Stage::of(Jobs::Wakeup, true);
+        let missed = |thread, count| Fact::Missed(thread, count);
+        stage.switch(800, 22, Asleep, 11).switch(900, 11, Asleep, 0).wake(2000, 11).switch(2010, 0, Runnable, 11);
+        stage.wake(2095, 22).fact(2099, missed(11, 5)).switch(2100, 11, Runnable, 22);
+        stage.fact(2149, missed(22, 70)).switch(2150, 22, Asleep, 11);
+        stage.fact(2199, missed(11, 6)).switch(2200, 11, Asleep, 0);
+        // Of the second nothing was counted while it had the CPU first.
+        stage.wake(3000, 11).switch(3010, 0, Runnable, 11).switch(3100, 11, Blocked, 0).wake(3110, 11);
+        stage.switch(3120, 0, Runnable, 11).fact(3199, missed(11, 8)).switch(3200, 11, Asleep, 0);
+        assert_eq!(misses(&mut stage), [(1, 0, Some(70)), (0, 0, Some(11)), (0, 1, None)]);
+        // Where nothing is counted, nothing is waited for.
+        let mut stage = Stage::new(Jobs::Marks);
+        stage.switch(900, 11, Asleep, 0);
+        stage.wake(2000, 11).switch(2010, 0, Runnable, 11).fact(2020, Fact::Begins(0)).fact(2100, Fact::Ends(0));
+        assert_eq!(misses(&mut stage), [(0, 0, None)]);
+    }
+
+    #[test]
+    fn what_is_counted_in_one_turn_on_the_cpu_is_that_of_the_one_job_in_it() {
+        let mut stage = Stage::of(Jobs::Marks, true);
+        let turn = |stage: &mut Stage, at: u64, marks: &[Fact]| {
+            stage.wake(at, 11).switch(at + 10, 0, Runnable, 11);
+            for (place, mark) in marks.iter().enumerate() {
+                stage.fact(at + 20 + place as u64, *mark);
+            }
+            stage.fact(at + 99, Fact::Missed(11, 40)).switch(at + 100, 11, Asleep, 0);
+        };
+        stage.switch(900, 11, Asleep, 0);
+        turn(&mut stage, 2000, &[Fact::Begins(0), Fact::Ends(0)]);
+        turn(&mut stage, 3000, &[Fact::Begins(0), Fact::Ends(0), Fact::Begins(0)]);
+        turn(&mut stage, 4000, &[Fact::Ends(0), Fact::Begins(0), Fact::Ends(0)]);
+        // It sleeps within the job.
+        turn(&mut stage, 5000, &[Fact::Begins(0)]);
+        turn(&mut stage, 6000, &[Fact::Ends(0)]);
+        let expected = [Some(40), None, None, None, Some(80)];
+        assert_eq!(misses(&mut stage), (0..5).zip(expected).map(|(at, misses)| (0, at, misses)).collect::<Vec<_>>());
+        // The end of what is told is that of what is complete.
+        stage.wake(7000, 11).switch(7010, 0, Runnable, 11).fact(7020, Fact::Begins(0)).fact(7030, Fact::Ends(0));
+        assert_eq!(misses(&mut stage), []);
+        stage.0.lose();
+        assert_eq!(misses(&mut stage), [(0, 5, None)]);
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Watch {
         &self.tally
     }
 
+    /// The colors of the pages of `pid`, where evictions told them.
+    pub fn placed(&self, pid: Pid) -> Placed {
+        self.seen.get(&pid.0).map(|seen| seen.placed.clone()).unwrap_or_default()
+    }
+
     /// Looks at `pids`, and moves what is not on its color. Processes that have ended are forgotten.
     ///
     /// Errors are those of single processes; the others are looked at all the same.

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""How well jobs that `isochrome run` sees agree with what cyclictest says of itself (docs/running.md).
+
+Each of its cycles, printed by `--verbose --nsecs`, is an instant by its own clock: how long after the time it wanted to be woken it read that clock.
+`run` has for the same cycle when its thread got the CPU. The two are counted from different instants, so their difference is held
+against its own median.
+
+    isochrome run plan.json -o DIR --duration 20s 2> LOG
+    scripts/wakeups.py DIR/jobs.csv LOG --interval 1000000
+"""
+
+import argparse
+import bisect
+import csv
+import re
+import statistics
+
+
+def own_times(lines, interval):
+    """When each cycle read the clock, in ns from when the first one wanted to be woken."""
+    wanted = 0
+    times = []
+    for line in lines:
+        cycle = re.fullmatch(r"\d+:\s*\d+:\s*(-?\d+)", line.strip())
+        if not cycle:
+            continue
+        late = int(cycle[1])
+        times.append(wanted + late)
+        # As it does: what is past already is left out.
+        wanted += interval * (1 + max(0, late // interval))
+    return times
+
+
+def differences(starts, own, zero):
+    """Differences of starts and cycles that are nearest each other, the zero of the latter being at `zero`."""
+    found = []
+    for start in starts:
+        at = bisect.bisect(own, start - zero)
+        nearest = min(own[max(0, at - 1) : at + 1], key=lambda time: abs(start - zero - time))
+        found.append(start - zero - nearest)
+    return found
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("jobs")
+    arguments.add_argument("log")
+    arguments.add_argument("--interval", type=int, required=True, help="between two cycles, in ns")
+    options = arguments.parse_args()
+    with open(options.jobs, newline="") as file:
+        starts = [int(job["start_ns"]) for job in csv.DictReader(file)]
+    with open(options.log) as file:
+        own = own_times(file, options.interval)
+    # Which cycle the first jobs are: the one with which most of the others agree.
+    near = options.interval / 10
+    zeros = (starts[0] - time for time in own)
+    zero = max(zeros, key=lambda zero: sum(abs(difference) < near for difference in differences(starts[:200], own, zero)))
+    matched = [difference for difference in differences(starts, own, zero) if abs(difference) < near]
+    median = statistics.median(matched)
+    apart = sorted(abs(difference - median) for difference in matched)
+    quantile = {q: apart[min(len(apart) - 1, int(q * len(apart)))] / 1000 for q in (0.5, 0.9, 0.99, 0.999)}
+    print(f"{len(starts)} jobs, {len(own)} cycles, {len(matched)} jobs within {near / 1000:.0f} us of a cycle")
+    print(", ".join(f"{100 * q:g} %: {value:.2f} us" for q, value in quantile.items()), f"largest {apart[-1] / 1000:.2f} us")
+
+
+if __name__ == "__main__":
+    main()
