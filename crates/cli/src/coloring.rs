@@ -146,7 +146,7 @@ impl Coloring {
         self.known.colors()
     }
 
-    /// Moves the pages of `pids` to the colors, and again while their threads do not stop at once.
+    /// Moves the pages of `pids` to the colors, and again where that fails for a reason that may pass.
     pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
         self.place_again(&mut Watch::default(), pids)
     }
@@ -159,10 +159,7 @@ impl Coloring {
         for _ in 0..ATTEMPTS {
             match round() {
                 None => return Ok(watch.tally().clone()),
-                // It may be otherwise in a moment.
-                Some((_, RecolorError::NotStopping { .. } | RecolorError::Changed { .. })) => {
-                    std::thread::sleep(Duration::from_millis(100))
-                }
+                Some((_, error)) if error.may_pass() => std::thread::sleep(Duration::from_millis(100)),
                 Some((_, error)) => return Err(error),
             }
         }

@@ -125,7 +125,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                 let first = watch.tally().sweeps == 0;
                 again = false;
                 for (failed, error) in coloring.with(|wanted| watch.round(&pids, wanted, &coloring.limits)) {
-                    if first && failed == pid && !passes(&error) {
+                    if first && failed == pid && looks(&error) < u32::MAX {
                         refusals += 1;
                         if refusals < looks(&error) {
                             again = true;
@@ -136,7 +136,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
                         refused = Some(error);
                         break;
                     }
-                    again |= passes(&error);
+                    again |= error.may_pass();
                     let passed = matches!(error, RecolorError::Changed { .. });
                     let error = error.to_string();
                     if !passed && !outcome.errors.contains(&error) {
@@ -194,19 +194,14 @@ fn is_passed_on(signal: i32) -> bool {
     signal != CHILD
 }
 
-/// After how many looks in vain a program is refused.
+/// After how many looks in vain a program is refused; the largest number: never.
 fn looks(error: &RecolorError) -> u32 {
     match error {
-        RecolorError::Blind { source, .. } if source.may_pass() => 10,
+        RecolorError::Blind { .. } if error.may_pass() => 10,
+        _ if error.may_pass() => u32::MAX,
         // A program that is just beginning another one looks odd for an instant.
         _ => 2,
     }
-}
-
-/// Whether it may be otherwise in the next round.
-fn passes(error: &RecolorError) -> bool {
-    use RecolorError::{Changed, NotStopping, SharesMemory};
-    matches!(error, NotStopping { .. } | SharesMemory { .. } | Changed { .. })
 }
 
 fn launch_of(options: &ExecOptions) -> Result<Launch> {

@@ -276,6 +276,17 @@ pub enum RecolorError {
     },
 }
 
+impl RecolorError {
+    /// Whether it may be otherwise in a moment.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RecolorError::NotStopping { .. } | RecolorError::SharesMemory { .. } | RecolorError::Changed { .. } => true,
+            RecolorError::Blind { source, .. } => source.may_pass(),
+            _ => false,
+        }
+    }
+}
+
 /// What tells the color of a page.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
