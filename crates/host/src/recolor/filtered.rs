@@ -49,15 +49,15 @@ const FOR_THE_WORK: [Made; 21] = [
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTFORK as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTNEED as u64, 0, 0, 0]),
-    tried("madvise", libc::SYS_madvise, [0, 0, super::DROP_LOCKED, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, super::work::DROP_LOCKED, 0, 0, 0]),
     needed("clone", libc::SYS_clone, [super::hold::HELPER_FLAGS, 0, 0, 0, 0, 0]),
     needed("exit", libc::SYS_exit, [0; 6]),
     tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]),
-    tried("userfaultfd", libc::SYS_userfaultfd, [super::USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
+    tried("userfaultfd", libc::SYS_userfaultfd, [super::work::USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
     tried(
         "userfaultfd",
         libc::SYS_userfaultfd,
-        [super::USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0],
+        [super::work::USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0],
     ),
     tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_API as u64, 0, 0, 0, 0]),
     tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_REGISTER, 0, 0, 0, 0]),
@@ -68,8 +68,8 @@ const FOR_THE_WORK: [Made; 21] = [
 
 /// Those that it makes besides where colors are told by evictions.
 const FOR_THE_REFERENCE: [Made; 3] = [
-    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::REFERENCE_OPENED, 0, 0, 0]),
-    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::REFERENCE_MAPPED, 0, 0]),
+    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::room::REFERENCE_OPENED, 0, 0, 0]),
+    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::room::REFERENCE_MAPPED, 0, 0]),
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
 ];
 

@@ -1,0 +1,255 @@
+//! Why a process is not recolored.
+
+use std::io;
+use std::path::PathBuf;
+
+use isochrome_model::units::Bytes;
+
+use crate::error::HostError;
+
+/// Why a process was not recolored.
+#[derive(Debug, thiserror::Error)]
+pub enum RecolorError {
+    /// There is no such process.
+    #[error("there is no process {pid}\n  hint: `ps -e` lists those there are")]
+    NoSuchProcess {
+        /// Its number.
+        pid: i32,
+    },
+    /// It ended meanwhile.
+    #[error("process {pid} has ended\n  hint: nothing is left to be done")]
+    Ended {
+        /// Its number.
+        pid: i32,
+    },
+    /// A thread of the kernel has no memory of its own.
+    #[error("process {pid} is a thread of the kernel, which has no memory of its own\n  hint: name a program")]
+    KernelThread {
+        /// Its number.
+        pid: i32,
+    },
+    /// The number is that of a thread.
+    #[error("{thread} is a thread of process {pid}\n  hint: name the process: {pid}")]
+    NotAProcess {
+        /// The number given.
+        thread: i32,
+        /// The process it belongs to.
+        pid: u64,
+    },
+    /// isochrome cannot stop itself.
+    #[error("a process cannot recolor itself\n  hint: run `isochrome recolor` as a program of its own")]
+    Itself,
+    /// It belongs to another user, or tracing is restricted.
+    #[error(
+        "process {pid} may not be traced: it belongs to another user, or tracing is restricted\n  hint: run as root, or as its owner with: sysctl kernel.yama.ptrace_scope=0"
+    )]
+    Denied {
+        /// Its number.
+        pid: i32,
+    },
+    /// It is not what it was when it was looked at.
+    #[error(
+        "process {pid} has begun another program since it was looked at, or mapped memory where there was none\n  hint: try again"
+    )]
+    Changed {
+        /// Its number.
+        pid: i32,
+    },
+    /// Another tracer has it.
+    #[error("process {pid} is traced by process {by} already\n  hint: end that debugger or other isochrome first")]
+    Traced {
+        /// Its number.
+        pid: i32,
+        /// The tracer.
+        by: u64,
+    },
+    /// A program for another word size.
+    #[error("process {pid} is a 32-bit program\n  hint: only programs of this machine's word size can be recolored")]
+    WordSize {
+        /// Its number.
+        pid: i32,
+    },
+    /// Its system calls are filtered, nobody can tell how.
+    #[error(
+        "process {pid} filters its system calls (seccomp), and the filter cannot be read: {source}\n  hint: as root, outside of containers, or run the program without its sandbox"
+    )]
+    Seccomp {
+        /// Its number.
+        pid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its system calls are filtered, and one that is needed is not allowed.
+    #[error(
+        "thread {thread} of process {pid} is not allowed the system call `{call}` by its filter (seccomp), as a recoloring needs it\n  hint: allow it, or run the program without its sandbox"
+    )]
+    CallForbidden {
+        /// Its number.
+        pid: i32,
+        /// The thread.
+        thread: i32,
+        /// The call.
+        call: &'static str,
+    },
+    /// Devices may write to its memory.
+    #[error(
+        "process {pid} has pinned {bytes} of memory, which devices may write to\n  hint: unpin it, or --force if it is idle"
+    )]
+    Pinned {
+        /// Its number.
+        pid: i32,
+        /// How much.
+        bytes: Bytes,
+    },
+    /// The kernel may write to its memory meanwhile.
+    #[error(
+        "process {pid} uses {ring}, through which the kernel may write to its memory at any time\n  hint: --force if no request is in flight"
+    )]
+    Ring {
+        /// Its number.
+        pid: i32,
+        /// What it uses.
+        ring: &'static str,
+    },
+    /// It has a device's memory mapped.
+    #[error(
+        "process {pid} maps memory of a device ({name}), which may write to the process's own memory as well\n  hint: --force if it does not"
+    )]
+    Device {
+        /// Its number.
+        pid: i32,
+        /// The mapping.
+        name: String,
+    },
+    /// Another process runs in the same memory.
+    #[error(
+        "processes {pid} and {other} share all their memory, as after vfork\n  hint: try again later; programs that stay so cannot be recolored"
+    )]
+    SharesMemory {
+        /// Its number.
+        pid: i32,
+        /// The other's.
+        other: i32,
+    },
+    /// A thread did not stop.
+    #[error(
+        "thread {thread} of process {pid} does not stop: it waits for a device or a child\n  hint: try again later"
+    )]
+    NotStopping {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        thread: i32,
+    },
+    /// There is no place for a few instructions.
+    #[error("process {pid} has no unused bytes of executable memory\n  hint: please report the program")]
+    NoCave {
+        /// Its number.
+        pid: i32,
+    },
+    /// ptrace failed.
+    #[error(
+        "process {pid}: cannot {action} thread {thread}: {source}\n  hint: `isochrome recolor --repair {pid}` puts back what was changed"
+    )]
+    Trace {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        thread: i32,
+        /// What was tried.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A system call on the process's behalf failed.
+    #[error(
+        "process {pid} cannot {action}: {source}\n  hint: its limits (`prlimit --pid {pid}`) or vm.max_map_count may be too low; nothing was moved"
+    )]
+    Refused {
+        /// The process.
+        pid: i32,
+        /// What for.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Its memory cannot be read or written.
+    #[error(
+        "the memory of process {pid}: {source}\n  hint: `isochrome recolor --repair {pid}` puts back what was changed"
+    )]
+    Memory {
+        /// The process.
+        pid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file of the kernel.
+    #[error("{path}: {source}\n  hint: is /proc mounted, and may you read it?")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A file of the kernel in an unknown form.
+    #[error("{path}: not in the form expected\n  hint: please report it with `uname -r`")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The journal cannot be kept.
+    #[error("{path}: {source}\n  hint: the journal keeps what must be put back; its folder must be writable")]
+    Journal {
+        /// The file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A recoloring was killed, and has not been repaired.
+    #[error("an earlier recoloring of process {pid} was cut short\n  hint: isochrome recolor --repair {pid}")]
+    Unrepaired {
+        /// Its number.
+        pid: i32,
+    },
+    /// Frame numbers are hidden.
+    #[error(
+        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: have colors told by time: `isochrome palette --save`, then without --palette; or run as root, or let root give the tool that right once: setcap cap_sys_admin+ep $(command -v isochrome)"
+    )]
+    FramesHidden,
+    /// Colors cannot be told inside of it.
+    #[error("process {pid}: the colors of its pages cannot be told by time: {source}")]
+    Blind {
+        /// Its number.
+        pid: i32,
+        /// Why.
+        source: Box<HostError>,
+    },
+    /// No colors.
+    #[error("no colors were given\n  hint: --colors 0-3")]
+    NoColors,
+    /// Too few frames of the colors.
+    #[error(
+        "{wanted} pages need color {color}, but {limit} of memory hold {found}\n  hint: raise --memory, or allow more colors"
+    )]
+    TooFewFrames {
+        /// The scarcest color.
+        color: u16,
+        /// Pages that need it.
+        wanted: usize,
+        /// Frames found.
+        found: usize,
+        /// The limit of memory.
+        limit: Bytes,
+    },
+}
+
+impl RecolorError {
+    /// Whether it may be otherwise in a moment.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            RecolorError::NotStopping { .. } | RecolorError::SharesMemory { .. } | RecolorError::Changed { .. } => true,
+            RecolorError::Blind { source, .. } => source.may_pass(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Frames for pages that have to move: how many are lacking, which were found, and which page gets which.
+
+use super::hold::{Helpers, is_there};
+use super::process::Pid;
+use super::room::Room;
+use super::sight::Sight;
+use super::{Look, RecolorError, Wanted};
+use crate::sys::memory::page_bytes;
+
+/// Memory touched to find frames.
+pub struct Pool {
+    /// Pages of allowed colors, ascending: address, and which of the colors.
+    pub slots: Vec<(u64, usize)>,
+    /// Behind the last page touched.
+    pub end: u64,
+}
+
+/// Frames that are still to be found.
+pub struct Lacking {
+    /// In all.
+    pub frames: usize,
+    /// Of the scarcest color: how many, which of those allowed, and how many of it are needed.
+    pub scarce: (usize, usize, usize),
+}
+
+impl Lacking {
+    /// Memory to be touched for them: each page has one of all the colors.
+    pub fn bytes(&self, wanted: &Wanted) -> u64 {
+        let colors = u64::from(wanted.color_count.max(1));
+        let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce.0 as u64 * colors);
+        if pages == 0 { 0 } else { (pages + pages / 32 + colors) * page_bytes() as u64 }
+    }
+}
+
+impl Pool {
+    /// What is missing for the strays, and for three quarters of an even share of the colors: the last frames of the scarcest color
+    /// would cost as much memory as all the others together.
+    pub fn lacking(&self, look: &Look, wanted: &Wanted) -> Lacking {
+        let count = wanted.colors.len();
+        let mut found = vec![0; count];
+        self.slots.iter().for_each(|(_, color)| found[*color] += 1);
+        let mut held = vec![0; count];
+        look.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
+        let share = (held.iter().sum::<usize>() + look.strays.len()) / count;
+        let scarce = (0..count)
+            .map(|color| {
+                let needed = share.saturating_sub(held[color]).min(look.strays.len());
+                ((needed * 3).div_ceil(4).saturating_sub(found[color]), color, needed)
+            })
+            .max()
+            .unwrap_or_default();
+        Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
+    }
+
+    /// Looks for frames from `start` on.
+    pub fn find(&mut self, pid: Pid, wanted: &Wanted, start: u64) -> Result<(), RecolorError> {
+        for (address, entry) in pid.page_map()?.resident(start, self.end)? {
+            if let Some(color) = wanted.allowed_page(address, entry)? {
+                self.slots.push((address, color));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same by evictions, which `helpers` time.
+    pub fn look(&mut self, wanted: &Wanted, room: &Room, helpers: Helpers, start: u64) -> Result<(), RecolorError> {
+        let Some(reference) = room.reference else { return helpers.wait() };
+        let pages: Vec<u64> = (start..self.end).step_by(page_bytes()).collect();
+        let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)
+            .and_then(|mut sight| sight.colors_of(&pages))
+            .map_err(|error| match is_there(room.pid, room.area()) {
+                Ok(true) => error,
+                Ok(false) => RecolorError::Changed { pid: room.pid.0 },
+                Err(ended) => ended,
+            })?;
+        helpers.wait()?;
+        let found = pages.into_iter().zip(colors).filter_map(|(page, color)| Some((page, wanted.allowed(color)?)));
+        self.slots.extend(found);
+        Ok(())
+    }
+
+    /// The address of a page of the pool for every stray.
+    ///
+    /// A page gets the color that its mapping has least of, so that neighbors differ; but a neighbor of the slot before is taken where that
+    /// color is not much ahead, as neighbors are moved together.
+    pub fn choose(&self, look: &mut Look) -> Vec<u64> {
+        let page = page_bytes() as u64;
+        let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);
+        let mut free: Vec<Vec<usize>> = vec![Vec::new(); count];
+        // The first found is the first used.
+        self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
+        let mut taken = vec![false; self.slots.len()];
+        let mut chosen = Vec::with_capacity(look.strays.len());
+        let mut next = usize::MAX;
+        for stray in &look.strays {
+            let Some(held) = look.held.get_mut(&stray.region) else { break };
+            let most = held.iter().min().map_or(0, |least| least + least / 8);
+            let neighbor = next < self.slots.len()
+                && !taken[next]
+                && self.slots[next - 1].0 + page == self.slots[next].0
+                && held[self.slots[next].1] <= most;
+            let at = if neighbor {
+                Some(next)
+            } else {
+                free.iter_mut().for_each(|slots| while slots.pop_if(|at| taken[*at]).is_some() {});
+                (0..count)
+                    .filter(|color| !free[*color].is_empty())
+                    .min_by_key(|color| held[*color])
+                    .and_then(|c| free[c].pop())
+            };
+            let Some(at) = at else { break };
+            taken[at] = true;
+            held[self.slots[at].1] += 1;
+            chosen.push(self.slots[at].0);
+            next = at + 1;
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::pagemap::PageEntry;
+    use crate::recolor::Stray;
+
+    #[test]
+    fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
+        let page = page_bytes() as u64;
+        // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
+        let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
+        let pool = Pool { slots: found.collect(), end: 400 * page };
+        let stray = |n| Stray { region: 0, page: n * page, entry: PageEntry::default() };
+        let mut look = Look {
+            reports: Vec::new(),
+            strays: (0..64).map(stray).collect(),
+            in_place: Vec::new(),
+            held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
+        };
+        let chosen = pool.choose(&mut look);
+        let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
+        assert_eq!((chosen.len(), distinct.len()), (64, 64));
+        let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();
+        assert!(runs <= 24, "{runs} runs where at best there are 16");
+        // 65 pages in four colors.
+        assert!(look.held[&0].iter().all(|pages| (14..=18).contains(pages)), "{:?}", look.held);
+    }
+}

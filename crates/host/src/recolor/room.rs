@@ -1,0 +1,315 @@
+//! Memory mapped inside a process for the work on it: where, what lies in it, and the helpers that touch it and look at it.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use super::hold::{Hold, Whom};
+use super::process::{Pid, Region};
+use super::{AHEAD, Limits, RecolorError, sight};
+use crate::error::HostError;
+use crate::palette::reference::Reference;
+use crate::sys::agent::{self, Entry, RUN, Table, Way};
+use crate::sys::memory::page_bytes;
+
+/// Most helpers at a time.
+const HELPERS: u64 = 4;
+
+/// Bytes of the table of a helper that touches memory or gives it back, and of its stack.
+const SMALL_TABLE: u64 = 16 << 10;
+
+/// Bytes of the head of a table, and of a helper's stack.
+pub const HEADER: u64 = size_of::<Table>() as u64;
+const STACK: u64 = 64;
+
+/// Most entries of such a table.
+const PORTIONS: u64 = 448;
+
+/// Memory that it touches at a time: meanwhile the program can neither map memory nor unmap it, nor can the helper be stopped.
+const PORTION: u64 = 1 << 20;
+
+/// How the file of the pages of known color is opened inside the process, and mapped.
+pub const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
+pub const REFERENCE_MAPPED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
+
+/// The memory mapped for the work inside the process.
+pub struct Room<'a> {
+    pub pid: Pid,
+    pub place: Place,
+    /// Pages of known color that are part of it, if they are needed.
+    pub reference: Option<&'a Reference>,
+    /// Whether it is there while the process goes on.
+    pub left: bool,
+}
+
+/// Its parts, one behind the other: code, pages of known color, table and stack, a page to save another one in, scratch pages, pool.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub code: u64,
+    pub reference: u64,
+    pub table: u64,
+    pub stack: u64,
+    pub saved: u64,
+    pub scratch: u64,
+    pub pool: u64,
+    pub end: u64,
+}
+
+impl<'a> Room<'a> {
+    /// Finds a place for it: in a gap between mappings that is large enough and far from what grows.
+    pub fn new(
+        pid: Pid,
+        regions: &[Region],
+        strays: usize,
+        limits: &Limits,
+        reference: Option<&'a Reference>,
+    ) -> Result<Room<'a>, RecolorError> {
+        let page = page_bytes() as u64;
+        // More pages may have come by the time the process stands still.
+        let entries = strays + strays / 4 + 1024;
+        let table = HEADER + (entries * size_of::<Entry>()) as u64;
+        // A stack of a few words at the end of the table's last page.
+        let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
+        let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
+        let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
+        let pool_bytes = limits.memory.0.min(room) / page * page;
+        let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
+        let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes;
+        let code = gap(regions, bytes).ok_or(RecolorError::Refused {
+            pid: pid.0,
+            action: "find a gap between its mappings",
+            source: io::Error::from_raw_os_error(libc::ENOMEM),
+        })?;
+        let table = code + page + reference_bytes;
+        let saved = table + table_bytes;
+        let scratch = saved + page;
+        let pool = scratch + RUN as u64 * page;
+        let place =
+            Place { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
+        Ok(Room { pid, place, reference, left: false })
+    }
+
+    /// First address, bytes.
+    pub fn area(&self) -> (u64, u64) {
+        (self.place.code, self.place.end - self.place.code)
+    }
+
+    /// Most pages that the table has room for.
+    pub fn entries(&self) -> usize {
+        (self.place.stack - self.place.table - STACK - HEADER) as usize / size_of::<Entry>()
+    }
+
+    /// Maps it: nothing in it is touched yet, nor locked.
+    pub fn map(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let page = page_bytes() as u64;
+        let Place { code, table, end, .. } = self.place;
+        if !gap_at(&self.pid.mappings()?, self.area()) {
+            return Err(RecolorError::Changed { pid: self.pid.0 });
+        }
+        hold.journal.area = self.area();
+        hold.journal.write()?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // Without access at first: where the program locks all that it maps, touching is not for the kernel to do.
+        let executable = libc::PROT_READ | libc::PROT_EXEC;
+        for (start, bytes, protection) in [(table, end - table, libc::PROT_NONE), (code, page, executable)] {
+            let arguments = [start, bytes, protection as u64, flags as u64, u64::MAX, 0];
+            let mapped = hold.call(libc::SYS_mmap, arguments)?;
+            // A kernel that does not know the flag (before Linux 4.17) takes the address as a wish.
+            let elsewhere = mapped.as_ref().is_ok_and(|address| *address != start);
+            if let (true, Ok(address)) = (elsewhere, &mapped) {
+                hold.must("unmap memory", libc::SYS_munmap, [*address, bytes, 0, 0, 0, 0])?;
+            }
+            if elsewhere || mapped.is_err() {
+                // What is there is the program's own.
+                hold.journal.area = if start == code { (table, end - table) } else { (0, 0) };
+                let source = mapped.err().unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
+                return Err(RecolorError::Refused { pid: self.pid.0, action: "map memory", source });
+            }
+        }
+        let rest = [table, end - table, 0, 0, 0, 0];
+        hold.must("unlock memory", libc::SYS_munlock, rest)?;
+        let writable = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        hold.must("make memory writable", libc::SYS_mprotect, [table, end - table, writable, 0, 0, 0])?;
+        // Kernels without huge pages refuse, and need no such advice.
+        hold.call(libc::SYS_madvise, [table, end - table, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0])?.ok();
+        if let Some(reference) = self.reference {
+            self.map_reference(hold, reference)?;
+        }
+        // No child of the program is to hold the frames.
+        hold.must(
+            "keep memory from children",
+            libc::SYS_madvise,
+            [code, end - code, libc::MADV_DONTFORK as u64, 0, 0, 0],
+        )?;
+        hold.write(agent::code(), code)
+    }
+
+    /// Maps the pages of known color, which the program may only read.
+    fn map_reference(&self, hold: &mut Hold, reference: &Reference) -> Result<(), RecolorError> {
+        let path = CString::new(reference.path.as_os_str().as_bytes()).unwrap_or_default();
+        hold.check_reference_allowed()?;
+        hold.write(path.as_bytes_with_nul(), self.place.table)?;
+        let arguments = [libc::AT_FDCWD as u64, self.place.table, REFERENCE_OPENED, 0, 0, 0];
+        let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Blind {
+            pid: self.pid.0,
+            source: Box::new(HostError::NotOpenedThere { path: reference.path.clone(), source }),
+        })?;
+        // As above: a program that locks all that it maps would fill the holes of the file.
+        let (start, bytes) = (self.place.reference, reference.bytes.0);
+        let arguments = [start, bytes, libc::PROT_NONE as u64, REFERENCE_MAPPED, file, 0];
+        let mapped = hold.must("map the pages of known color", libc::SYS_mmap, arguments);
+        hold.must("close a file", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
+        let mapped = mapped?;
+        if mapped == start {
+            hold.must("unlock memory", libc::SYS_munlock, [start, bytes, 0, 0, 0, 0])?;
+            let arguments = [start, bytes, libc::PROT_READ as u64, 0, 0, 0];
+            return hold.must("make memory readable", libc::SYS_mprotect, arguments).map(drop);
+        }
+        hold.must("unmap memory", libc::SYS_munmap, [mapped, bytes, 0, 0, 0, 0])?;
+        let source = io::ErrorKind::AlreadyExists.into();
+        Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
+    }
+
+    /// Where the helper that looks finds its requests: behind a table of one entry and the stack.
+    pub fn sight(&self) -> u64 {
+        self.place.table + SMALL_TABLE
+    }
+
+    /// Makes the helper that looks.
+    pub fn make_sight(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let table = self.place.table;
+        let line_bytes = self.reference.map_or(0, |reference| reference.geometry.line_bytes.0);
+        let header = Table { entries: table + HEADER, count: 1, ..self.header() };
+        let entry = Entry { page: self.sight(), slot: 0, way: Way::Look as u32, run: 1, status: 0 };
+        hold.write(agent::bytes_of(&header), table)?;
+        hold.write(agent::bytes_of(&entry), table + HEADER)?;
+        hold.write(agent::bytes_of(&sight::before(line_bytes)), self.sight())?;
+        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
+    }
+
+    /// Makes helpers that touch `bytes` of the pool from `start` on.
+    pub fn touch_ahead(&self, hold: &mut Hold, start: u64, bytes: u64) -> Result<(), RecolorError> {
+        self.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Makes helpers that give back what was touched, up to `end`.
+    pub fn give_back(&self, hold: &mut Hold, end: u64) -> Result<(), RecolorError> {
+        let scratch = self.place.scratch;
+        self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
+    }
+
+    /// Makes helpers that give the kernel advice about `bytes` from `start` on.
+    fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
+        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+        let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(cpus));
+        let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
+        for helper in 0..helpers {
+            let at = start + helper * share;
+            self.adviser(hold, helper, at, share.min(start + bytes - at), advice)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the helper of this number, which gives the kernel advice.
+    fn adviser(
+        &self,
+        hold: &mut Hold,
+        number: u64,
+        start: u64,
+        bytes: u64,
+        advice: libc::c_int,
+    ) -> Result<(), RecolorError> {
+        let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
+        let table = self.place.table + number * SMALL_TABLE;
+        let count = bytes.div_ceil(portion);
+        let header = Table { entries: table + HEADER, count, ..self.header() };
+        let mut text = agent::bytes_of(&header).to_vec();
+        for at in (start..start + bytes).step_by(portion as usize) {
+            let slot = portion.min(start + bytes - at);
+            let entry = Entry { page: at, slot, way: Way::Advise as u32, run: advice as u32, status: 0 };
+            text.extend_from_slice(agent::bytes_of(&entry));
+        }
+        hold.write(&text, table)?;
+        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
+    }
+
+    /// A table without entries and without a userfaultfd.
+    pub fn header(&self) -> Table {
+        Table {
+            userfault: -1,
+            entries: self.place.table + HEADER,
+            count: 0,
+            scratch: self.place.scratch,
+            page_bytes: page_bytes() as u64,
+            advice: libc::MADV_DONTNEED as u64,
+            done: 0,
+            request: [0; 6],
+            saved: self.place.saved,
+        }
+    }
+
+    /// Unmaps it while the process goes on; how long one of its threads stood still for it.
+    pub fn unmap(&mut self) -> Result<Duration, RecolorError> {
+        self.left = false;
+        Hold::new(self.pid, Whom::One, self.area())?.resume()
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        if self.left {
+            // Where this fails the journal stays for a repair.
+            let _ = self.unmap();
+        }
+    }
+}
+
+/// Kept free on both sides of memory mapped for the work, for what grows.
+const MARGIN: u64 = 1 << 30;
+
+/// Whether there is still room for the area, an address and the bytes behind it, where [`gap`] found it.
+fn gap_at(regions: &[Region], (start, bytes): (u64, u64)) -> bool {
+    // What a program maps next lies right below the gap's upper end.
+    let (from, to) = (start.saturating_sub(MARGIN / 2), start + bytes + MARGIN / 2);
+    regions.iter().all(|region| region.end <= from || to <= region.start)
+}
+
+/// An address for `bytes` of memory, far from what may grow: in the highest gap that is wide enough.
+fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
+    // What the kernel maps for itself lies outside of what a program can have.
+    let own = regions.iter().position(|region| region.name == "[vsyscall]").unwrap_or(regions.len());
+    let mut gaps = regions[..own].windows(2).rev().map(|pair| (pair[0].end, pair[1].start));
+    let fitting = gaps.find(|(from, to)| to.saturating_sub(*from) > bytes + 3 * MARGIN)?;
+    // Aligned to the largest page there is.
+    Some((fitting.1 - MARGIN - bytes) & !0xffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recolor::process;
+
+    #[test]
+    fn memory_for_the_work_lies_far_from_every_mapping() {
+        let maps = "\
+            555500000000-555500001000 r-xp 00000000 00:01 1 /bin/x\n\
+            555501000000-555502000000 rw-p 00000000 00:00 0 [heap]\n\
+            7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n\
+            7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0 [stack]\n\
+            ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n";
+        let regions = process::regions_of(maps).unwrap();
+        let (bytes, far) = (10 << 30, 1 << 28);
+        let start = gap(&regions, bytes).unwrap();
+        assert_eq!(start % page_bytes() as u64, 0);
+        assert!(regions.iter().all(|r| start + bytes + far <= r.start || r.end + far <= start), "{start:x}");
+        // There is none any more once something is mapped near it.
+        assert!(gap_at(&regions, (start, bytes)));
+        let near = |at: u64| Region { start: at, end: at + 4096, ..regions[0].clone() };
+        assert!(!gap_at(&[near(start + bytes + far)], (start, bytes)) && !gap_at(&[near(start - far)], (start, bytes)));
+        assert!(start + bytes < 0x7ffc_0000_0000, "not above the stack, which is the kernel's");
+        // Larger than any gap.
+        assert_eq!(gap(&regions, 1 << 47), None);
+        assert_eq!(gap(&regions[..1], 4096), None);
+    }
+}
