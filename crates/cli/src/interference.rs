@@ -1,6 +1,7 @@
 //! `isochrome bench interference`: what unmodified programs cost each other, on different CPUs and on one.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use isochrome_host::counters::{Counters, usable_slots};
@@ -17,21 +18,19 @@ use isochrome_model::units::{Color, CpuId};
 use crate::args::{By, ChosenColors, InterferenceOptions, Place};
 use crate::coloring::Coloring;
 use crate::station::Station;
-use crate::{Verdict, evidence, results};
+use crate::{Verdict, evidence, job, results};
 
-/// Programs where none are named; the last one leaves nothing of a second level of 1 MiB.
-const PROGRAMS: [&str; 3] = [
-    "isochrome job --jobs 65000 filter 8192",
-    "isochrome job --jobs 2900 fft 4096",
-    "isochrome job --jobs 6000 write 1024",
-];
+/// Workloads where no programs are named; the last one leaves nothing of a second level of 1 MiB.
+const WORKLOADS: [(&str, usize); 3] = [("filter", 8192), ("fft", 4096), ("write", 1024)];
+
+/// So many times as long as a program is warmed up it runs in all.
+const RUN_LENGTH: u32 = 4;
 
 pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let place =
         Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: options.seed };
     let station = Station::new(&place)?;
-    let named = options.program.iter().map(String::as_str);
-    let named: Vec<&str> = if options.program.is_empty() { PROGRAMS.to_vec() } else { named.collect() };
+    let named = if options.program.is_empty() { built_in(options)? } else { options.program.clone() };
     let programs: Vec<Vec<String>> = named.iter().map(|text| command(text)).collect::<Result<_>>()?;
     ensure!(programs.len() > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
     ensure!(
@@ -143,6 +142,16 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     )?;
     let conclusive = measured.is_conclusive() && measured.rows.len() == conditions.len() && !interrupt::interrupted();
     Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// The workloads as programs: with as many jobs as take the time here that a run is to have.
+fn built_in(options: &InterferenceOptions) -> Result<Vec<String>> {
+    let time = Duration::from_nanos(options.warm_up.0) * RUN_LENGTH;
+    let program = |(kernel, size): (&str, usize)| {
+        let jobs = job::jobs_within(kernel, size, time)?;
+        Ok(format!("isochrome job --jobs {jobs} {kernel} {size}"))
+    };
+    WORKLOADS.into_iter().map(program).collect()
 }
 
 /// The words of a command line.

@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 use std::io::{Read, Write};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use isochrome_host::kernels::{Kernel, KernelKind};
@@ -23,6 +24,17 @@ enum Work {
 }
 
 impl Work {
+    fn new(kernel: &str, size: usize) -> Result<Work> {
+        Ok(match kernel {
+            "spin" => Work::Spin((size as u64).saturating_mul(1000)),
+            "write" => {
+                anyhow::ensure!((1..=WRITE_MAX).contains(&size), "`write` takes 1 to {WRITE_MAX} KiB");
+                Work::Write(vec![0; size << 10])
+            }
+            name => Work::Kernel(name.parse::<KernelKind>()?.build(size)?),
+        })
+    }
+
     fn job(&mut self) -> Result<()> {
         match self {
             Work::Kernel(kernel) => kernel.job(),
@@ -40,6 +52,17 @@ impl Work {
     }
 }
 
+/// How many jobs are done in `time` here; at least one.
+pub fn jobs_within(kernel: &str, size: usize, time: Duration) -> Result<u64> {
+    let mut work = Work::new(kernel, size)?;
+    let (begin, mut jobs) = (Instant::now(), 0);
+    while jobs == 0 || begin.elapsed() < time {
+        work.job()?;
+        jobs += 1;
+    }
+    Ok(jobs)
+}
+
 /// Memory that was moved must not have changed.
 fn ended(work: &Work) -> Result<Verdict> {
     match work {
@@ -51,14 +74,7 @@ fn ended(work: &Work) -> Result<Verdict> {
 }
 
 pub fn run(options: &JobOptions) -> Result<Verdict> {
-    let mut work = match options.kernel.as_str() {
-        "spin" => Work::Spin((options.size as u64).saturating_mul(1000)),
-        "write" => {
-            anyhow::ensure!((1..=WRITE_MAX).contains(&options.size), "`write` takes 1 to {WRITE_MAX} KiB");
-            Work::Write(vec![0; options.size << 10])
-        }
-        name => Work::Kernel(name.parse::<KernelKind>()?.build(options.size)?),
-    };
+    let mut work = Work::new(&options.kernel, options.size)?;
     work.job()?;
     if let Some(jobs) = options.jobs {
         (0..jobs).try_for_each(|_| work.job())?;

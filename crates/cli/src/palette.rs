@@ -16,7 +16,7 @@ use isochrome_model::units::{Bytes, format_list};
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
-use crate::station::{Station, method, progress, spinner};
+use crate::station::{Station, method, progress, spinner, tell};
 use crate::{Verdict, files};
 
 /// Share of the pages that two surveys must agree on.
@@ -133,7 +133,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let (mut survey, attempts) = station.survey(place, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
         let reason = error.to_string();
-        bar.println(format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
+        tell(&bar, &format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
     }
     bar.finish_and_clear();
     let bar = progress("classifying", pages as u64);
@@ -166,13 +166,13 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
             let (pages, renumbered) = match save_pages(&folder, target, &station) {
                 Err(error) if !hidden => {
-                    bar.println(format!("no pages of known color are kept for --by-eviction: {error}"));
+                    tell(&bar, &format!("no pages of known color are kept for --by-eviction: {error}"));
                     (0, false)
                 }
                 saved => saved?,
             };
             if renumbered && !hidden {
-                bar.println("colors told by evictions (--by-eviction) have new numbers from now on");
+                tell(&bar, "colors told by evictions (--by-eviction) have new numbers from now on");
             }
             Some(if hidden {
                 let before = if renumbered { Before::Replaced } else { Before::None };
@@ -182,7 +182,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
             })
         }
         (true, _) => {
-            bar.println("not saved: the palette is in doubt (hint: try again when the machine is quieter)");
+            tell(&bar, "not saved: the palette is in doubt (hint: try again when the machine is quieter)");
             None
         }
         _ => None,

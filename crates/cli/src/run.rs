@@ -34,7 +34,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{By, ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
-use crate::station::{Station, spinner};
+use crate::station::{Station, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, evidence, files};
 
@@ -241,7 +241,7 @@ fn retention(station: &mut Station, programs: &Programs) -> Option<Ns> {
     let request = ProbeRequest { cpus: programs.cpus.clone(), seed: station.seed };
     let bar = spinner("retention");
     for note in probe(&mut station.machine, None, &request, |_| {}) {
-        bar.println(format!("note: {}: {}", note.subject, note.reason));
+        tell(&bar, &format!("note: {}: {}", note.subject, note.reason));
     }
     bar.finish_and_clear();
     let of = |cpu: &CpuId| {

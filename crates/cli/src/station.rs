@@ -224,6 +224,11 @@ pub fn progress(what: &str, length: u64) -> ProgressBar {
     bar
 }
 
+/// Says something on standard error beside a bar, also where the bar is not shown.
+pub fn tell(bar: &ProgressBar, text: &str) {
+    bar.suspend(|| eprintln!("{text}"));
+}
+
 /// A sign of life on standard error for work of unknown length; nothing where that is no terminal.
 pub fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
