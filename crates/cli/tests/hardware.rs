@@ -50,25 +50,22 @@ fn output(mut command: Command) -> Result<Output, NotRun> {
 }
 
 fn judged(output: Output) -> Result<Output, NotRun> {
+    const REASONS: [&str; 6] = [
+        "too close to tell apart",
+        "single page color",
+        "no set of pages evicts",
+        "palette is in doubt",
+        // Where memory of 64 MiB was measured, others may have taken it meanwhile.
+        "the palette cannot be tested",
+        "frame numbers read as zero",
+    ];
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    match output.status.code() {
-        Some(0) => Ok(output),
-        Some(3) if !message.contains("palette is in doubt") => Ok(output),
-        _ if [
-            "too close to tell apart",
-            "single page color",
-            "no set of pages evicts",
-            "palette is in doubt",
-            // Where memory of 64 MiB was measured, others may have taken it meanwhile.
-            "the palette cannot be tested",
-            "frame numbers read as zero",
-        ]
-        .iter()
-        .any(|w| message.contains(w)) =>
-        {
-            Err(NotRun(message.lines().next().unwrap_or_default().to_owned()))
-        }
-        code => panic!("exit code {code:?}: {message}"),
+    let reason = message.lines().find(|line| REASONS.iter().any(|reason| line.contains(reason)));
+    match (output.status.code(), reason) {
+        (Some(0), _) => Ok(output),
+        (Some(3), _) if !message.contains("palette is in doubt") => Ok(output),
+        (_, Some(reason)) => Err(NotRun(reason.to_owned())),
+        (code, None) => panic!("exit code {code:?}: {message}"),
     }
 }
 
