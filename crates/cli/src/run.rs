@@ -479,13 +479,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     sum.violations.extend(violations);
     sum.faults.extend(faults);
     sum.notes.extend(notes);
-    let (all, more) = (&mut sum.overhead, overhead);
-    all.events += more.events;
-    all.lost += more.lost;
-    all.tool_cpu.0 += more.tool_cpu.0;
-    all.release_cpu.0 += more.release_cpu.0;
-    all.elapsed.0 += more.elapsed.0;
-    all.release_late_max = all.release_late_max.max(more.release_late_max);
+    sum.overhead.add(&overhead);
     sum.stolen.0 += stolen.0;
     sum.duration.0 += duration.0;
     sum.settings = settings;

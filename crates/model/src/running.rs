@@ -22,6 +22,9 @@ pub const JOBS_WANTED: u64 = 299;
 /// Share of a program's resident pages that may lie outside its colors.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
+/// Share of the releases that may be left out because isochrome was held up.
+pub const SKIPPED_MAX: f64 = 0.01;
+
 /// The longest response that the analysis allows a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -581,6 +584,41 @@ pub struct Overhead {
     pub elapsed: Ns,
     /// How late lines were written that release jobs, at most.
     pub release_late_max: Ns,
+    /// Jobs that were not released, because this program was itself held up when they were due.
+    #[serde(default)]
+    pub releases_skipped: u64,
+    /// For how long after the first that was due, at most.
+    #[serde(default)]
+    pub held_up_max: Ns,
+}
+
+impl Overhead {
+    /// Adds that of a further run.
+    pub fn add(&mut self, more: &Overhead) {
+        self.events += more.events;
+        self.lost += more.lost;
+        self.tool_cpu.0 += more.tool_cpu.0;
+        self.release_cpu.0 += more.release_cpu.0;
+        self.elapsed.0 += more.elapsed.0;
+        self.release_late_max = self.release_late_max.max(more.release_late_max);
+        self.releases_skipped += more.releases_skipped;
+        self.held_up_max = self.held_up_max.max(more.held_up_max);
+    }
+
+    /// What releasing lines came to, in words.
+    pub fn releases(&self) -> String {
+        let share = self.release_cpu.0 as f64 / self.elapsed.0.max(1) as f64 * 100.0;
+        let us = |time: Ns| time.0 as f64 / 1e3;
+        let late = us(self.release_late_max);
+        let skipped = match self.releases_skipped {
+            0 => String::new(),
+            releases => format!(
+                ", {releases} not at all, as isochrome itself was held up, for up to {:.0} µs",
+                us(self.held_up_max)
+            ),
+        };
+        format!("{share:.2} % of a CPU; lines written at most {late:.0} µs late{skipped}")
+    }
 }
 
 /// The same set without partitions, in windows that alternate with those of the run.
@@ -805,6 +843,13 @@ pub enum Reason {
         /// Share of those that can be moved.
         share: f64,
     },
+    /// Jobs were not released, because this program was held up.
+    Skipped {
+        /// How many.
+        releases: u64,
+        /// Of how many.
+        of: u64,
+    },
 }
 
 impl fmt::Display for Reason {
@@ -830,6 +875,9 @@ impl fmt::Display for Reason {
             ),
             Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),
             Reason::Lost { events } => write!(f, "{events} events of the scheduler were lost, so jobs may be missing"),
+            Reason::Skipped { releases, of } => {
+                write!(f, "{releases} of {of} jobs were not released, as isochrome was held up when they were due")
+            }
             Reason::OffColor { task, share } => {
                 write!(f, "{task}: {:.1} % of its pages that can be moved lay outside its colors", share * 100.0)
             }
@@ -872,6 +920,11 @@ impl Run {
         violated.extend(self.faults.iter().cloned().map(Reason::Failed));
         if self.overhead.lost > 0 {
             doubts.push(Reason::Lost { events: self.overhead.lost });
+        }
+        let releases = self.overhead.releases_skipped;
+        let of = releases + self.tasks.iter().map(|task| task.jobs).sum::<u64>();
+        if releases as f64 > SKIPPED_MAX * of as f64 {
+            doubts.push(Reason::Skipped { releases, of });
         }
         match (violated.is_empty(), doubts.is_empty()) {
             (false, _) => (Conclusion::Violated, violated),

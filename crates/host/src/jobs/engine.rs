@@ -25,7 +25,7 @@ use super::awake::{self, Awake};
 use super::clearing::{Clearing, VARIABLE};
 use super::line::{LineProgram, command};
 use super::misses::Misses;
-use super::releases::{Said, Spoken, release};
+use super::releases::{LATE_MAX, Said, Spoken, release};
 use super::timeline::{Event, Timeline, What};
 use super::watch::{Fact, Happening, Watch};
 use crate::error::HostError;
@@ -233,7 +233,7 @@ struct Session<'a, 'h> {
     begin: Ns,
     stop: bool,
     unrecorded: Option<io::Error>,
-    release_late_max: Ns,
+    overhead: Overhead,
 }
 
 /// Runs the programs of `request`.
@@ -273,7 +273,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         begin: Ns(u64::MAX),
         stop: false,
         unrecorded: None,
-        release_late_max: Ns(0),
+        overhead: Overhead::default(),
     };
     let mut spoken = session.start(&clearing)?;
     session.get_ready(&mut spoken);
@@ -299,7 +299,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let before = ticks();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
-        (outcome.duration, spoken) = session.watch(&mut timeline, &cpus, &threads, spoken, &mut outcome.overhead)?;
+        (outcome.duration, spoken) = session.watch(&mut timeline, &cpus, &threads, spoken)?;
         for task in 0..session.started.len() {
             if !session.started[task].gone {
                 outcome.placements[task] = (session.hooks.look)(task, &[session.started[task].pid]);
@@ -318,9 +318,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     outcome.stolen = Ns(stolen.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
-    let Session { violations, faults, notes, unrecorded, release_late_max, .. } = session;
+    let Session { violations, faults, notes, unrecorded, overhead, .. } = session;
+    outcome.overhead = overhead;
     (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
-    outcome.overhead.release_late_max = release_late_max;
     drop((timeline, awake));
     let (moved, staying) = (clearing.moved(), clearing.staying);
     let others = match &clearing.by_affinity {
@@ -533,7 +533,7 @@ impl Session<'_, '_> {
 
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
     fn schedule(&mut self, timeline: &mut Timeline) -> Result<Vec<Option<i32>>, HostError> {
-        let mut threads: Vec<Vec<i32>> = Vec::new();
+        let (mut threads, mut others) = (Vec::<Vec<i32>>::new(), Vec::new());
         for task in 0..self.started.len() {
             let found = self.started[task].pid.threads().unwrap_or_default();
             if let Some(scheduling) = self.request.programs[task].scheduling.filter(|_| !self.started[task].gone) {
@@ -552,11 +552,12 @@ impl Session<'_, '_> {
                 }
                 threads.push(found);
             } else {
+                others.extend(found);
                 threads.push(Vec::new());
             }
         }
         let all: Vec<i32> = threads.iter().flatten().copied().collect();
-        timeline.follow(&all)?;
+        timeline.follow(&all, &others)?;
         let longest = self.request.programs.iter().map(|planned| 3 * planned.program.period.0).max().unwrap_or(0);
         let several = threads.iter().any(|threads| threads.len() > 1);
         let time = if several { longest.clamp(CALIBRATION.0, 2_000_000_000) } else { 0 };
@@ -588,7 +589,6 @@ impl Session<'_, '_> {
         cpus: &[CpuId],
         threads: &[Option<i32>],
         spoken: Vec<Spoken>,
-        overhead: &mut Overhead,
     ) -> Result<(Ns, Vec<Spoken>), HostError> {
         let mut watch = Watch::new(self.started.len(), cpus, self.begin, self.misses.is_some());
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
@@ -613,16 +613,16 @@ impl Session<'_, '_> {
                     (spoken, Ns(cpu_time(ClockId::ThreadCPUTime)))
                 })
             });
-            let result = self.batches(timeline, &mut watch, &said, overhead);
+            let result = self.batches(timeline, &mut watch, &said);
             drop(over);
             // A panic there has been told, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
-        overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
-        overhead.release_cpu = releases;
-        overhead.elapsed = self.since_begin();
+        self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
+        self.overhead.release_cpu = releases;
+        self.overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
-        overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
+        self.overhead.lost = timeline.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
         Ok((self.since_begin().min(self.request.length), spoken))
     }
@@ -632,7 +632,6 @@ impl Session<'_, '_> {
         timeline: &mut Timeline,
         watch: &mut Watch,
         said: &mpsc::Receiver<Said>,
-        overhead: &mut Overhead,
     ) -> Result<(), HostError> {
         let (mut events, mut happenings, mut jobs) = (Vec::<Event>::new(), Vec::<Happening>::new(), Vec::new());
         let mut horizon = Ns(0);
@@ -644,7 +643,7 @@ impl Session<'_, '_> {
             let now = monotonic();
             let last = self.stop || now >= end || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
             timeline.drain(&mut events)?;
-            overhead.events += events.len() as u64;
+            self.overhead.events += events.len() as u64;
             if let Some(misses) = &mut self.misses {
                 misses.drain(&mut happenings);
             }
@@ -697,13 +696,21 @@ impl Session<'_, '_> {
 
     fn hear(&mut self, said: Said, happenings: &mut Vec<Happening>) {
         match said {
-            Said::Released { task, due, at, waited } => {
+            Said::Released { task, due, at, written, waited } => {
                 // A line that is written late by this program is not the task's fault; one that waits for the job before is.
                 let release = if waited { due } else { at };
                 if !waited {
-                    self.release_late_max = self.release_late_max.max(Ns(at.0.saturating_sub(due.0)));
+                    let late = &mut self.overhead.release_late_max;
+                    *late = (*late).max(Ns(at.0.saturating_sub(due.0)));
                 }
                 happenings.push(Happening { at, what: Fact::Released(task, release) });
+                if written.0 - at.0 > LATE_MAX.0 {
+                    happenings.push(Happening { at: written, what: Fact::HeldUp(task, at) });
+                }
+            }
+            Said::Skipped { due, at } => {
+                self.overhead.releases_skipped += 1;
+                self.overhead.held_up_max = self.overhead.held_up_max.max(Ns(at.0 - due.0));
             }
             Said::Answered { task, at } => happenings.push(Happening { at, what: Fact::Answered(task) }),
             Said::Failed { task, error } => {

@@ -321,20 +321,23 @@ impl Timeline {
         write(&self.folder.join("tracing_on"), "1")
     }
 
-    /// Records from now on when `threads` are woken, when time is accounted to them, and when they start others.
-    pub fn follow(&mut self, threads: &[i32]) -> Result<(), HostError> {
+    /// Records from now on when `threads` are woken and start others, and when time is accounted to them, to `others`, or to whoever has
+    /// one of the CPUs.
+    pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
         let events = self.folder.join("events/sched");
+        let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
+        let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
         // Time may be accounted from any CPU.
-        for (event, field) in
-            [("sched_wakeup", "pid"), ("sched_stat_runtime", "pid"), ("sched_process_fork", "parent_pid")]
-        {
-            if threads.is_empty() {
-                write(&events.join(event).join("enable"), "0")?;
-                continue;
+        let accounted = here.chain(those("pid")).chain(others.iter().map(|thread| format!("pid == {thread}")));
+        for (event, any) in [
+            ("sched_wakeup", those("pid").collect::<Vec<_>>()),
+            ("sched_process_fork", those("parent_pid").collect()),
+            ("sched_stat_runtime", accounted.collect()),
+        ] {
+            if !threads.is_empty() {
+                write(&events.join(event).join("filter"), &any.join(" || "))?;
             }
-            let any: Vec<String> = threads.iter().map(|thread| format!("{field} == {thread}")).collect();
-            write(&events.join(event).join("filter"), &any.join(" || "))?;
-            write(&events.join(event).join("enable"), "1")?;
+            write(&events.join(event).join("enable"), if threads.is_empty() { "0" } else { "1" })?;
         }
         Ok(())
     }

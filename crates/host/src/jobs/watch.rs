@@ -5,8 +5,9 @@
 //! loses the CPU though it would have gone on.
 //!
 //! *Stolen time* is told by the kernel: what it accounts to a thread leaves out what the hypervisor withheld (CONFIG_PARAVIRT_TIME_ACCOUNTING),
-//! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. Time
-//! stolen from an idle CPU is not seen so.
+//! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. To an
+//! idle CPU nothing is accounted: there it is what it lets a job wait that is released. A job was robbed by what was stolen since its CPU
+//! last had no job: all that it had to do since then is late by that.
 //!
 //! *Misses* are counted from a thread's coming to its leaving. Where two jobs of a task lie in one such time, what was counted in it is neither's, and
 //! both have no misses; of a job with marks they include what the thread does from its wake-up to the first mark, and from the last until it sleeps.
@@ -25,7 +26,7 @@ const STOLEN_MIN: u64 = 20_000;
 
 /// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
 /// longer than this was withheld.
-const IDLE_EXIT_MAX: u64 = 200_000;
+const BEGIN_MAX: u64 = 200_000;
 
 /// Stretches kept of every CPU, for the timeline of a violation.
 const STRETCHES: usize = 512;
@@ -48,6 +49,8 @@ pub enum Fact {
     Missed(i32, u64),
     /// A line was written that releases a job of this task, due then.
     Released(usize, Ns),
+    /// Since then until now it is not known whether the line was written: its writer was held up.
+    HeldUp(usize, Ns),
     /// The line was read that completes it.
     Answered(usize),
     /// The program says that a job of this task begins.
@@ -96,6 +99,8 @@ struct Watched {
     /// Counted while it had the CPU that it leaves now.
     missed: Option<u64>,
     next: u64,
+    /// When its last job was complete.
+    completed: Ns,
 }
 
 /// Time that was stolen from a CPU.
@@ -113,8 +118,34 @@ struct Cpu {
     /// Accounted to who has it since then; `None` where nothing was.
     accounted: Option<Ns>,
     known: bool,
+    /// When the first of the jobs was released since which it has always had one.
+    busy_since: Ns,
     stolen: VecDeque<Stolen>,
     stretches: VecDeque<(Ns, Ns, i32, Name)>,
+}
+
+impl Cpu {
+    fn steal(&mut self, stolen: Stolen) {
+        if self.stolen.len() == STRETCHES {
+            self.stolen.pop_front();
+        }
+        self.stolen.push_back(stolen);
+    }
+
+    /// What was stolen of the time until `at`, when it passes from a task (`task`), from another, or from nobody to somebody else; `waiting`:
+    /// when the first job was opened that it has not begun.
+    fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Stolen> {
+        let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
+        let unaccounted = at.0.saturating_sub(self.since.0).saturating_sub(accounted.0);
+        let (from, time, least) = if task {
+            (self.since, unaccounted, STOLEN_MIN)
+        } else {
+            // Only that time was a job's, and nobody's is not accounted at all.
+            let from = self.since.max(waiting()?);
+            (from, unaccounted.min(at.0.saturating_sub(from.0)), BEGIN_MAX)
+        };
+        (time >= least).then_some(Stolen { from, to: at, time: Ns(time) })
+    }
 }
 
 /// Watches the threads of tasks.
@@ -139,6 +170,7 @@ impl Watch {
             since: Ns(0),
             accounted: None,
             known: false,
+            busy_since: Ns(0),
             stolen: VecDeque::new(),
             stretches: VecDeque::new(),
         };
@@ -183,6 +215,7 @@ impl Watch {
             held: None,
             missed: None,
             next,
+            completed: Ns(0),
         });
     }
 
@@ -251,6 +284,12 @@ impl Watch {
                 watched.into_iter().for_each(|watched| watched.missed = Some(count));
             }
             Fact::Released(task, due) => self.open(task, at, due),
+            Fact::HeldUp(task, since) => {
+                let cpu = self.watched[task].as_ref().map(|watched| watched.cpu.0 as usize);
+                if let Some(cpu) = cpu.and_then(|cpu| self.cpus.get_mut(cpu)?.as_mut()) {
+                    cpu.steal(Stolen { from: since, to: at, time: Ns(at.0 - since.0) });
+                }
+            }
             Fact::Begins(task) => {
                 // Released when it was woken, unless that was for the job before.
                 let woken = self.watched[task].as_mut().map(|watched| std::mem::take(&mut watched.woken));
@@ -282,6 +321,7 @@ impl Watch {
         if running {
             watched.running_since = at;
         }
+        let (cpu, waited) = (watched.cpu, release < watched.completed);
         // Of two jobs in one turn on the CPU neither's misses are known.
         let apart = watched.held.is_none();
         self.done.extend(watched.held.take().map(unknown));
@@ -294,6 +334,13 @@ impl Watch {
             preemptions: 0,
             misses: (self.counted && apart).then_some(0),
         });
+        let others = self.watched.iter().flatten().filter(|other| other.cpu == cpu && other.open.is_some());
+        if let Some(cpu) = self.cpus.get_mut(cpu.0 as usize).and_then(Option::as_mut)
+            && others.count() == 1
+            && !waited
+        {
+            cpu.busy_since = release;
+        }
     }
 
     fn complete(&mut self, task: usize, at: Ns) {
@@ -307,7 +354,8 @@ impl Watch {
             return;
         }
         let stolen = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
-            let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > open.release);
+            let since = cpu.busy_since.min(open.release);
+            let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > since);
             during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
         });
         let start = open.start.unwrap_or(at);
@@ -322,7 +370,7 @@ impl Watch {
             misses: open.misses,
             preemptions: open.preemptions,
         };
-        watched.next += 1;
+        (watched.next, watched.completed) = (watched.next + 1, at);
         if self.counted && watched.state == State::Running {
             watched.held = Some(job);
         } else {
@@ -345,37 +393,38 @@ impl Watch {
     }
 
     fn account(&mut self, at: Ns, thread: i32, time: Ns) {
-        let Some(task) = self.task_of(thread) else { return };
-        let Some(Watched { cpu: id, woken_here, open, .. }) = &self.watched[task] else { return };
-        let (id, woken_here, opened) = (*id, *woken_here, open.map(|open| open.opened));
-        let Some(cpu) = self.cpu(id) else { return };
-        if !cpu.known || cpu.running != thread {
-            // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it is
-            // told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
-            let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
-            let told = |told: &Ns| cpu.known && cpu.running == 0 && *told >= cpu.since;
-            let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > IDLE_EXIT_MAX;
-            let woken = woken_here.filter(told).or(opened.filter(told).filter(withheld));
-            self.switch(woken.unwrap_or(since), id, cpu.running, Left::Runnable, thread, Name::default());
+        if let Some(watched) = self.task_of(thread).and_then(|task| self.watched[task].as_ref()) {
+            let id = watched.cpu;
+            let Some(cpu) = self.cpu(id) else { return };
+            if !cpu.known || cpu.running != thread {
+                // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
+                // is told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
+                let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
+                let told = |told: &Ns| cpu.known && cpu.running == 0 && *told >= cpu.since;
+                let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
+                let opened = watched.open.map(|open| open.opened);
+                let woken = watched.woken_here.filter(told).or(opened.filter(told).filter(withheld));
+                self.switch(woken.unwrap_or(since), id, cpu.running, Left::Runnable, thread, Name::default());
+            }
         }
-        if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut).filter(|cpu| cpu.known) {
+        // Any CPU may account it: the one that counts is where it runs.
+        if let Some(cpu) = self.cpus.iter_mut().flatten().find(|cpu| cpu.known && cpu.running == thread) {
             cpu.accounted.get_or_insert_default().0 += time.0;
         }
     }
 
     fn switch(&mut self, at: Ns, id: CpuId, from: i32, left: Left, to: i32, name: Name) {
         let mut stolen = Ns(0);
+        let of_task = self.task_of(from).is_some();
+        let waiting = || {
+            let here = self.watched.iter().flatten().filter(|watched| watched.cpu == id);
+            here.filter_map(|watched| watched.open).filter(|open| open.start.is_none()).map(|open| open.opened).min()
+        };
         if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut) {
             if cpu.known {
-                let accounted = cpu.accounted.map_or(u64::MAX, |accounted| accounted.0);
-                stolen = Ns(at.0.saturating_sub(cpu.since.0).saturating_sub(accounted));
-                if stolen.0 < STOLEN_MIN {
-                    stolen = Ns(0);
-                } else {
-                    if cpu.stolen.len() == STRETCHES {
-                        cpu.stolen.pop_front();
-                    }
-                    cpu.stolen.push_back(Stolen { from: cpu.since, to: at, time: stolen });
+                if let Some(withheld) = cpu.withheld(at, of_task, waiting) {
+                    stolen = withheld.time;
+                    cpu.steal(withheld);
                 }
                 if cpu.stretches.len() == STRETCHES {
                     cpu.stretches.pop_front();
@@ -652,6 +701,75 @@ mod tests {
         stage.0.take(&mut jobs);
         let row = |job: &JobRecord| (job.start.0, job.execution.0, job.stolen.0);
         assert_eq!(jobs.iter().map(row).collect::<Vec<_>>(), [(1_089_000, 10_001, 0), (1_999_000, 10_000, 250_001)]);
+    }
+
+    #[test]
+    fn time_stolen_from_whoever_had_the_cpu_or_from_nobody_tags_the_job_that_waited_for_it() {
+        let mut stage = Stage::new(Jobs::Line);
+        let rows = |stage: &mut Stage| {
+            let mut jobs = Vec::new();
+            stage.0.take(&mut jobs);
+            jobs.into_iter().map(|j| (j.release.0, j.start.0, j.stolen.0, j.execution.0)).collect::<Vec<_>>()
+        };
+        // 99 had it for 900 us and is accounted 100 of them; its time may be accounted from elsewhere.
+        stage.switch(1_000, 11, Asleep, 99).fact(101_000, Fact::Released(0, Ns(101_000)));
+        stage.0.note(Happening {
+            at: Ns(901_000),
+            what: Fact::Scheduler(CpuId(0), What::Ran { thread: 99, time: Ns(100_000) }),
+        });
+        stage.switch(901_000, 99, Runnable, 11).event(951_000, What::Ran { thread: 11, time: Ns(50_000) });
+        stage.switch(951_000, 11, Asleep, 0).fact(952_000, Fact::Answered(0));
+        assert_eq!(rows(&mut stage), [(100_000, 900_000, 800_000, 50_000)]);
+        // Nobody had it for 150 us, which may be an idle state, and for 300 us, which may not.
+        for (release, start) in [(2_001_000, 2_151_000), (3_001_000, 3_301_000)] {
+            stage.fact(release, Fact::Released(0, Ns(release))).switch(start, 0, Runnable, 11);
+            stage.event(start + 1000, What::Ran { thread: 11, time: Ns(1000) }).switch(start + 1000, 11, Asleep, 0);
+            stage.fact(start + 2000, Fact::Answered(0));
+        }
+        let expected = [(2_000_000, 2_150_000, 0, 1000), (3_000_000, 3_300_000, 300_000, 1000)];
+        assert_eq!(rows(&mut stage), expected);
+        // What was stolen from 99 before the job was there has not delayed it.
+        stage.switch(3_400_000, 0, Runnable, 99).fact(4_351_000, Fact::Released(0, Ns(4_351_000)));
+        stage.event(4_401_000, What::Ran { thread: 99, time: Ns(500_000) }).switch(4_401_000, 99, Runnable, 11);
+        stage.event(4_402_000, What::Ran { thread: 11, time: Ns(1000) }).switch(4_402_000, 11, Asleep, 0);
+        stage.fact(4_403_000, Fact::Answered(0));
+        assert_eq!(rows(&mut stage), [(4_350_000, 4_400_000, 0, 1000)]);
+        // Nor does it count as the job's that its line may have been written 250 us later than is said, but it is tagged.
+        stage.fact(5_001_000, Fact::Released(0, Ns(5_001_000))).fact(5_251_000, Fact::HeldUp(0, Ns(5_001_000)));
+        stage.switch(5_011_000, 0, Runnable, 99).event(5_261_000, What::Ran { thread: 99, time: Ns(250_000) });
+        stage.switch(5_261_000, 99, Runnable, 11).event(5_262_000, What::Ran { thread: 11, time: Ns(1000) });
+        stage.switch(5_262_000, 11, Asleep, 0).fact(5_263_000, Fact::Answered(0));
+        assert_eq!(rows(&mut stage), [(5_000_000, 5_260_000, 250_000, 1000)]);
+    }
+
+    #[test]
+    fn what_was_stolen_tags_all_jobs_until_the_cpu_has_none() {
+        let mut stage = Stage::new(Jobs::Line);
+        // 30 us are stolen from the first job; the second is due meanwhile and written late, 22 comes while the second has the CPU.
+        stage.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
+        stage.fact(11_000, Fact::Released(0, Ns(11_000))).switch(11_000, 0, Runnable, 11);
+        stage.event(61_000, What::Ran { thread: 11, time: Ns(20_000) }).switch(61_000, 11, Asleep, 0);
+        stage.fact(62_000, Fact::Answered(0)).fact(62_000, Fact::Released(0, Ns(31_000)));
+        stage
+            .switch(63_000, 0, Runnable, 11)
+            .wake(70_000, 22)
+            .event(73_000, What::Ran { thread: 11, time: Ns(10_000) });
+        stage.switch(73_000, 11, Asleep, 22).fact(74_000, Fact::Answered(0));
+        stage.event(80_000, What::Ran { thread: 22, time: Ns(7000) }).switch(80_000, 22, Asleep, 0);
+        // After that it had none.
+        stage.fact(91_000, Fact::Released(0, Ns(91_000))).switch(91_000, 0, Runnable, 11);
+        stage.event(95_000, What::Ran { thread: 11, time: Ns(4000) }).switch(95_000, 11, Asleep, 0);
+        stage.fact(96_000, Fact::Answered(0));
+        let mut jobs = Vec::new();
+        stage.0.take(&mut jobs);
+        let rows: Vec<_> = jobs.iter().map(|j| (j.task, j.release.0, j.completion.0, j.stolen.0)).collect();
+        let expected = [
+            (0, 10_000, 60_000, 30_000),
+            (0, 30_000, 72_000, 30_000),
+            (1, 69_000, 79_000, 30_000),
+            (0, 90_000, 94_000, 0),
+        ];
+        assert_eq!(rows, expected);
     }
 
     #[test]

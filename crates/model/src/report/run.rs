@@ -209,12 +209,11 @@ pub fn text(run: &Run) -> String {
     let share = |time: u64| time as f64 / overhead.elapsed.0.max(1) as f64 * 100.0;
     let _ = writeln!(
         text,
-        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {:.2} %, lines were at most {} late",
+        "watching took {:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {}",
         share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)),
         overhead.events,
         overhead.lost,
-        share(overhead.release_cpu.0),
-        format::nanoseconds(overhead.release_late_max.0 as f64)
+        overhead.releases()
     );
     let (_, reasons) = run.conclusion();
     for reason in &reasons {
@@ -533,7 +532,7 @@ fn conditions(run: &Run) -> Markup {
                     (format!("{:.2}", share(overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0)))) " % of a CPU, besides what the kernel needs to write "
                     (format::grouped(overhead.events)) " events; " (overhead.lost) " lost"
                 }
-                dt { "Releases" } dd { (format!("{:.2}", share(overhead.release_cpu.0))) " % of a CPU; lines written at most " (format::nanoseconds(overhead.release_late_max.0 as f64)) " late" }
+                dt { "Releases" } dd { (overhead.releases()) }
                 @for task in &run.tasks { @if let Some(placement) = &task.placement {
                     dt { (task.promise.name) } dd { (placement.right) " of " (placement.resident) " resident pages on its colors, " (placement.fixed) " cannot be moved" }
                 } }
