@@ -1,8 +1,8 @@
-/* Image features: points of a generated frame are sorted into a vocabulary tree (k-means in k-means, 8 branches, 4 levels). A job takes 384
+/* Image features: points of a generated frame are sorted into a vocabulary tree (k-means in k-means, 8 branches, 4 levels). A job takes 960
  * points down the tree; the tree has 4680 centers of a line each, 293 KiB, and a point looks at 32 of them, which depend on the image. */
 #include "robot.h"
 
-enum { BRANCHES = 8, LEVELS = 4, CENTERS = 4680, VALUES = 16, POINTS = 384 };
+enum { BRANCHES = 8, LEVELS = 4, CENTERS = 4680, VALUES = 16, POINTS = 960 };
 
 typedef int32_t center[VALUES];
 

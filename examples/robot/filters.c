@@ -1,8 +1,8 @@
-/* A bank of control filters: 1024 second-order sections, each on lines of its own, run in the order of the wiring. A job takes 8 samples
- * through all of them: their state, 128 KiB, is used 8 times, and how much of it the cache keeps decides how long a job takes. */
+/* A bank of control filters: 1024 second-order sections, each on lines of its own, run in the order of the wiring. A job takes 20 samples
+ * through all of them: their state, 128 KiB, is used 20 times, and how much of it the cache keeps decides how long a job takes. */
 #include "robot.h"
 
-enum { SECTIONS = 1024, SAMPLES = 8 };
+enum { SECTIONS = 1024, SAMPLES = 20 };
 
 struct section {
     float a1, a2, b0, b1, b2;

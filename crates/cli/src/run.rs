@@ -497,8 +497,8 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &station.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): jobs during which the kernel saw time stolen are marked, but time stolen from an \
-             idle CPU delays a start unseen."
+            "This is a virtual machine ({hypervisor}): jobs that time was stolen from are marked where the kernel is told of it; time \
+             that a host takes without telling looks like execution, or like a late start."
         ));
     }
     if options.share_cpus {

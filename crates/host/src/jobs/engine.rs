@@ -41,7 +41,7 @@ use crate::sys::scheduling::Scheduling;
 use crate::sysfs::Sysfs;
 
 /// Between two batches of events.
-const BATCH: Duration = Duration::from_millis(25);
+const BATCH: Duration = Duration::from_millis(50);
 
 /// How long a program may take until it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -203,10 +203,12 @@ fn ended(pid: Pid) -> Option<String> {
     })
 }
 
-/// Memory of its own that a process has.
+/// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
 fn own_memory(pid: Pid) -> Option<Bytes> {
-    let text = pid.status("RssAnon").ok()?;
-    Some(Bytes(text.strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024))
+    let text = std::fs::read_to_string(format!("/proc/{}/statm", pid.0)).ok()?;
+    let mut pages = text.split_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()??, pages.next()??);
+    Some(Bytes(resident.checked_sub(shared)? * rustix::param::page_size() as u64))
 }
 
 /// Says to the releasing thread that it is over, also when a panic unwinds.
