@@ -403,11 +403,12 @@ fn evicted<G: Ground + Send>(
                 "  {:36} {middle:5.0} (quartiles {low:.0} and {high:.0}) besides {control:4.0} without a watch; {kept}",
                 way.name
             ),
-            _ => println!(
-                "  {:36}   not to be seen: {:4.0} are gone without a watch; {kept}",
-                way.name,
-                median(&seen.iter().map(control).collect::<Vec<_>>()).unwrap_or(f64::NAN)
-            ),
+            _ => match median(&seen.iter().map(control).collect::<Vec<_>>()) {
+                Some(gone) => {
+                    println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", way.name)
+                }
+                None => println!("  {:36}   too few looks came about as they should", way.name),
+            },
         }
     }
     Ok(())
