@@ -61,16 +61,16 @@ pub struct Coloring {
 }
 
 impl Coloring {
-    /// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet.
-    pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>) -> Result<Coloring> {
+    /// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet. `seed`: of the test that a saved palette is put to.
+    pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
         let known = match &chosen.palette {
             Some(path) => Known::Frames(named_palette(&sysfs, path, &machine.fingerprint())?),
             None => {
                 let cpu = cpus.last().map(|cpu| cpu.0);
-                let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: None };
-                let station = Station::new(&place)?;
+                let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: Some(seed) };
+                let station = Station::at(cpu, seed)?;
                 let target = station.target(&place)?;
                 if chosen.by_eviction || pagemap::hidden() {
                     let boot = Boot::of(&machine, &sysfs);

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::args::{ExecOptions, Ready};
 use crate::coloring::Coloring;
-use crate::{Verdict, files};
+use crate::{Verdict, files, station};
 
 /// Between two looks at whether a program has settled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -59,7 +59,7 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
         Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
         None => isochrome_host::setting::allowed_cpus()?,
     };
-    let mut coloring = Coloring::of(&options.colors, cpus)?;
+    let mut coloring = Coloring::of(&options.colors, cpus, station::seed(None))?;
     // Refused before the program has begun.
     let own = Owner::of(std::process::id())?;
     coloring.grant(own.clone(), None)?;

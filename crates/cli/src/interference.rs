@@ -174,7 +174,7 @@ fn colored(options: &InterferenceOptions, station: &Station) -> Result<(Coloring
         memory: options.memory,
         ..ChosenColors::default()
     };
-    let mut coloring = Coloring::of(&chosen, station.allowed.clone())?;
+    let mut coloring = Coloring::of(&chosen, station.allowed.clone(), station.seed)?;
     let lease = coloring.lease(Owner::of(std::process::id())?)?;
     Ok((coloring, lease))
 }

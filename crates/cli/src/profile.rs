@@ -26,7 +26,7 @@ use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{By, ChosenColors, Place, ProfileOptions};
 use crate::coloring::{Coloring, available};
-use crate::station::{Station, progress};
+use crate::station::{Station, progress, seed};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
 
@@ -43,11 +43,9 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     let (mut programs, warnings) = programs(&text).with_context(|| options.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     resolve(&mut programs, &options.tasks)?;
-    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    eprintln!("seed {seed}");
     let mut profile = match &options.modeled.from_trace {
         Some(_) => modeled::run(options, &options.modeled, programs, &text)?,
-        None => measured(options, programs, &text, seed)?,
+        None => measured(options, programs, &text)?,
     };
     if profile.complete {
         files::write_json(&options.output, &profile)?;
@@ -85,7 +83,9 @@ fn jobs_for(exceedance: f64) -> u64 {
 }
 
 /// Measures on this machine what is missing in the output file.
-fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64) -> Result<Profile> {
+fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<Profile> {
+    let seed = seed(options.seed);
+    eprintln!("seed {seed}");
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
     let allowed = allowed_cpus()?;
@@ -103,7 +103,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
     };
     let mut coloring = match programs.method {
         Partitioning::Ways | Partitioning::None => None,
-        Partitioning::Colors | Partitioning::Both => Some(all_colors(options, &programs)?),
+        Partitioning::Colors | Partitioning::Both => Some(all_colors(options, &programs, seed)?),
     };
     let _lease = match &mut coloring {
         Some(coloring) => Some(coloring.lease(Owner::of(std::process::id())?)?),
@@ -213,7 +213,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str, seed: u64)
 }
 
 /// All colors of the level, for the programs.
-fn all_colors(options: &ProfileOptions, programs: &Programs) -> Result<Coloring> {
+fn all_colors(options: &ProfileOptions, programs: &Programs, seed: u64) -> Result<Coloring> {
     let chosen = ChosenColors {
         colors: Some("all".to_owned()),
         palette: options.palette.clone(),
@@ -221,7 +221,7 @@ fn all_colors(options: &ProfileOptions, programs: &Programs) -> Result<Coloring>
         memory: options.memory,
         ..ChosenColors::default()
     };
-    Coloring::of(&chosen, programs.cpus.clone())
+    Coloring::of(&chosen, programs.cpus.clone(), seed)
 }
 
 /// Jobs done and wanted.
@@ -274,7 +274,7 @@ fn refill_time(
         return Ok(Some(refill));
     }
     let place = Place { cpu: Some(cpu.0), level: Some(level), by: By::Auto, memory: None, seed: Some(seed) };
-    let mut station = Station::new(&place)?;
+    let mut station = Station::at(place.cpu, seed)?;
     let target = station.target(&place)?;
     let collect = || {
         let _settings = station.settle();

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::args::RecolorOptions;
 use crate::coloring::Coloring;
-use crate::{Verdict, files};
+use crate::{Verdict, files, station};
 
 /// What a repair did, as printed.
 #[derive(Serialize)]
@@ -36,7 +36,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     }
     // Told before anything is measured for it.
     pid.check(options.colors.force)?;
-    let mut coloring = Coloring::of(&options.colors, pid.cpus()?)?;
+    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, station::seed(None))?;
     let report = if options.dry_run {
         anyhow::ensure!(
             !coloring.colors().is_empty(),

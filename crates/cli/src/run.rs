@@ -90,7 +90,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let by = |methods: &[Partitioning]| methods.contains(&programs.method);
     let colors = by(&[Partitioning::Colors, Partitioning::Both]);
-    let coloring = if colors { Some(coloring(options, programs.level, &placed)?) } else { None };
+    let coloring = if colors { Some(coloring(options, programs.level, &placed, station.seed)?) } else { None };
     let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
         let divided = Divided::of(&station.sysfs, &station.machine, programs.level, &programs.cpus)?;
         Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
@@ -356,7 +356,7 @@ fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
 }
 
 /// The palette, for all programs.
-fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed]) -> Result<Coloring> {
+fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed], seed: u64) -> Result<Coloring> {
     let chosen = ChosenColors {
         // Each program gets its own.
         colors: Some("0".to_owned()),
@@ -370,7 +370,7 @@ fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed]) -> Result<Co
     let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
-    let coloring = Coloring::of(&chosen, cpus)?;
+    let coloring = Coloring::of(&chosen, cpus, seed)?;
     let most = placed.iter().flat_map(|placed| &placed.partitions).max().copied().unwrap_or(0);
     ensure!(
         most <= coloring.color_count(),

@@ -65,8 +65,15 @@ pub struct Station {
 }
 
 impl Station {
-    /// Reads the machine and chooses the CPU; changes nothing.
+    /// At `place`; tells its CPU and its seed, which is drawn where none was asked for.
     pub fn new(place: &Place) -> Result<Station> {
+        let station = Station::at(place.cpu, seed(place.seed))?;
+        eprintln!("on CPU {}, seed {}", station.cpu.0, station.seed);
+        Ok(station)
+    }
+
+    /// Reads the machine and chooses the CPU, by default the last one allowed; changes nothing.
+    pub fn at(cpu: Option<u32>, seed: u64) -> Result<Station> {
         anyhow::ensure!(
             clock::usable(),
             "this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on"
@@ -75,7 +82,7 @@ impl Station {
         let (machine, notes) = sysfs.machine()?;
         let processor = sysfs.processor()?;
         let allowed = isochrome_host::setting::allowed_cpus()?;
-        let cpu = match place.cpu {
+        let cpu = match cpu {
             Some(cpu) if allowed.contains(&CpuId(cpu)) => CpuId(cpu),
             Some(cpu) => {
                 let list: Vec<u32> = allowed.iter().map(|c| c.0).collect();
@@ -86,9 +93,6 @@ impl Station {
             }
             None => *allowed.last().context("this process may run on no CPU")?,
         };
-        // As many digits as people copy without mistakes.
-        let seed = place.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-        eprintln!("on CPU {}, seed {seed}", cpu.0);
         Ok(Station { sysfs, machine, notes, processor, allowed, cpu, seed })
     }
 
@@ -204,6 +208,12 @@ impl Station {
         miss_event(&self.processor, 2)?;
         Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
     }
+}
+
+/// The seed asked for, else a fresh one.
+pub fn seed(asked: Option<u64>) -> u64 {
+    // As many digits as people copy without mistakes.
+    asked.unwrap_or_else(|| fastrand::u64(..1_000_000))
 }
 
 /// The method asked for; `None` for the first that works.

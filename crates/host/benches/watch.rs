@@ -2,6 +2,10 @@
 //!
 //! `cargo bench -p isochrome-host --bench watch` measures; under `cargo test` the same code runs on a small size. In every round all ways
 //! come once, one after the other, and the same work without a watch before each of them: its time is what the others are compared with.
+//!
+//! How many lines watching evicts is told in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
+//! nothing but pass it back, or lets a poll go by, and looks by time which of its lines are gone; without a watch it does the same for as long.
+//! `-- lines` measures this alone.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,13 +13,20 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::error::HostError;
 use isochrome_host::events::PAGE_FAULTS;
-use isochrome_host::jobs::timeline::Timeline;
+use isochrome_host::jobs::timeline::{self, Timeline};
+use isochrome_host::palette::look::{LevelSizes, TimedLook, Witness};
+use isochrome_host::palette::{Survey, Target};
+use isochrome_host::pool::FramePool;
 use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::slices::Slices;
 use isochrome_host::sys::clock;
+use isochrome_host::sys::heap::Ground;
+use isochrome_host::sys::memory::{Arena, page_bytes};
+use isochrome_host::sysfs::Sysfs;
+use isochrome_model::experiment::QUIET_LOST;
 use isochrome_model::stats::median;
-use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::Entry;
+use isochrome_model::units::{Bytes, Color, CpuId, Ns};
+use isochrome_model::watch::{Entry, Slice};
 
 /// How it is watched.
 #[derive(Clone, Copy)]
@@ -79,12 +90,24 @@ fn main() -> ExitCode {
         Load { name: "as often as it can", switches: 20_000 / share, work: Duration::ZERO },
         Load { name: "10 000 times a second", switches: 5_000 / share, work: Duration::from_micros(95) },
     ];
-    match loads.iter().try_for_each(|load| compare(*load, rounds)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let lines_only = std::env::args().any(|argument| argument == "lines");
+    if let Err(error) = loads.iter().filter(|_| !lines_only).try_for_each(|load| compare(*load, rounds)) {
         // No right to the events: nothing to measure, and no defect.
-        Err(error) => {
-            println!("not measured: {error}");
+        println!("not measured: {error}");
+        return ExitCode::SUCCESS;
+    }
+    match evictions(if measuring { 150 } else { 1 }) {
+        Ok(()) => ExitCode::SUCCESS,
+        // A machine without colors, or too busy to tell them.
+        Err(error)
+            if matches!(error, HostError::OneColor { .. } | HostError::NoSuchLevel { .. }) || error.may_pass() =>
+        {
+            println!("lines evicted: not measured: {error}");
             ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
         }
     }
 }
@@ -122,39 +145,71 @@ fn own_time() -> f64 {
     clock::process_cpu(std::process::id() as i32).unwrap_or_default().0 as f64 / 1e9
 }
 
+/// A watch under way, and what came of it.
+struct Watch {
+    slices: Option<Slices>,
+    timeline: Option<Timeline>,
+    entries: Vec<Entry>,
+    events: Vec<timeline::Event>,
+    count: usize,
+    lost: bool,
+    /// When tasks that poll had the CPU.
+    polls: Vec<Slice>,
+}
+
+impl Watch {
+    fn open(way: Way, watched: CpuId) -> Result<Watch, HostError> {
+        let slices = match way.reader {
+            Some(Reader::Tasks(period)) => Some(Slices::polled(&[watched], true, &[], period)?),
+            Some(Reader::Kernel(counters)) => Some(Slices::open(&[watched], true, &[PAGE_FAULTS; 4][..counters])?),
+            Some(Reader::Nobody) | None => None,
+        };
+        let timeline = match way.reader {
+            Some(Reader::Nobody) => Some(Timeline::open(&[watched])?),
+            _ => None,
+        };
+        let (entries, events, polls) = Default::default();
+        Ok(Watch { slices, timeline, entries, events, count: 0, lost: false, polls })
+    }
+
+    /// Looks once all that has happened can be seen.
+    fn look_at_all(&mut self) {
+        std::thread::sleep(POLL_SEEN);
+        self.look();
+    }
+
+    fn look(&mut self) {
+        if let Some(slices) = &mut self.slices {
+            slices.drain(&mut self.entries);
+        }
+        if let Some(timeline) = &mut self.timeline {
+            // What cannot be read is not there to be counted either.
+            let _ = timeline.drain(&mut self.events);
+        }
+        self.count += self.entries.len() + self.events.len();
+        self.events.clear();
+        for entry in self.entries.drain(..) {
+            match entry {
+                Entry::Gap(_) => self.lost = true,
+                Entry::Slice(slice) if slice.name == "poll" => self.polls.push(slice),
+                Entry::Slice(_) => {}
+            }
+        }
+    }
+}
+
 fn round(load: Load, way: Way, watched: CpuId, watching: CpuId) -> Result<Seen, HostError> {
     let alone = pass(load, watched, &mut || false);
-    let mut slices = match way.reader {
-        Some(Reader::Tasks(period)) => Some(Slices::polled(&[watched], true, &[], period)?),
-        Some(Reader::Kernel(counters)) => Some(Slices::open(&[watched], true, &[PAGE_FAULTS; 4][..counters])?),
-        Some(Reader::Nobody) | None => None,
-    };
-    let mut timeline = match way.reader {
-        Some(Reader::Nobody) => Some(Timeline::open(&[watched])?),
-        _ => None,
-    };
-    let mut events = Vec::new();
-    let (mut entries, mut count, mut lost) = (Vec::new(), 0, false);
+    let mut watch = Watch::open(way, watched)?;
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
     let before = own_time();
     let with = pass(load, watched, &mut || {
-        if let Some(slices) = &mut slices {
-            slices.drain(&mut entries);
-        }
-        if let Some(timeline) = &mut timeline {
-            // What cannot be read is not there to be counted either.
-            let _ = timeline.drain(&mut events);
-            count += events.len();
-            events.clear();
-        }
-        count += entries.len();
-        lost |= entries.iter().any(|entry| matches!(entry, Entry::Gap(_)));
-        entries.clear();
+        watch.look();
         std::thread::sleep(way.every);
         true
     });
     let own = own_time() - before - with.used;
-    Ok(Seen { time: with.time, alone: alone.time, own, slices: count, lost })
+    Ok(Seen { time: with.time, alone: alone.time, own, slices: watch.count, lost: watch.lost })
 }
 
 /// What passing took.
@@ -198,4 +253,260 @@ fn pass(load: Load, cpu: CpuId, look: &mut dyn FnMut() -> bool) -> Passed {
 fn thread_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Looks in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
+const LOOKS: usize = 10;
+const LOOKS_AT_LEAST: usize = 4;
+/// Until what a task that polls has read is there to be seen.
+const POLL_SEEN: Duration = Duration::from_millis(2);
+/// Of the ways of a colored level so many quarters are filled: of a full one a part is gone at once, because replacement is not exactly LRU.
+const QUARTERS_FILLED: usize = 3;
+/// From the last line filled to the first one looked at: enough for a hand-over and back, and for a poll, in most of the looks.
+const HAND_OVER: u64 = 30_000;
+const POLL: u64 = 60_000;
+/// A look counts where it comes at most so much later.
+const LATE: u64 = 1_000;
+/// Filling begins, and ends, so long before a poll. What the last poll took is filled again meanwhile.
+const FILLING: u64 = 150_000;
+const AHEAD: u64 = 30_000;
+/// Memory in which colors are looked for.
+const MEMORY: Bytes = Bytes(64 << 20);
+/// Attempts at what a neighbor on the core may spoil.
+const ATTEMPTS: u64 = 20;
+
+/// What comes between filling a level and looking at it.
+#[derive(Clone, Copy)]
+enum Between {
+    /// Another thread has the CPU.
+    HandOver,
+    /// A poll, where tasks poll.
+    Poll {
+        /// When one of them began, or any instant.
+        one: Ns,
+        every: Ns,
+    },
+}
+
+impl Between {
+    fn time(self) -> u64 {
+        match self {
+            Between::HandOver => HAND_OVER,
+            Between::Poll { .. } => POLL,
+        }
+    }
+}
+
+/// A look: when filling ended and looking began, and the share of the lines that were gone then.
+struct Look {
+    from: Ns,
+    to: Ns,
+    lost: f64,
+}
+
+/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's looks.
+struct Block {
+    watched: f64,
+    control: [f64; 2],
+}
+
+impl Block {
+    fn is_quiet(&self) -> bool {
+        self.control.iter().all(|lost| *lost <= QUIET_LOST)
+    }
+
+    fn control(&self) -> f64 {
+        self.control.iter().sum::<f64>() / 2.0
+    }
+}
+
+/// How many lines of levels 2 and 1 every way of watching evicts.
+fn evictions(blocks: usize) -> Result<(), HostError> {
+    let cpus = allowed_cpus()?;
+    let (watched, watching) = (cpus[cpus.len() - 1], cpus[0]);
+    let sysfs = Sysfs::system();
+    let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
+    let memory = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+    let ticks = |sizes: LevelSizes| {
+        patiently(|seed| Ok(TimedLook::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
+    };
+
+    let target = Target::of(&machine, Some(2), watched)?;
+    let line_bytes = target.geometry.line_bytes.0 as usize;
+    let pinned = RealtimeRequest::new().pin(watched).apply();
+    let ways = (target.geometry.ways as usize * QUARTERS_FILLED).div_ceil(4);
+    let found = patiently(|seed| {
+        let mut survey = Survey::start(target, MEMORY, &processor, seed)?;
+        survey.classify_until(ways)?;
+        Ok(survey.finish())
+    })?;
+    let pool = FramePool::new(found.arena, &found.inference.page_colors, found.inference.palette.colors);
+    let second = ticks(target.sizes())?;
+    let first = ticks(LevelSizes { line_bytes, inner: Bytes(0), level: target.inner });
+    drop(pinned);
+
+    let colors: Vec<Color> = (0..pool.colors() as u16).map(Color).collect();
+    let region = pool.take(&colors, colors.len() * ways)?;
+    let lines = region.size().0 as usize / line_bytes;
+    println!("of {lines} lines in level 2, {ways} of {} ways, watching evicts:", target.geometry.ways);
+    evicted(Witness::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
+    // One that others use all the time has nothing to lose.
+    match first {
+        Ok(first) => {
+            let pages = target.inner.0 as usize / page_bytes();
+            let lines = pages * page_bytes() / line_bytes;
+            println!("of {lines} lines in level 1, all of it, watching evicts:");
+            // Less is to be seen there.
+            evicted(Witness::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
+        }
+        Err(error) => {
+            println!("level 1: {error}");
+            Ok(())
+        }
+    }
+}
+
+/// `attempt` with one seed after the other, until nothing spoils it.
+fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, HostError>) -> Result<T, HostError> {
+    for seed in 1..ATTEMPTS {
+        match attempt(seed) {
+            Err(error) if error.may_pass() => std::thread::sleep(Duration::from_millis(100)),
+            outcome => return outcome,
+        }
+    }
+    attempt(ATTEMPTS)
+}
+
+/// Every way once in each of the rounds, and what came of it.
+fn evicted<G: Ground + Send>(
+    mut witness: Witness<G>,
+    lines: usize,
+    rounds: usize,
+    watched: CpuId,
+    watching: CpuId,
+) -> Result<(), HostError> {
+    let mut seen: Vec<Vec<Block>> = WAYS.iter().map(|_| Vec::new()).collect();
+    for _ in 0..rounds {
+        for (way, seen) in WAYS.iter().zip(&mut seen) {
+            seen.extend(block(&mut witness, *way, watched, watching)?);
+        }
+    }
+    for (way, seen) in WAYS.iter().zip(&seen) {
+        let quiet = || seen.iter().filter(|block| block.is_quiet());
+        let control = |block: &Block| block.control() * lines as f64;
+        let mut more: Vec<f64> = quiet().map(|block| (block.watched - block.control()) * lines as f64).collect();
+        more.sort_by(f64::total_cmp);
+        let kept = format!("{} of {rounds} blocks quiet", more.len());
+        let quarter = |quarter: usize| more.get(more.len() * quarter / 4);
+        match (quarter(1), quarter(2), quarter(3), median(&quiet().map(control).collect::<Vec<_>>())) {
+            (Some(low), Some(middle), Some(high), Some(control)) => println!(
+                "  {:36} {middle:5.0} (quartiles {low:.0} and {high:.0}) besides {control:4.0} without a watch; {kept}",
+                way.name
+            ),
+            _ => match median(&seen.iter().map(control).collect::<Vec<_>>()) {
+                Some(gone) => {
+                    println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", way.name)
+                }
+                None => println!("  {:36}   too few looks came about as they should", way.name),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Looks without a watch, with it, and without it again; `None` where too few of either came about as they should.
+fn block<G: Ground + Send>(
+    witness: &mut Witness<G>,
+    way: Way,
+    watched: CpuId,
+    watching: CpuId,
+) -> Result<Option<Block>, HostError> {
+    let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
+    // Without a poll to come nothing is waited for.
+    let unwatched = match way.reader {
+        Some(Reader::Tasks(_)) => Between::Poll { one: Ns(0), every: Ns(1) },
+        _ => Between::HandOver,
+    };
+    let mut between = unwatched;
+    let before = looks(witness, watched, unwatched, &mut || false);
+    let mut watch = Watch::open(way, watched)?;
+    if let Some(Reader::Tasks(every)) = way.reader {
+        // While the CPU computes: an idle one wakes up late.
+        looks(witness, watched, unwatched, &mut || false);
+        watch.look_at_all();
+        let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
+        between = Between::Poll { one, every };
+    }
+    let during = looks(witness, watched, between, &mut || {
+        watch.look();
+        std::thread::sleep(way.every);
+        true
+    });
+    watch.look_at_all();
+    let polls = std::mem::take(&mut watch.polls);
+    drop(watch);
+    let after = looks(witness, watched, unwatched, &mut || false);
+
+    let in_time = |look: &&Look| look.to.0 - look.from.0 <= between.time() + LATE;
+    // Exactly one poll, all of it.
+    let polled = |look: &&Look| {
+        let mut polls = polls.iter().filter(|poll| poll.end > look.from && poll.begin < look.to);
+        let one = polls.next().is_some_and(|poll| poll.begin > look.from && poll.end < look.to);
+        !matches!(between, Between::Poll { .. }) || one && polls.next().is_none()
+    };
+    let lost = |looks: &mut dyn Iterator<Item = &Look>| {
+        let lost: Vec<f64> = looks.map(|look| look.lost).collect();
+        median(&lost).filter(|_| lost.len() >= LOOKS_AT_LEAST)
+    };
+    let control = [before, after].map(|looks| lost(&mut looks.iter().filter(in_time)));
+    let watched = lost(&mut during.iter().filter(in_time).filter(polled));
+    Ok(match (watched, control) {
+        (Some(watched), [Some(before), Some(after)]) => Some(Block { watched, control: [before, after] }),
+        _ => None,
+    })
+}
+
+/// A thread on `cpu` fills the level and looks what is left of it after what comes between; `look` is called meanwhile, unless it says that
+/// there is nothing to look at.
+fn looks<G: Ground + Send>(
+    witness: &mut Witness<G>,
+    cpu: CpuId,
+    between: Between,
+    look: &mut dyn FnMut() -> bool,
+) -> Vec<Look> {
+    let (to_other, from_first) = sync_channel::<()>(1);
+    let (to_first, from_other) = sync_channel::<()>(1);
+    let wait = |until: u64| while clock::monotonic().0 < until {};
+    let mut one = move || {
+        witness.refresh();
+        if let Between::Poll { one, every } = between {
+            let first = clock::monotonic().0 + FILLING;
+            let poll = first + every.0 - (first - one.0) % every.0;
+            wait(poll - FILLING);
+            while clock::monotonic().0 < poll - AHEAD {
+                witness.refresh();
+            }
+        }
+        let from = clock::monotonic();
+        if let Between::HandOver = between {
+            // The other one ends with this one.
+            let _ = to_other.send(());
+            let _ = from_other.recv();
+        }
+        wait(from.0 + between.time());
+        let to = clock::monotonic();
+        Look { from, to, lost: witness.lost() }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let _settings = RealtimeRequest::new().pin(cpu).apply();
+            while from_first.recv().is_ok() && to_first.send(()).is_ok() {}
+        });
+        let first = scope.spawn(move || {
+            let _settings = RealtimeRequest::new().pin(cpu).apply();
+            (0..LOOKS).map(|_| one()).collect()
+        });
+        while !first.is_finished() && look() {}
+        first.join().expect("no thread panics")
+    })
 }

@@ -18,7 +18,7 @@ use crate::flooder::FLOOD_PAGES_PER_WAY;
 use crate::interrupt;
 use crate::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use crate::palette::Target;
-use crate::palette::look::{self, TimedLook, WalkTicks, Walker};
+use crate::palette::look::{TimedLook, WalkTicks, Witness};
 use crate::pool::FramePool;
 use crate::steal::CpuTicks;
 use crate::sys::clock;
@@ -204,32 +204,6 @@ impl Body {
             }
         }
         Ok(())
-    }
-}
-
-/// Pages, in the same colors as the task's, that show what became of the cache while the task was not running.
-struct Witness<G: Ground> {
-    walker: Walker<G>,
-    pages: [u32; WITNESS_PAGES],
-    ticks: WalkTicks,
-}
-
-impl<G: Ground> Witness<G> {
-    fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
-        let mut walker = Walker::new(memory, line_bytes, seed);
-        walker.make_ready(0..WITNESS_PAGES as u32);
-        Witness { walker, pages: std::array::from_fn(|i| i as u32), ticks }
-    }
-
-    fn refresh(&self) {
-        self.walker.prepare(&self.pages, &self.pages, 1);
-    }
-
-    /// Share of the lines walked that are gone.
-    fn lost(&mut self) -> f64 {
-        let pages = self.pages;
-        let shares = pages.map(|page| f64::from(self.ticks.share_missing(self.walker.walk(page, look::STEPS))));
-        shares.iter().sum::<f64>() / WITNESS_PAGES as f64
     }
 }
 

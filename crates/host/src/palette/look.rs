@@ -167,6 +167,41 @@ impl WalkTicks {
     }
 }
 
+/// Pages that show what became of a level while their task did not run.
+pub struct Witness<G: Ground = Arena> {
+    walker: Walker<G>,
+    pages: Vec<u32>,
+    /// The same in the order in which they are walked.
+    sample: Vec<u32>,
+    ticks: WalkTicks,
+}
+
+/// Pages of a witness that are walked at most: while it walks more, others take what it has not come to.
+const WITNESSES_WALKED: usize = 32;
+
+impl<G: Ground> Witness<G> {
+    /// All pages of `memory`; `ticks`: of the level.
+    pub fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
+        let pages: Vec<u32> = (0..memory.ground().page_count() as u32).collect();
+        let mut walker = Walker::new(memory, line_bytes, seed);
+        walker.make_ready(0..pages.len() as u32);
+        Witness { walker, sample: pages.clone(), pages, ticks }
+    }
+
+    /// Brings its lines into the level.
+    pub fn refresh(&mut self) {
+        self.walker.rng.shuffle(&mut self.sample);
+        self.walker.prepare(&self.pages, &self.pages, 1);
+    }
+
+    /// Share of its lines that are gone, as a walk over part of each page shows; over pages drawn at random where there are many.
+    pub fn lost(&mut self) -> f64 {
+        let walked = self.sample.len().min(WITNESSES_WALKED);
+        let walk = |page: &u32| f64::from(self.ticks.share_missing(self.walker.walk(*page, STEPS)));
+        self.sample[..walked].iter().map(walk).sum::<f64>() / walked as f64
+    }
+}
+
 /// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
 pub struct TimedLook {
     walker: Walker,
