@@ -266,6 +266,11 @@ impl Sysfs {
         }
     }
 
+    /// Whether a hypervisor shows itself.
+    pub fn is_virtual(&self) -> bool {
+        self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())
+    }
+
     /// The hypervisor, as far as it shows itself.
     fn hypervisor(&self, processor: &Processor) -> Option<String> {
         if let Some(kind) = self.text("sys/hypervisor/type") {

@@ -22,6 +22,13 @@ pub const JOBS_WANTED: u64 = 299;
 /// Share of a program's resident pages that may lie outside its colors.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
+/// Stolen time makes a job late by at most so many times as much, on a CPU that has at most nine tenths of its time to do: what is late by it
+/// is made up for in the time that is left.
+pub const STOLEN_EXPLAINS: u64 = 10;
+
+/// Share of the jobs expected by the periods below which some are missing.
+pub const EXPECTED_MIN: f64 = 0.9;
+
 /// Share of the releases that may be left out because isochrome was held up.
 pub const SKIPPED_MAX: f64 = 0.01;
 
@@ -45,7 +52,8 @@ pub struct JobRecord {
     pub completion: Ns,
     /// Time it had the CPU, without what was stolen meanwhile.
     pub execution: Ns,
-    /// Time for which the hypervisor withheld the CPU while the job was not complete.
+    /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job, which may be more than the
+    /// job's own response.
     pub stolen: Ns,
     /// Misses of the partitioned level, where they are counted.
     pub misses: Option<u64>,
@@ -140,12 +148,12 @@ impl fmt::Display for Limit {
 pub struct Beyond {
     /// All of them.
     pub jobs: u64,
-    /// Those during which the hypervisor withheld the CPU.
+    /// Those that are late by no more than what the hypervisor withheld can have cost ([`STOLEN_EXPLAINS`]).
     pub stolen: u64,
 }
 
 impl Beyond {
-    /// Those that nothing was stolen from.
+    /// Those that stolen time does not explain.
     pub fn own(&self) -> u64 {
         self.jobs - self.stolen
     }
@@ -351,6 +359,11 @@ impl Tally {
         self.responses.push(response);
         self.preemptions += u64::from(job.preemptions);
         let stolen = job.stolen > Ns(0);
+        let late = |limit: Limit| match limit {
+            Limit::Bound => response.0 - self.promise.bound.map_or(response.0, |bound| bound.0.0),
+            Limit::Deadline => response.0 - self.promise.deadline.0,
+            Limit::Budget => 0,
+        };
         self.stolen_jobs += u64::from(stolen);
         if let Some(misses) = job.misses {
             let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
@@ -359,9 +372,11 @@ impl Tally {
         }
         let limits = self.promise.broken_by(response, job.execution);
         for &limit in &limits {
+            // What was stolen explains no more than it can have cost.
+            let explained = stolen && late(limit) <= STOLEN_EXPLAINS * job.stolen.0;
             let beyond = &mut self.beyond[limit as usize];
             beyond.jobs += 1;
-            beyond.stolen += u64::from(stolen);
+            beyond.stolen += u64::from(explained);
         }
         limits
     }
@@ -808,7 +823,7 @@ pub enum Reason {
     },
     /// A program failed.
     Failed(Fault),
-    /// Jobs took longer than they may, but only such that time was stolen from.
+    /// Jobs took longer than they may, but only such as stolen time explains.
     Stolen {
         /// The task.
         task: String,
@@ -843,6 +858,15 @@ pub enum Reason {
         /// Share of those that can be moved.
         share: f64,
     },
+    /// Far fewer jobs were seen than its period lets expect.
+    Missing {
+        /// The task.
+        task: String,
+        /// Seen.
+        jobs: u64,
+        /// Expected.
+        expected: u64,
+    },
     /// Jobs were not released, because this program was held up.
     Skipped {
         /// How many.
@@ -865,7 +889,7 @@ impl fmt::Display for Reason {
             Reason::Stolen { task, limit, jobs, of } => {
                 write!(
                     f,
-                    "{task}: {jobs} of {of} jobs were beyond the {limit}, all while the hypervisor withheld the CPU"
+                    "{task}: {jobs} of {of} jobs were beyond the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
                 )
             }
             Reason::TooFewJobs { task, jobs } => write!(
@@ -875,6 +899,9 @@ impl fmt::Display for Reason {
             ),
             Reason::NoBound { task } => write!(f, "{task}: the plan has no bound for it"),
             Reason::Lost { events } => write!(f, "{events} events of the scheduler were lost, so jobs may be missing"),
+            Reason::Missing { task, jobs, expected } => {
+                write!(f, "{task}: {jobs} jobs were seen where its period lets expect {expected}")
+            }
             Reason::Skipped { releases, of } => {
                 write!(f, "{releases} of {of} jobs were not released, as isochrome was held up when they were due")
             }
@@ -910,6 +937,10 @@ impl Run {
             }
             if task.jobs < JOBS_WANTED {
                 doubts.push(Reason::TooFewJobs { task: name(), jobs: task.jobs });
+            }
+            let expected = self.duration.0 / task.promise.period.0.max(1);
+            if (task.jobs as f64) < EXPECTED_MIN * expected.saturating_sub(1) as f64 {
+                doubts.push(Reason::Missing { task: name(), jobs: task.jobs, expected });
             }
             if let Some(share) =
                 task.placement.as_ref().map(Placement::off_color).filter(|&share| share > OFF_COLOR_MAX)
@@ -975,7 +1006,7 @@ mod tests {
             method: Partitioning::Colors,
             reserved: Vec::new(),
             level: 2,
-            duration: Ns(1_000_000),
+            duration: Ns(1000 * jobs.len() as u64),
             tasks: vec![tally.outcome()],
             violations: Vec::new(),
             faults: Vec::new(),
@@ -1047,6 +1078,19 @@ mod tests {
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Inconclusive);
         assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
+        // 800 is 300 beyond the bound of 500, which 30 can explain and 29 cannot.
+        for (stolen, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
+            jobs[1000].stolen = Ns(stolen);
+            assert_eq!(run(&jobs).conclusion().0, expected);
+        }
+    }
+
+    #[test]
+    fn a_task_of_which_few_jobs_were_seen_does_not_hold() {
+        let mut silent = run(&good(400));
+        silent.duration = Ns(500_000);
+        let missing = Reason::Missing { task: "control".to_owned(), jobs: 400, expected: 500 };
+        assert_eq!(silent.conclusion(), (Conclusion::Inconclusive, vec![missing]));
     }
 
     #[test]

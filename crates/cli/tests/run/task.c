@@ -120,6 +120,8 @@ int main(int argc, char **argv)
                 ;
         if (due && !strcmp(mode, "hangs"))
             sleep(100);
+        if (due && !strcmp(mode, "stops"))
+            raise(SIGSTOP);
         if (due && !strcmp(mode, "garbage"))
             say("one\ntwo\nthree\n");
         if (due && !strcmp(mode, "grows"))

@@ -592,7 +592,8 @@ impl Session<'_, '_> {
         threads: &[Option<i32>],
         spoken: Vec<Spoken>,
     ) -> Result<(Ns, Vec<Spoken>), HostError> {
-        let mut watch = Watch::new(self.started.len(), cpus, self.begin, self.misses.is_some());
+        let hypervisor = Sysfs::system().is_virtual();
+        let mut watch = Watch::new(self.started.len(), cpus, self.begin, self.misses.is_some(), hypervisor);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
             if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
                 watch.follow(task, thread, program.jobs, *cpu);
@@ -672,6 +673,7 @@ impl Session<'_, '_> {
             // All that happened before this is noted.
             let known = std::mem::replace(&mut horizon, now);
             if last {
+                self.unfinished(now, watch);
                 watch.lose();
             }
             watch.take(&mut jobs);
@@ -773,6 +775,19 @@ impl Session<'_, '_> {
                 let _ = launch::send(self.started[job.task].pid.0, SIGUSR1);
             }
             OnViolation::Stop => self.stop = true,
+        }
+    }
+
+    /// Names tasks with a job that is not complete at the end and beyond a limit already: no record of it will come.
+    fn unfinished(&mut self, now: Ns, watch: &Watch) {
+        for task in 0..self.started.len() {
+            let Some(promise) = &self.request.programs[task].promise else { continue };
+            let Some((release, instance)) = watch.pending(task).filter(|_| !self.started[task].gone) else { continue };
+            let response = Ns(now.0.saturating_sub(release.0));
+            if let Some(limit) = promise.broken_by(response, Ns(0)).first() {
+                let since = response.0 as f64 / 1e6;
+                self.fault(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, beyond its {limit}"));
+            }
         }
     }
 

@@ -97,19 +97,21 @@ pub fn release(
     let talk = |spoken| Talk { spoken, due: first, waiting: VecDeque::new(), outstanding: false, failed: false };
     let mut talks: Vec<Talk> = spoken.into_iter().map(talk).collect();
     while !over.load(Ordering::Relaxed) && talks.iter().any(|talk| !talk.failed) {
+        // What the lines written before it take makes no line late.
+        let begun = monotonic();
         for talk in talks.iter_mut().filter(|talk| !talk.failed) {
             while !talk.failed && talk.due <= monotonic() {
-                let (due, now) = (talk.due, monotonic());
-                let late = now.0 - due.0 > LATE_MAX.0.max(talk.spoken.period.0 / 10);
+                let due = talk.due;
+                let late = begun.0.saturating_sub(due.0) > LATE_MAX.0.max(talk.spoken.period.0 / 10);
                 talk.due.0 += talk.spoken.period.0;
-                if talk.outstanding && late {
-                    // It may have answered long ago.
+                if talk.outstanding {
+                    // It may have answered since this thread last looked.
                     talk.listen(said);
                 }
                 if talk.outstanding {
                     talk.waiting.push_back(due);
                 } else if late {
-                    let _ = said.send(Said::Skipped { due, at: now });
+                    let _ = said.send(Said::Skipped { due, at: begun });
                 } else {
                     talk.release(due, false, said);
                 }

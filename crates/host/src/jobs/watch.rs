@@ -28,6 +28,9 @@ const STOLEN_MIN: u64 = 20_000;
 /// longer than this was withheld.
 const BEGIN_MAX: u64 = 200_000;
 
+/// What is late by stolen time has been made up for after so many times as long, on a CPU that has at most nine tenths of its time to do.
+const DRAIN: u64 = 10;
+
 /// Stretches kept of every CPU, for the timeline of a violation.
 const STRETCHES: usize = 512;
 
@@ -68,6 +71,8 @@ struct Open {
     start: Option<Ns>,
     /// When it was answered, where that was told before who did it had the CPU.
     answered: Option<Ns>,
+    /// For how long it is not known whether its line was written.
+    held_up: u64,
     execution: u64,
     preemptions: u32,
     misses: Option<u64>,
@@ -93,6 +98,8 @@ struct Watched {
     /// When its own CPU was told to wake it.
     woken_here: Option<Ns>,
     awake_since: Ns,
+    /// It left the CPU for what the kernel or a device is to do.
+    blocked: bool,
     open: Option<Open>,
     /// Complete, and the thread has not left the CPU yet: its misses are told when it does.
     held: Option<JobRecord>,
@@ -101,6 +108,17 @@ struct Watched {
     next: u64,
     /// When its last job was complete.
     completed: Ns,
+}
+
+impl Watched {
+    /// Since when its job waits for the CPU, which is idle (`idle`) or another's.
+    fn waiting(&self, idle: bool) -> Option<Ns> {
+        let open = self.open.filter(|_| self.state == State::Awake && !self.blocked)?;
+        // A CPU that is told to wake it may tell so late, when it comes to it; an idle one whose program sleeps for reasons of its own has
+        // nothing to do.
+        let written = self.jobs == Jobs::Line && open.start.is_none() && !idle;
+        Some(if written { open.opened } else { self.awake_since })
+    }
 }
 
 /// Time that was stolen from a CPU.
@@ -158,12 +176,15 @@ pub struct Watch {
     /// Nothing before this counts.
     begin: Ns,
     counted: bool,
+    /// Whether there is a hypervisor that can withhold a CPU.
+    hypervisor: bool,
     done: Vec<JobRecord>,
 }
 
 impl Watch {
-    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are told.
-    pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool) -> Watch {
+    /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are
+    /// told. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
+    pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool, hypervisor: bool) -> Watch {
         let cpu = || Cpu {
             running: 0,
             name: Name::default(),
@@ -183,6 +204,7 @@ impl Watch {
             },
             begin,
             counted,
+            hypervisor,
             done: Vec::new(),
         }
     }
@@ -211,6 +233,7 @@ impl Watch {
             woken: Ns(0),
             woken_here: None,
             awake_since: Ns(0),
+            blocked: false,
             open: None,
             held: None,
             missed: None,
@@ -285,10 +308,8 @@ impl Watch {
             }
             Fact::Released(task, due) => self.open(task, at, due),
             Fact::HeldUp(task, since) => {
-                let cpu = self.watched[task].as_ref().map(|watched| watched.cpu.0 as usize);
-                if let Some(cpu) = cpu.and_then(|cpu| self.cpus.get_mut(cpu)?.as_mut()) {
-                    cpu.steal(Stolen { from: since, to: at, time: Ns(at.0 - since.0) });
-                }
+                let open = self.watched[task].as_mut().and_then(|watched| watched.open.as_mut());
+                open.into_iter().for_each(|open| open.held_up += at.0 - since.0);
             }
             Fact::Begins(task) => {
                 // Released when it was woken, unless that was for the job before.
@@ -330,6 +351,7 @@ impl Watch {
             release,
             start: running.then_some(at),
             answered: None,
+            held_up: 0,
             execution: 0,
             preemptions: 0,
             misses: (self.counted && apart).then_some(0),
@@ -356,6 +378,7 @@ impl Watch {
         let stolen = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
             let since = cpu.busy_since.min(open.release);
             let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > since);
+            let during = during.filter(|stolen| stolen.to.0 + DRAIN * stolen.time.0 > open.release.0);
             during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
         });
         let start = open.start.unwrap_or(at);
@@ -366,7 +389,7 @@ impl Watch {
             start: Ns(start.0.saturating_sub(self.begin.0)),
             completion: Ns(at.0.saturating_sub(self.begin.0)),
             execution: Ns(open.execution),
-            stolen: Ns(stolen),
+            stolen: Ns(stolen + open.held_up),
             misses: open.misses,
             preemptions: open.preemptions,
         };
@@ -400,7 +423,7 @@ impl Watch {
                 // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
                 // is told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
                 let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
-                let told = |told: &Ns| cpu.known && cpu.running == 0 && *told >= cpu.since;
+                let told = |told: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *told >= cpu.since;
                 let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
                 let opened = watched.open.map(|open| open.opened);
                 let woken = watched.woken_here.filter(told).or(opened.filter(told).filter(withheld));
@@ -418,11 +441,11 @@ impl Watch {
         let of_task = self.task_of(from).is_some();
         let waiting = || {
             let here = self.watched.iter().flatten().filter(|watched| watched.cpu == id);
-            here.filter_map(|watched| watched.open).filter(|open| open.start.is_none()).map(|open| open.opened).min()
+            here.filter_map(|watched| watched.waiting(from == 0)).min()
         };
         if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut) {
             if cpu.known {
-                if let Some(withheld) = cpu.withheld(at, of_task, waiting) {
+                if let Some(withheld) = cpu.withheld(at, of_task, waiting).filter(|_| self.hypervisor) {
                     stolen = withheld.time;
                     cpu.steal(withheld);
                 }
@@ -442,7 +465,7 @@ impl Watch {
             if !matches!(watched.state, State::Awake | State::Running) {
                 watched.awake_since = at;
             }
-            watched.state = State::Running;
+            (watched.state, watched.blocked) = (State::Running, false);
             watched.running_since = at;
             watched.missed = None;
             if let Some(open) = &mut watched.open {
@@ -463,6 +486,7 @@ impl Watch {
             open.misses = more(open.misses);
         }
         self.done.extend(watched.held.take().map(|held| JobRecord { misses: more(held.misses), ..held }));
+        watched.blocked = left == Left::Blocked;
         watched.state = match left {
             Left::Asleep => State::Asleep(at),
             // A fault that is served, a device: the job is not over.
@@ -518,7 +542,7 @@ mod tests {
         }
 
         fn of(jobs: Jobs, counted: bool) -> Stage {
-            let mut watch = Watch::new(2, &[CPU], Ns(1000), counted);
+            let mut watch = Watch::new(2, &[CPU], Ns(1000), counted, true);
             watch.follow(0, 11, jobs, CPU);
             watch.follow(1, 22, Jobs::Wakeup, CPU);
             Stage(watch)
@@ -713,7 +737,7 @@ mod tests {
         };
         // 99 had it for 900 us and is accounted 100 of them; its time may be accounted from elsewhere.
         stage.switch(1_000, 11, Asleep, 99).fact(101_000, Fact::Released(0, Ns(101_000)));
-        stage.0.note(Happening {
+        stage.wake(900_000, 11).0.note(Happening {
             at: Ns(901_000),
             what: Fact::Scheduler(CpuId(0), What::Ran { thread: 99, time: Ns(100_000) }),
         });
@@ -722,21 +746,30 @@ mod tests {
         assert_eq!(rows(&mut stage), [(100_000, 900_000, 800_000, 50_000)]);
         // Nobody had it for 150 us, which may be an idle state, and for 300 us, which may not.
         for (release, start) in [(2_001_000, 2_151_000), (3_001_000, 3_301_000)] {
-            stage.fact(release, Fact::Released(0, Ns(release))).switch(start, 0, Runnable, 11);
+            stage.fact(release, Fact::Released(0, Ns(release))).wake(release, 11).switch(start, 0, Runnable, 11);
             stage.event(start + 1000, What::Ran { thread: 11, time: Ns(1000) }).switch(start + 1000, 11, Asleep, 0);
             stage.fact(start + 2000, Fact::Answered(0));
         }
         let expected = [(2_000_000, 2_150_000, 0, 1000), (3_000_000, 3_300_000, 300_000, 1000)];
         assert_eq!(rows(&mut stage), expected);
+        // A program that sleeps for 300 us before it takes the line is late by itself.
+        stage.fact(3_311_000, Fact::Released(0, Ns(3_311_000))).wake(3_320_000, 11);
+        stage.switch(3_320_000, 0, Runnable, 11).switch(3_321_000, 11, Asleep, 0).wake(3_621_000, 11);
+        stage.switch(3_621_000, 0, Runnable, 11).event(3_622_000, What::Ran { thread: 11, time: Ns(1000) });
+        stage.switch(3_622_000, 11, Asleep, 0).fact(3_623_000, Fact::Answered(0));
+        assert_eq!(rows(&mut stage), [(3_310_000, 3_319_000, 0, 2000)]);
         // What was stolen from 99 before the job was there has not delayed it.
-        stage.switch(3_400_000, 0, Runnable, 99).fact(4_351_000, Fact::Released(0, Ns(4_351_000)));
+        stage.switch(3_800_000, 0, Runnable, 99).wake(4_400_000, 11).fact(4_351_000, Fact::Released(0, Ns(4_351_000)));
         stage.event(4_401_000, What::Ran { thread: 99, time: Ns(500_000) }).switch(4_401_000, 99, Runnable, 11);
         stage.event(4_402_000, What::Ran { thread: 11, time: Ns(1000) }).switch(4_402_000, 11, Asleep, 0);
         stage.fact(4_403_000, Fact::Answered(0));
         assert_eq!(rows(&mut stage), [(4_350_000, 4_400_000, 0, 1000)]);
         // Nor does it count as the job's that its line may have been written 250 us later than is said, but it is tagged.
         stage.fact(5_001_000, Fact::Released(0, Ns(5_001_000))).fact(5_251_000, Fact::HeldUp(0, Ns(5_001_000)));
-        stage.switch(5_011_000, 0, Runnable, 99).event(5_261_000, What::Ran { thread: 99, time: Ns(250_000) });
+        stage
+            .switch(5_011_000, 0, Runnable, 99)
+            .wake(5_261_000, 11)
+            .event(5_261_000, What::Ran { thread: 99, time: Ns(250_000) });
         stage.switch(5_261_000, 99, Runnable, 11).event(5_262_000, What::Ran { thread: 11, time: Ns(1000) });
         stage.switch(5_262_000, 11, Asleep, 0).fact(5_263_000, Fact::Answered(0));
         assert_eq!(rows(&mut stage), [(5_000_000, 5_260_000, 250_000, 1000)]);

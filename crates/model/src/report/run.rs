@@ -497,7 +497,7 @@ fn one_violation(violation: &Violation) -> Markup {
             figcaption {
                 "released " (format!("{:.6}", violation.release.0 as f64 / 1e9)) " s after the first release, complete " (format::nanoseconds(violation.response.0 as f64)) " later, executed "
                 (format::nanoseconds(violation.execution.0 as f64))
-                @if violation.stolen.0 > 0 { ", " (format::nanoseconds(violation.stolen.0 as f64)) " stolen meanwhile" }
+                @if violation.stolen.0 > 0 { ", " (format::nanoseconds(violation.stolen.0 as f64)) " stolen until then" }
             }
         }
     }
