@@ -84,6 +84,6 @@ pub fn nobody_listens(error: &anyhow::Error) -> bool {
 }
 
 /// SHA-256 of `text`, in hexadecimal.
-pub fn sha256(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+pub fn sha256(content: impl AsRef<[u8]>) -> String {
+    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
 }

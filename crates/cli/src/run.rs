@@ -168,7 +168,8 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
         outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
     }
-    let inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
+    let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
+    inputs.extend(executables(programs));
     let tasks = book.outcomes(true, &outcome.placements);
     let comparison =
         options.compare.map(|_| Comparison { window: WINDOW, blocks: done, tasks: book.compared(&placed) });
@@ -490,6 +491,23 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     sum.interrupted |= interrupted;
     sum.unrecorded = sum.unrecorded.or(unrecorded);
     sum
+}
+
+/// The programs' own files.
+fn executables(programs: &Programs) -> Vec<RawFile> {
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let mut words: Vec<&String> = programs.tasks.iter().filter_map(|program| program.command.first()).collect();
+    words.sort();
+    words.dedup();
+    let hashed = |word: &String| {
+        let found = if word.contains('/') {
+            Some(PathBuf::from(word))
+        } else {
+            std::env::split_paths(&places).map(|place| place.join(word)).find(|path| path.is_file())
+        };
+        Some(RawFile { path: word.clone(), sha256: files::sha256(fs::read(found?).ok()?) })
+    };
+    words.into_iter().filter_map(hashed).collect()
 }
 
 /// What the reader must know to judge the run, most important first.

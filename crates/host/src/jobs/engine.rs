@@ -61,7 +61,7 @@ const HEAD_START: Ns = Ns(20_000_000);
 /// Threads are told apart by their wake-ups in this time, or in three periods.
 const CALIBRATION: Ns = Ns(100_000_000);
 
-/// A task that has been awake for four periods and this long never sleeps.
+/// A job that has been under way for four periods and this long is not completed any more.
 const AWAKE: Ns = Ns(200_000_000);
 
 /// Marks that a program can set between two batches.
@@ -201,6 +201,11 @@ fn ended(pid: Pid) -> Option<String> {
         (None, Some(signal)) => format!("was ended by signal {signal}"),
         (None, None) => "ended".to_owned(),
     })
+}
+
+/// For how long a job may be under way, in ns, before its program counts as one that never completes it.
+fn patience(promise: &Promise) -> u64 {
+    4 * promise.period.0 + AWAKE.0
 }
 
 /// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
@@ -641,10 +646,13 @@ impl Session<'_, '_> {
         let mut looked = Ns(0);
         let mut lost = timeline.lost();
         let end = Ns(self.begin.0 + self.request.length.0);
+        let promises = self.request.programs.iter().filter_map(|planned| planned.promise.as_ref());
+        let patience = promises.map(patience).max().unwrap_or(0);
         loop {
             std::thread::sleep(BATCH);
             let now = monotonic();
-            let last = self.stop || now >= end || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
+            let over = self.stop || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
+            let last = over || now >= end && (now.0 >= end.0 + patience || !self.awaited(watch, end));
             timeline.drain(&mut events)?;
             self.overhead.events += events.len() as u64;
             if let Some(misses) = &mut self.misses {
@@ -778,6 +786,13 @@ impl Session<'_, '_> {
         }
     }
 
+    /// Whether a job that was released before `end` is not complete.
+    fn awaited(&self, watch: &Watch, end: Ns) -> bool {
+        let promised = |task: &usize| self.request.programs[*task].promise.is_some() && !self.started[*task].gone;
+        let pending = (0..self.started.len()).filter(promised).filter_map(|task| watch.pending(task));
+        pending.into_iter().any(|(release, _)| release < end)
+    }
+
     /// Names tasks with a job that is not complete at the end and beyond a limit already: no record of it will come.
     fn unfinished(&mut self, now: Ns, watch: &Watch) {
         for task in 0..self.started.len() {
@@ -809,15 +824,15 @@ impl Session<'_, '_> {
                     self.violated(&job, limits, watch);
                 }
             }
-            let patience = Ns(4 * promise.period.0 + AWAKE.0);
-            if let Some(awake) = watch.awake(task, now).filter(|awake| *awake > patience) {
+            let patience = patience(promise);
+            if let Some(awake) = watch.awake(task, now).filter(|awake| awake.0 > patience) {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
                 self.give_up(task, what);
             } else if let Some((release, _)) = watch
                 .pending(task)
                 // One that waits for the CPU is late because of others.
-                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience.0)
+                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience)
             {
                 let since = (now.0 - release.0) as f64 / 1e6;
                 self.give_up(task, format!("has not completed a job for {since:.0} ms"));

@@ -145,8 +145,14 @@ fn side_by_side(compared: &TaskComparison) -> String {
         );
     }
     let change = |value: fn(&Side) -> f64| format::overhead(value(&without) / value(&with).max(1.0));
+    let misses = match (with.misses, without.misses) {
+        (Some(with), Some(without)) => {
+            format!(", {} misses per job instead of {}", format::significant(without), format::significant(with))
+        }
+        _ => String::new(),
+    };
     format!(
-        "without partitions: execution {}, response {}",
+        "without partitions: execution {}, response {}{misses}",
         change(|side| side.execution_ns),
         change(|side| side.response_ns)
     )
