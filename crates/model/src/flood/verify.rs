@@ -207,6 +207,11 @@ impl Achieved {
 }
 
 impl Verification {
+    /// Whether the lines gone of all floods were counted.
+    pub fn all_counted(achieved: &[Achieved]) -> bool {
+        !achieved.is_empty() && achieved.iter().all(|flood| flood.gone_controls.is_none())
+    }
+
     /// The flood after which a load costs most.
     pub fn worst(&self) -> Option<&Achieved> {
         self.achieved.iter().max_by(|a, b| a.flooded_ns.total_cmp(&b.flooded_ns))
@@ -273,10 +278,12 @@ pub(crate) mod tests {
         }
         let achieved = conclude(std::slice::from_ref(&block), 100, 1, |_| Bytes(0))[0];
         assert_eq!((achieved.gone, achieved.gone_controls), (0.74, None));
+        assert!(Verification::all_counted(&[achieved]));
         assert_eq!(achieved.write_backs_per_refill, Some(2.0));
         block.flooded[2].misses = None;
         let timed = conclude(&[block], 100, 1, |_| Bytes(0))[0];
         assert!((timed.gone - 2600.0 / 3600.0).abs() < 1e-12 && timed.write_backs_per_refill.is_none());
+        assert!(!Verification::all_counted(&[achieved, timed]), "one told by time is not told by counters");
     }
 
     #[test]
