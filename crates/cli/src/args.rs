@@ -441,7 +441,7 @@ pub struct CrpdOptions {
     /// Colors of the working set [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
-    /// Working sets from this to 130 percent of these colors, in steps of it
+    /// Working sets from 5 to 130 percent of these colors, in steps of this
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub step: u32,
     /// Blocks of each size, walk and condition; more are run, up to four times as many, while too few are quiet

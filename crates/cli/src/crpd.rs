@@ -74,7 +74,11 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         },
     )?;
     let conclusive = measured.is_conclusive() && !interrupt::interrupted();
-    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+    Ok(match conclusive {
+        false => Verdict::Inconclusive,
+        true if measured.holds() => Verdict::Holds,
+        true => Verdict::Violated,
+    })
 }
 
 /// The colors in `list`, or the first half of `count`: some, but not all.
@@ -92,9 +96,10 @@ pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
     Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
 }
 
-/// Working sets from `step` to 130 % of the partition; half and all of it are among them.
+/// Working sets from 5 % to 130 % of the partition in steps of `step`; half and all of it are among them.
 fn sizes(step: u32) -> Vec<u32> {
-    let mut sizes: Vec<u32> = (step..=130).step_by(step as usize).chain([50, 100, 130]).collect();
+    let mut sizes: Vec<u32> =
+        (step..=130).step_by(step as usize).filter(|percent| *percent > 5).chain([5, 50, 100, 130]).collect();
     sizes.sort_unstable();
     sizes.dedup();
     sizes
@@ -121,4 +126,13 @@ fn csv(blocks: &[Block]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn working_sets_go_from_5_to_130_percent() {
+        assert_eq!(super::sizes(50), [5, 50, 100, 130]);
+        assert_eq!(super::sizes(3).iter().filter(|percent| **percent < 5).count(), 0);
+    }
 }

@@ -117,12 +117,13 @@ fn check(
     drop(settings);
     let memory = |pattern| verified.memory.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, bytes)| *bytes);
     let reason = |error: &HostError| error.to_string().lines().next().unwrap_or_default().to_owned();
+    let achieved = conclude(&verified.blocks, verified.lines, clock::rate_hz(), memory);
     let verification = Verification {
         level: target.level,
         ways: [first.map_or(0, |first| first.ways), target.geometry.ways],
         lines: verified.lines,
-        counted: counters.is_some(),
-        achieved: conclude(&verified.blocks, verified.lines, clock::rate_hz(), memory),
+        counted: Verification::all_counted(&achieved),
+        achieved,
         not_tried: verified
             .not_tried
             .iter()

@@ -61,6 +61,13 @@ impl Sink {
     }
 }
 
+/// The path without links and `..`, also of a file that is not there yet.
+fn place(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let new = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(new).unwrap_or_else(|| path.to_owned())
+}
+
 /// Where slices go as they are seen.
 struct Sinks {
     record: Option<Sink>,
@@ -69,6 +76,14 @@ struct Sinks {
 
 impl Sinks {
     fn new(options: &WatchOptions) -> Result<Sinks> {
+        let files = [&options.replay, &options.record, &options.csv].map(|path| path.as_deref().map(place));
+        for (at, file) in files.iter().enumerate() {
+            ensure!(
+                file.is_none() || !files[at + 1..].contains(file),
+                "{}: would be overwritten while it is read or written for something else\n  hint: give --replay, --record and --csv different files",
+                file.as_deref().unwrap_or(Path::new("")).display()
+            );
+        }
         let mut record = options.record.as_deref().map(Sink::create).transpose()?;
         let mut csv = options.csv.as_deref().map(Sink::create).transpose()?;
         if let Some(record) = &mut record {

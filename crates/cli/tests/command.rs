@@ -209,7 +209,13 @@ fn recorded_slices_are_replayed() {
         "{result}"
     );
     assert_eq!(task["miss_ratio_worst"], 0.5);
-    assert_eq!(std::fs::read_to_string(csv).unwrap().lines().count(), 3);
+    assert_eq!(std::fs::read_to_string(&csv).unwrap().lines().count(), 3);
+
+    // The record is not overwritten, by whatever path it is named, and two outputs do not share a file.
+    let twisted = format!("{}/./slices.csv", folder.path().display());
+    refused(&["watch", "--replay", record, "--csv", record], "would be overwritten");
+    refused(&["watch", "--record", csv.to_str().unwrap(), "--csv", &twisted, "--", "true"], "would be overwritten");
+    assert_eq!(std::fs::read_to_string(record).unwrap(), slices.join("\n"));
 
     // What has no room on the disk is not lost in silence.
     refused(&["watch", "--replay", record, "--csv", "/dev/full"], "/dev/full: cannot write");

@@ -112,7 +112,7 @@ pub struct Crpd {
 pub struct Reading {
     /// The line through the unpartitioned points from 10 to 90 %: ns over lines.
     pub growth: Option<Line>,
-    /// Whether the delay at the largest size, which is beyond the partition, is less than the longest of all.
+    /// Whether the delay at the largest size, which is beyond the partition, is at most [`FALLEN`] of the longest of all.
     pub falls: Option<bool>,
     /// Partitioned over unpartitioned delay at 50 %.
     pub left_at_half: Option<f64>,
@@ -122,6 +122,18 @@ pub struct Reading {
 
 /// Blocks whose control is so much slower than the quietest of the same condition do not count.
 const TOLERANCE: f64 = 0.1;
+
+/// Fewest quiet blocks of a condition that say anything.
+const QUIET_MIN: u64 = 5;
+
+/// What the delay at the largest size may be of the longest: less than that is told from noise.
+pub const FALLEN: f64 = 0.5;
+
+/// Least share of the delays' variance that a line explains where they grow along one.
+pub const LINEAR_R_SQUARED: f64 = 0.95;
+
+/// Share of the unpartitioned delay that colors may leave at half of the partition.
+pub const LEFT_AT_HALF: f64 = 0.3;
 
 /// Sizes between which the delay should be a line, in percent.
 const LINEAR: std::ops::RangeInclusive<u32> = 10..=90;
@@ -198,16 +210,29 @@ impl Crpd {
         let pass_per_line = median(&linear().map(|point| point.pass_ns / point.lines as f64).collect::<Vec<_>>());
         Reading {
             growth,
-            falls: last.filter(|point| point.condition.percent > 100).map(|point| point.delay_ns < longest),
+            falls: last.filter(|point| point.condition.percent > 100).map(|point| point.delay_ns <= FALLEN * longest),
             left_at_half: at_half(true).zip(at_half(false)).map(|(own, open)| own / open),
             refill_ns: growth.zip(pass_per_line).map(|(line, pass)| (line.slope + pass) * self.lines_per_color as f64),
         }
     }
 
+    /// Whether the delay of every walk measured is what theory and colors promise: it grows along a line, falls beyond the partition, and is
+    /// mostly taken away by colors.
+    pub fn holds(&self) -> bool {
+        [Walk::InOrder, Walk::Random].into_iter().filter(|walk| self.points_of(*walk, false).next().is_some()).all(
+            |walk| {
+                let reading = self.reading(walk);
+                reading.growth.is_some_and(|line| line.r_squared >= LINEAR_R_SQUARED)
+                    && reading.falls != Some(false)
+                    && reading.left_at_half.is_none_or(|left| left <= LEFT_AT_HALF)
+            },
+        )
+    }
+
     /// Whether enough blocks were quiet, and the delay grows beyond doubt with the working set.
     pub fn is_conclusive(&self) -> bool {
         !self.points.is_empty()
-            && self.points.iter().all(|point| point.blocks_quiet > 0)
+            && self.points.iter().all(|point| point.blocks_quiet >= QUIET_MIN)
             && [Walk::InOrder, Walk::Random].iter().all(|walk| {
                 self.points_of(*walk, false).next().is_none()
                     || self.reading(*walk).growth.is_some_and(|line| line.rises())
@@ -240,8 +265,8 @@ pub(crate) mod tests {
                 let alone = 4 * lines;
                 let delay = if partitioned { 0 } else { (10.0 * 2048.0 * crpd.theory(f64::from(percent))) as u64 };
                 let job = |delay: u64| Job { alone: Cycles(alone), preempted: Cycles(alone + delay + 7) };
-                // The third block is disturbed: its control too is slow, and it must not count.
-                for noise in [0, 1, 10 * alone] {
+                // The last block is disturbed: its control too is slow, and it must not count.
+                for noise in [0, 1, 0, 1, 0, 10 * alone] {
                     blocks.push(Block {
                         condition: Condition { walk, partitioned, percent },
                         lines,
@@ -261,7 +286,7 @@ pub(crate) mod tests {
         assert_eq!(crpd.points.len(), 4 * 13);
         let half = crpd.points_of(Walk::Random, false).find(|point| point.condition.percent == 50).unwrap();
         assert_eq!((half.lines, half.delay_ns), (1024, 10_240.0));
-        assert_eq!((half.blocks, half.blocks_quiet, half.delay_ns_max.n), (3, 2, 6));
+        assert_eq!((half.blocks, half.blocks_quiet, half.delay_ns_max.n), (6, 5, 15));
         assert_eq!(half.pass_ns, 2048.0);
         assert!((half.control_ns - 7.0).abs() <= 1.0);
     }
@@ -275,7 +300,38 @@ pub(crate) mod tests {
         assert_eq!((reading.falls, reading.left_at_half), (Some(true), Some(0.0)));
         // 512 lines that cost 10 ns more than the 2 ns of a line that is there.
         assert!((reading.refill_ns.unwrap() - 512.0 * 12.0).abs() < 60.0);
-        assert!(crpd.is_conclusive());
+        assert!(crpd.is_conclusive() && crpd.holds());
+    }
+
+    #[test]
+    fn each_bar_that_is_missed_is_a_miss_and_four_quiet_blocks_are_too_few() {
+        let with = |change: &dyn Fn(&mut Point)| {
+            let mut crpd = modeled();
+            crpd.points.iter_mut().for_each(change);
+            crpd
+        };
+        let longest = 10.0 * 2048.0;
+        let late = |share: f64| {
+            with(&|point| {
+                if point.condition.percent > 100 && !point.condition.partitioned {
+                    point.delay_ns = share * longest;
+                }
+            })
+        };
+        assert!(late(0.45).holds() && !late(0.55).holds(), "a little less than the longest is noise");
+        let left = with(&|point| {
+            if point.condition.partitioned {
+                point.delay_ns = 0.31 * 10.0 * point.lines as f64;
+            }
+        });
+        let bent = with(&|point| {
+            if point.condition.percent == 80 {
+                point.delay_ns *= 0.4;
+            }
+        });
+        assert!(left.is_conclusive() && !left.holds());
+        assert!(bent.is_conclusive() && !bent.holds());
+        assert!(!with(&|point| point.blocks_quiet = 4).is_conclusive());
     }
 
     #[test]

@@ -70,7 +70,8 @@ pub struct Row {
     pub interference: f64,
     /// Share of the quiet blocks in which the run was longer with the others than where they spin.
     pub blocks_longer: f64,
-    /// For each event: how often alone, where the others spin, and with them.
+    /// For each event: how often alone, where the others spin, and with them, in the quiet blocks of whose runs all three were counted;
+    /// empty where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub counts: Vec<[f64; 3]>,
     /// Blocks run.
@@ -138,9 +139,14 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
             blocks.iter().copied().filter(|block| (part(block) - usual).abs() <= TOLERANCE * usual).collect();
         let typical = |of: &dyn Fn(&Block) -> f64| median(&quiet.iter().map(|block| of(block)).collect::<Vec<_>>());
         let share = |run: &Run, block: &Block| run.cpu.0 as f64 / block.alone.cpu.0 as f64;
-        let events = quiet.iter().map(|block| block.alone.counts.len()).min().unwrap_or(0);
-        let count = |event: usize, of: fn(&Block) -> &Run| {
-            typical(&|block| of(block).counts.get(event).copied().unwrap_or(0) as f64).unwrap_or_default()
+        // Only blocks of whose three runs all were counted: what is missing is not zero.
+        let runs = |block: &Block| [&block.alone, &block.control, &block.together].map(|run| run.counts.clone());
+        let counted: Vec<[Vec<u64>; 3]> = quiet.iter().map(|block| runs(block)).collect();
+        let events = counted.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let counted: Vec<_> =
+            counted.into_iter().filter(|runs| runs.iter().all(|counts| counts.len() == events)).collect();
+        let count = |event: usize, run: usize| {
+            median(&counted.iter().map(|runs| runs[run][event] as f64).collect::<Vec<_>>()).unwrap_or_default()
         };
         let longer = quiet.iter().filter(|block| block.together.cpu > block.control.cpu).count();
         Row {
@@ -151,8 +157,8 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
             interference: typical(&|block| share(&block.together, block) - share(&block.control, block))
                 .unwrap_or_default(),
             blocks_longer: longer as f64 / quiet.len().max(1) as f64,
-            counts: (0..events)
-                .map(|event| [count(event, |b| &b.alone), count(event, |b| &b.control), count(event, |b| &b.together)])
+            counts: (0..if counted.is_empty() { 0 } else { events })
+                .map(|event| [0, 1, 2].map(|run| count(event, run)))
                 .collect(),
             blocks: blocks.len() as u64,
             blocks_quiet: quiet.len() as u64,
@@ -259,6 +265,17 @@ pub(crate) mod tests {
         // 450 in three of five blocks is no agreement.
         let row = Row { blocks_longer: 0.6, ..measured.rows[0].clone() };
         assert!(!row.interferes());
+    }
+
+    #[test]
+    fn a_run_that_was_not_counted_is_not_counted_as_zero() {
+        let condition = Condition { sharing: Sharing::InterCore, program: 0, colored: false };
+        let run = |counts: &[u64]| Run { cpu: Ns(1000), counts: counts.to_vec() };
+        let block =
+            |together: &[u64]| Block { condition, alone: run(&[5]), control: run(&[6]), together: run(together) };
+        let row = &conclude(&[block(&[]), block(&[]), block(&[9])])[0];
+        assert_eq!((row.blocks_quiet, &row.counts[..]), (3, &[[5.0, 6.0, 9.0]][..]));
+        assert!(conclude(&[block(&[])])[0].counts.is_empty());
     }
 
     #[test]

@@ -118,7 +118,8 @@ pub struct TaskStatistics {
     pub run_ns: u64,
     /// The longest slice, in ns.
     pub slice_ns_max: HighWaterMark,
-    /// The most time on a CPU between two sleeps, in ns; absent while it has not slept.
+    /// The most time on a CPU between two sleeps, or from the last to its end, in ns; absent while neither was seen. Jobs in which slices
+    /// are missing are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_ns_max: Option<HighWaterMark>,
     /// All that was counted; absent without counters.
@@ -132,9 +133,9 @@ pub struct TaskStatistics {
     pub miss_ratio_worst: Option<f64>,
     /// The last slices: begin, end, miss ratio. [Sebek2002, Figure 6]
     pub timeline: VecDeque<(Ns, Ns, Option<f64>)>,
-    /// Time on a CPU since it slept.
+    /// Time on a CPU since it slept; `None` where it is not known whether it has slept, up to when it next does.
     #[serde(skip)]
-    job_ns: u64,
+    job_ns: Option<u64>,
 }
 
 impl TaskStatistics {
@@ -152,7 +153,7 @@ impl TaskStatistics {
             miss_ratio_now: None,
             miss_ratio_worst: None,
             timeline: VecDeque::new(),
-            job_ns: 0,
+            job_ns: Some(0),
         }
     }
 
@@ -166,13 +167,13 @@ impl TaskStatistics {
             self.name.clone_from(&slice.name);
         }
         self.run_ns += time;
-        self.job_ns += time;
+        self.job_ns = self.job_ns.map(|job| job + time);
         self.slice_ns_max.push(time);
-        if slice.left == Left::Asleep {
-            let job = std::mem::take(&mut self.job_ns);
-            match &mut self.job_ns_max {
-                Some(mark) => mark.push(job),
-                None => self.job_ns_max = HighWaterMark::of(&[job]),
+        if matches!(slice.left, Left::Asleep | Left::Ended) {
+            match (self.job_ns.replace(0), &mut self.job_ns_max) {
+                (Some(job), Some(mark)) => mark.push(job),
+                (Some(job), none) => *none = HighWaterMark::of(&[job]),
+                (None, _) => {}
             }
         }
         if let Some(counts) = slice.counts {
@@ -282,8 +283,15 @@ impl Watched {
     pub fn note(&mut self, entry: &Entry) {
         let slice = match entry {
             Entry::Slice(slice) => slice,
-            Entry::Gap(Gap { lost: Some(events), .. }) => return self.lost += events,
-            Entry::Gap(Gap { lost: None, .. }) => return self.counters_taken += 1,
+            Entry::Gap(gap) => {
+                // Any task may have come to that CPU and slept there: what follows may belong to its next job.
+                self.tasks.values_mut().for_each(|task| task.job_ns = None);
+                match gap.lost {
+                    Some(events) => self.lost += events,
+                    None => self.counters_taken += 1,
+                }
+                return;
+            }
         };
         self.begin = Some(self.begin.map_or(slice.begin, |begin| begin.min(slice.begin)));
         self.end = self.end.max(slice.end);
@@ -376,7 +384,8 @@ impl Watched {
         let level = |column: u16| {
             let (left, right) = (edge(column), edge(column + 1));
             let (mut time, mut missed) = (0.0, 0.0);
-            for (begin, end, ratio) in &task.timeline {
+            // What has no miss ratio says nothing of it.
+            for (begin, end, ratio) in task.timeline.iter().filter(|(_, _, ratio)| ratio.is_some() || !counters) {
                 let within = end.0.min(right).saturating_sub(begin.0.max(left)) as f64;
                 time += within;
                 missed += within * ratio.unwrap_or(0.0);
@@ -569,7 +578,30 @@ mod tests {
         // 400 + 100, then 300.
         assert_eq!(task.job_ns_max, Some(HighWaterMark { value: 500, n: 2, last_rose_at: 1 }));
         assert_eq!((watched.watched_ns(), task.slice_ns_max.value), (1300, 400));
-        assert_eq!(watched.tasks[&8].job_ns_max, None);
+        assert_eq!(watched.tasks[&8].job_ns_max, HighWaterMark::of(&[100]), "its end is the end of its job");
+    }
+
+    #[test]
+    fn jobs_are_not_put_together_over_a_gap() {
+        let mut watched = Watched::default();
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Preempted)));
+        watched.note(&Entry::Gap(Gap { cpu: CpuId(0), end: Ns(1000), lost: Some(1) }));
+        watched.note(&Entry::Slice(slice(7, 0, 1000, 1300, Left::Asleep)));
+        assert_eq!(watched.tasks[&7].job_ns_max, None);
+        watched.note(&Entry::Slice(slice(7, 0, 2000, 2200, Left::Asleep)));
+        assert_eq!(watched.tasks[&7].job_ns_max, HighWaterMark::of(&[200]));
+    }
+
+    #[test]
+    fn slices_with_too_few_accesses_do_not_lower_the_miss_ratio_of_the_timeline() {
+        let counted = |begin, accesses| Slice {
+            counts: Some(Counts { accesses, misses: accesses, ..Counts::default() }),
+            ..slice(7, 0, begin, begin + 100, Left::Preempted)
+        };
+        let mut watched = Watched::default();
+        watched.note(&Entry::Slice(counted(0, 1000)));
+        watched.note(&Entry::Slice(counted(100, 999)));
+        assert_eq!(watched.strip(&watched.tasks[&7], Ns(0), 1), "█");
     }
 
     #[test]

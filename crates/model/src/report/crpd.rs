@@ -7,7 +7,7 @@ use maud::{Markup, html};
 use super::chart::{Axis, Chart, Dash, Line, Look, Mark, extent};
 use super::reading::Standing;
 use super::{format, scroll};
-use crate::crpd::{Crpd, Point, Walk};
+use crate::crpd::{Crpd, FALLEN, LEFT_AT_HALF, LINEAR_R_SQUARED, Point, Walk};
 use crate::evidence::Evidence;
 use crate::miss_ratio::Touches;
 
@@ -24,7 +24,7 @@ pub(super) fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
         Some(line) if crpd.is_conclusive() => {
             let sentence =
                 format!("A pre-emption costs {:.1} ns for every line of the cache that was in use.", line.slope);
-            (Some(Standing::Holds), sentence, basis)
+            (Some(if crpd.holds() { Standing::Holds } else { Standing::Violated }), sentence, basis)
         }
         _ => {
             let text = "What a pre-emption costs through the cache cannot be told from this run.";
@@ -58,19 +58,27 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
     let reading = crpd.reading(walk);
     let mut found = Vec::new();
     if let Some(line) = reading.growth {
-        let verdict = if line.r_squared >= 0.95 { "" } else { " - not a line" };
+        let verdict = if line.r_squared >= LINEAR_R_SQUARED { "" } else { ", missed: not a line" };
         found.push(format!(
-            "grows by {:.2} ± {:.2} ns per line from 10 to 90 % (r² {:.3}{verdict})",
+            "grows by {:.2} ± {:.2} ns per line from 10 to 90 % (r² {:.3}, at least {LINEAR_R_SQUARED} asked{verdict})",
             line.slope, line.slope_error, line.r_squared
         ));
     }
     match reading.falls {
         Some(true) => found.push("falls beyond 100 %, where little useful is left to evict".to_owned()),
-        Some(false) => found.push("does not fall beyond 100 %: this cache keeps part of what does not fit".to_owned()),
+        Some(false) => found.push(format!(
+            "does not fall beyond 100 %, to at most {:.0} % of the longest: this cache keeps part of what does not fit",
+            FALLEN * 100.0
+        )),
         None => {}
     }
     if let Some(left) = reading.left_at_half {
-        found.push(format!("with colors of its own, {:.0} % of it is left at half of the partition", left * 100.0));
+        let verdict = if left <= LEFT_AT_HALF { "" } else { ": missed" };
+        found.push(format!(
+            "with colors of its own, {:.0} % of it is left at half of the partition (at most {:.0} % asked{verdict})",
+            left * 100.0,
+            LEFT_AT_HALF * 100.0
+        ));
     }
     if let Some(refill) = reading.refill_ns {
         let mut text = format!("refill time of a color by the slope: {refill:.0} ns");
@@ -80,6 +88,8 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
             if off > AGREEMENT {
                 let _ = write!(text, " ({:.0} % apart: {})", off * 100.0, apart(crpd, walk));
             }
+        } else {
+            text.push_str("; probe gave none to compare it with");
         }
         found.push(text);
     }
@@ -234,6 +244,20 @@ mod tests {
         // About 512 lines at 12 ns, and probe said 12 000 dirty.
         assert!(text.contains(" ns, by probe 6000 clean, 12000 dirty (49 % apart"), "{text}");
         assert!(text.contains("0 % of it is left"), "{text}");
+    }
+
+    #[test]
+    fn a_missed_bar_and_a_missing_refill_time_are_said() {
+        let mut crpd = modeled();
+        assert!(matches!(headline(&crpd).0, Some(Standing::Holds)));
+        crpd.refill_ns = None;
+        for point in crpd.points.iter_mut().filter(|point| point.condition.partitioned) {
+            point.delay_ns = 5.0 * point.lines as f64;
+        }
+        let text = text(&crpd);
+        assert!(text.contains("50 % of it is left at half of the partition (at most 30 % asked: missed)"), "{text}");
+        assert!(text.contains("probe gave none to compare it with"), "{text}");
+        assert!(matches!(headline(&crpd).0, Some(Standing::Violated)));
     }
 
     #[test]
