@@ -450,6 +450,12 @@ pub struct CrpdOptions {
     /// Pre-emptions of each kind in a block
     #[arg(long, value_name = "N", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub jobs: u32,
+    /// Play it on this machine that comes with isochrome, or that a file describes, instead of here
+    #[arg(long, value_name = "MACHINE", requires = "mhz", conflicts_with = "output")]
+    pub machine: Option<String>,
+    /// Clock rate of the modeled machine
+    #[arg(long, value_name = "MHZ", requires = "machine", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub mhz: Option<u32>,
     /// Where results go.
     #[command(flatten)]
     pub results: Results,
@@ -725,6 +731,9 @@ pub struct ProfileOptions {
     /// Seed of the order and of the colors chosen [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Draw execution times against partitions into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

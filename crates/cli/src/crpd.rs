@@ -2,28 +2,34 @@
 
 use std::fmt::Write;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use isochrome_host::crpd::{CrpdRequest, PASSES, crpd, pages_per_color};
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
+use isochrome_model::crpd::modeled::{Request, play};
 use isochrome_model::crpd::{Block, Crpd, Walk, conclude};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::report::crpd::text;
 use isochrome_model::units::{Color, parse_list};
 
 use crate::args::{CrpdOptions, TouchKind};
+use crate::simulate::named_machine;
 use crate::station::Station;
-use crate::{Verdict, evidence, probe, results};
+use crate::workload::can_hold;
+use crate::{Verdict, evidence, files, probe, results};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let place = &options.place;
-    let mut station = Station::new(place)?;
-    let target = station.target(place)?;
-    let count = target.geometry.color_count(station.machine.page_bytes);
     let touches = match options.kind {
         TouchKind::Data => Touches::Data,
         TouchKind::Code => Touches::Code,
     };
+    if let (Some(name), Some(mhz)) = (&options.machine, options.mhz) {
+        return modeled(options, name, mhz, touches);
+    }
+    let mut station = Station::new(place)?;
+    let target = station.target(place)?;
+    let count = target.geometry.color_count(station.machine.page_bytes);
     let request = CrpdRequest {
         touches,
         percents: sizes(options.step),
@@ -60,6 +66,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         passes: PASSES,
         points: conclude(&blocks, PASSES, clock::rate_hz()),
         refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
+        modeled: None,
     };
     results::leave(
         &options.results,
@@ -79,6 +86,39 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         true if measured.holds() => Verdict::Holds,
         true => Verdict::Violated,
     })
+}
+
+/// The experiment on a modeled machine.
+fn modeled(options: &CrpdOptions, name: &str, mhz: u32, touches: Touches) -> Result<Verdict> {
+    let machine = named_machine(name)?;
+    let number = options.place.level.unwrap_or(2);
+    let mut holding = machine.levels.iter().filter(|level| can_hold(level.holds, touches));
+    let level = usize::from(number).checked_sub(1).and_then(|index| holding.nth(index));
+    let level = &level.with_context(|| format!("{name} has no level {number}\n  hint: --level chooses one"))?.cache;
+    let count = level.geometry.color_count(machine.page_bytes);
+    let (colors, percents) = (own_colors(options.colors.as_deref(), count)?, sizes(options.step));
+    let request = Request { machine: &machine, level, touches, percents: &percents, colors: &colors, passes: PASSES };
+    let blocks = play(&request)?;
+    let measured = Crpd {
+        touches,
+        level: number,
+        ways: level.geometry.ways,
+        lines_per_color: level.geometry.lines_per_color(machine.page_bytes),
+        colors: [colors.len() as u32, count],
+        passes: PASSES,
+        points: conclude(&blocks, PASSES, u64::from(mhz) * 1_000_000),
+        refill_ns: None,
+        modeled: Some(machine.name.clone()),
+    };
+    if let Some(path) = &options.results.raw {
+        files::write(path, &csv(&blocks))?;
+    }
+    if options.results.json {
+        files::print_json(&measured)?;
+    } else {
+        files::print(&text(&measured))?;
+    }
+    Ok(if measured.holds() { Verdict::Holds } else { Verdict::Violated })
 }
 
 /// The colors in `list`, or the first half of `count`: some, but not all.

@@ -19,6 +19,7 @@ use isochrome_host::slices::proved_events;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
+use isochrome_model::report::figure;
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
@@ -51,6 +52,9 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
         files::write_json(&options.output, &profile)?;
     } else {
         eprintln!("interrupted; the same command goes on from {}", options.output.display());
+    }
+    if let Some(path) = &options.svg {
+        files::write(path, &figure::execution_times(&profile))?;
     }
     profile.tasks.retain(|task| !task.program.best_effort);
     if options.json {
@@ -315,7 +319,7 @@ fn told(profile: &Profile) -> String {
         };
         let _ = writeln!(
             text,
-            "{}  period {} us, {sensitive}\n  {:>10} {:>10} {:>10} {:>10} {:>12} {:>8} {:>12}",
+            "{}  period {} us, {sensitive}\n  {:>10} {:>10} {:>10} {:>10} {:>12} {:>8} {:>12}{}",
             task.program.name,
             period / 1e3,
             "partitions",
@@ -324,13 +328,18 @@ fn told(profile: &Profile) -> String {
             "longest",
             "C^p (us)",
             "jobs",
-            "exceeded by"
+            "exceeded by",
+            if task.measured.iter().any(|point| point.misses().is_some()) {
+                format!(" {:>10}", "misses")
+            } else {
+                String::new()
+            }
         );
         for point in task.measured.iter().filter(|point| !point.visits.is_empty()) {
             let bound = task.wcet_ns.get(point.partitions as usize - 1);
             let _ = writeln!(
                 text,
-                "  {:>10} {:>10.2} {:>10.2} {:>10.2} {:>12} {:>8} {:>12}",
+                "  {:>10} {:>10.2} {:>10.2} {:>10.2} {:>12} {:>8} {:>12}{}",
                 point.partitions,
                 point.typical_ns() as f64 / 1e3,
                 point.average_ns() / 1e3,
@@ -338,6 +347,7 @@ fn told(profile: &Profile) -> String {
                 bound.map_or_else(|| "-".to_owned(), |time| format!("{:.2}", *time as f64 / 1e3)),
                 point.jobs(),
                 format!("<= {:.1e}", point.exceedance()),
+                point.misses().map_or_else(String::new, |misses| format!(" {misses:>10.1}")),
             );
         }
         if task.jitter_ns > 0 {

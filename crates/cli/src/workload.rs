@@ -118,7 +118,7 @@ fn outcome(task: Task, level: u8, locality: Locality, asked: f64) -> Outcome {
 }
 
 /// Whether a level can hold what is touched.
-fn can_hold(holds: Holds, touches: Touches) -> bool {
+pub fn can_hold(holds: Holds, touches: Touches) -> bool {
     match touches {
         Touches::Data => holds != Holds::Instruction,
         Touches::Code => holds != Holds::Data,

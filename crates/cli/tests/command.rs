@@ -112,6 +112,15 @@ fn saved_samples_replay_to_the_same_palette_anywhere() {
 }
 
 #[test]
+fn a_preemption_costs_on_a_modeled_machine_what_theory_says() {
+    let output = isochrome(&["bench", "crpd", "--machine", "i7-2600", "--mhz", "1000"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.starts_with("on the modeled Intel Core i7-2600: delay by one pre-emption"), "{text}");
+    refused(&["bench", "crpd", "--machine", "i7-2600", "--mhz", "1000", "--level", "9"], "has no level 9");
+}
+
+#[test]
 fn doctor_looks_at_the_machine_and_says_what_helps() {
     let output = isochrome(&["doctor", "--json"]);
     assert_eq!(output.status.code(), Some(0));

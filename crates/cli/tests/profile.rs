@@ -5,6 +5,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use isochrome_model::analysis::twin::{adversarial, play, sporadic, synchronous};
+use isochrome_model::analysis::{Charges, CoreTask, core_task};
+use isochrome_model::plan::{Plan, TaskPlan};
+use isochrome_model::taskset::read::{Overrides, task_set};
 use serde_json::{Value, json};
 
 fn isochrome(folder: &Path, arguments: &[&str], input: &str) -> Output {
@@ -122,6 +126,61 @@ fn a_plan_of_a_profile_says_what_to_run_where_and_draws_it() {
     for file in ["plan.svg", "gantt.svg"] {
         let text = fs::read_to_string(folder.path().join(file)).unwrap();
         assert!(text.starts_with("<svg") && text.contains("walk"), "{file}");
+    }
+}
+
+/// The programs of examples/robot by what they touch in a job: the same data 20 times, a tree that many points go down, nodes far apart, a
+/// transform.
+const ROBOT: [&str; 4] = [
+    "filters=workload:walk:area=128K,stride=64,passes=20",
+    "features=workload:walk:area=293K,stride=64,passes=7",
+    "graph=workload:walk:area=8M,stride=8K,passes=1",
+    "spectrum=workload:fft:points=512",
+];
+
+#[test]
+fn no_schedule_of_the_robots_set_on_a_modeled_machine_exceeds_its_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = include_str!("../../../examples/robot/taskset.toml");
+    fs::write(folder.path().join("taskset.toml"), set).unwrap();
+    let profile = ["profile", "taskset.toml", "--from-trace", "i7-2600", "--mhz", "3400", "--svg", "profile.svg"];
+    let traces = ROBOT.iter().flat_map(|trace| ["--trace", trace]);
+    let output = isochrome(folder.path(), &profile.into_iter().chain(traces).collect::<Vec<_>>(), "");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("filters  period 5000 us, cache-sensitive"), "{text}");
+    assert!(text.contains("graph  period 20000 us, not cache-sensitive"), "{text}");
+    let figure = fs::read_to_string(folder.path().join("profile.svg")).unwrap();
+    assert!(["filters", "features", "graph", "spectrum"].iter().all(|name| figure.contains(name)));
+
+    let plan = ["plan", "profile.json", "-o", "plan.json", "--objective", "utilization"];
+    let output = isochrome(folder.path(), &plan, "");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let profile = fs::read_to_string(folder.path().join("profile.json")).unwrap();
+    let (set, _) = task_set(&profile, Overrides::default()).unwrap();
+    let plan: Plan = serde_json::from_value(json_in(&folder.path().join("plan.json"))).unwrap();
+    assert_eq!(plan.cores.len(), 1);
+    let place = |name: &str| set.tasks().iter().position(|task| task.name == name).unwrap();
+    let on_core = |task: &TaskPlan| {
+        core_task(&set, place(&task.name), task.partitions.iter().map(|partition| partition - 1).collect())
+    };
+    let core: Vec<CoreTask> = plan.cores[0].tasks.iter().map(on_core).collect();
+    let bounds: Vec<u64> = plan.cores[0].tasks.iter().map(|task| task.response_ns.unwrap()).collect();
+    let charges = Charges::of(&set);
+    let horizon = 4_000_000_000;
+    let mut random = fastrand::Rng::with_seed(13);
+    let mut arrivals = vec![synchronous(&core, horizon)];
+    for target in 0..core.len() {
+        arrivals.extend((0..5).map(|_| adversarial(&core, target, horizon, &mut random)));
+        arrivals.push(sporadic(&core, horizon, &mut random));
+    }
+    let mut longest = vec![0; core.len()];
+    for arrivals in &arrivals {
+        let played = play(&core, charges, arrivals, horizon);
+        longest.iter_mut().zip(played.responses_ns).for_each(|(longest, response)| *longest = response.max(*longest));
+    }
+    for (longest, bound) in longest.iter().zip(&bounds) {
+        assert!(*longest > 0 && longest <= bound, "{longest:?} of {bounds:?}");
     }
 }
 

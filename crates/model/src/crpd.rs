@@ -4,6 +4,8 @@
 //! iteration is longer than the one before it is the cache-related preemption delay (CRPD). Under LRU it grows linearly with the working
 //! set until that fills the cache, and is gone at `1 + 1/ways` of it, where nothing useful is left to evict. [Sebek2002, Figure 7]
 
+pub mod modeled;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -105,6 +107,9 @@ pub struct Crpd {
     /// Time to refill a color after clean and dirty lines as `isochrome probe` measures it, in ns; absent where it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refill_ns: Option<[f64; 2]>,
+    /// The modeled machine, where nothing was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modeled: Option<String>,
 }
 
 /// What follows from the points of one walk.
@@ -232,7 +237,7 @@ impl Crpd {
     /// Whether enough blocks were quiet, and the delay grows beyond doubt with the working set.
     pub fn is_conclusive(&self) -> bool {
         !self.points.is_empty()
-            && self.points.iter().all(|point| point.blocks_quiet >= QUIET_MIN)
+            && (self.modeled.is_some() || self.points.iter().all(|point| point.blocks_quiet >= QUIET_MIN))
             && [Walk::InOrder, Walk::Random].iter().all(|walk| {
                 self.points_of(*walk, false).next().is_none()
                     || self.reading(*walk).growth.is_some_and(|line| line.rises())
@@ -255,6 +260,7 @@ pub(crate) mod tests {
             passes: 2,
             points: Vec::new(),
             refill_ns: Some([6_000.0, 12_000.0]),
+            modeled: None,
         };
         let mut blocks = Vec::new();
         for (walk, partitioned) in

@@ -165,6 +165,12 @@ impl Point {
         self.visits.iter().map(|visit| visit.median_ns).min().unwrap_or(0)
     }
 
+    /// Misses per job; `None` where they were not counted in every visit.
+    pub fn misses(&self) -> Option<f64> {
+        let sum: Option<u64> = self.visits.iter().map(|visit| visit.misses).sum();
+        sum.filter(|_| self.jobs() > 0).map(|misses| misses as f64 / self.jobs() as f64)
+    }
+
     /// How often a further job may exceed the high-water mark, at most, with [`CONFIDENCE`].
     pub fn exceedance(&self) -> f64 {
         exceedance_at(self.jobs(), CONFIDENCE)

@@ -88,7 +88,7 @@ fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
             if off > AGREEMENT {
                 let _ = write!(text, " ({:.0} % apart: {})", off * 100.0, apart(crpd, walk));
             }
-        } else {
+        } else if crpd.modeled.is_none() {
             text.push_str("; probe gave none to compare it with");
         }
         found.push(text);
@@ -106,8 +106,9 @@ fn apart(crpd: &Crpd, walk: Walk) -> &'static str {
 
 /// The experiment for the terminal.
 pub fn text(crpd: &Crpd) -> String {
+    let machine = crpd.modeled.as_ref().map_or_else(String::new, |machine| format!("on the modeled {machine}: "));
     let mut text = format!(
-        "delay by one pre-emption, {}, working sets in {} of {} colors of L{} ({} ways), {} passes in an iteration; a flood less its control\n",
+        "{machine}delay by one pre-emption, {}, working sets in {} of {} colors of L{} ({} ways), {} passes in an iteration; a flood less its control\n",
         set(crpd),
         crpd.colors[0],
         crpd.colors[1],

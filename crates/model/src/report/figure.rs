@@ -1,4 +1,4 @@
-//! Figures of the modeled machine, each an SVG file by itself.
+//! Figures that are an SVG file each.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -8,6 +8,7 @@ use super::heat::HeatMap;
 use crate::geometry::Geometry;
 use crate::miss_ratio::{line_ratio, straight_line};
 use crate::plan::COLORS;
+use crate::profile::{Point, Profile, TaskProfile};
 use crate::sim::Tally;
 use crate::sim::scenario::{CacheOutcome, Outcome};
 
@@ -89,6 +90,48 @@ pub fn loop_misses(title: &str, geometry: Geometry, measured: &[(u64, f64)]) -> 
         named_lines: true,
     };
     file(title, &[(chart.svg(), 240.0)])
+}
+
+/// Execution times of each task against its number of partitions: typical ones, the longest seen, and C^p. [Kim2013, Figure 10]
+pub fn execution_times(profile: &Profile) -> String {
+    let measured: Vec<_> = profile.tasks.iter().filter(|task| !task.wcet_ns.is_empty()).collect();
+    let charts: Vec<_> = measured.into_iter().map(|task| (of_task(task, profile.partitions).svg(), 240.0)).collect();
+    file("Execution times against partitions", &charts)
+}
+
+fn of_task(task: &TaskProfile, partitions: u32) -> Chart {
+    let micro = |time: u64| time as f64 / 1e3;
+    let line = |name: &str, class, dash, points: Vec<(f64, f64)>| Line {
+        name: name.to_owned(),
+        look: Look { class, dash },
+        points,
+        marks: Vec::new(),
+        band: Vec::new(),
+    };
+    let seen = |time: fn(&Point) -> u64| -> Vec<(f64, f64)> {
+        let points = task.measured.iter().filter(|point| !point.visits.is_empty());
+        points.map(|point| (f64::from(point.partitions), micro(time(point)))).collect()
+    };
+    let marked =
+        |line: Line| Line { marks: line.points.iter().map(|&(x, y)| Mark { x, y, hollow: false }).collect(), ..line };
+    let bound: Vec<_> = (1u32..).zip(&task.wcet_ns).map(|(p, time)| (f64::from(p), micro(*time))).collect();
+    let highest = bound.iter().map(|(_, time)| *time).fold(f64::MIN_POSITIVE, f64::max);
+    Chart {
+        title: task.program.name.clone(),
+        description: format!(
+            "Execution time of {} against its partitions: typical, longest seen, and the curve that plans use.",
+            task.program.name
+        ),
+        x: Axis::linear(&format!("{}: partitions", task.program.name), (1.0, f64::from(partitions)), format::tick),
+        y: Axis::linear_rounded("execution time, µs", (0.0, highest), format::tick),
+        lines: vec![
+            line("C^p", "partitioned", Dash::Solid, bound),
+            marked(line("longest", "unpartitioned", Dash::Dotted, seen(Point::high_water_ns))),
+            marked(line("typical", "alone", Dash::Dashed, seen(Point::typical_ns))),
+        ],
+        rules: Vec::new(),
+        named_lines: true,
+    }
 }
 
 /// Of each cache in which tasks met: who evicted whom, and whose lines lay in which color at the end.
