@@ -61,7 +61,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
         replay: None,
     })?;
     let (profiled, planned) = (folder.join("profile.json"), folder.join("plan.json"));
-    step("execution times: isochrome profile taskset.toml -o profile.json");
+    step("execution times: isochrome profile taskset.toml -o profile.json --svg profile.svg");
     let complete = profile::run(&ProfileOptions {
         tasks,
         output: profiled.clone(),
@@ -76,6 +76,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
         memory: None,
         modeled: ModeledOptions { from_trace: None, trace: Vec::new(), mhz: None },
         seed: options.seed,
+        svg: Some(folder.join("profile.svg")),
         json: false,
     })?;
     if !matches!(complete, Verdict::Holds) || interrupt::interrupted() {
