@@ -316,21 +316,30 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     assert!(faults(&other) < 300, "{}", faults(&other));
 }
 
-/// One walks over lines that fit the second level, the other over more; each counts for itself too, and that is what it must be told.
+/// One walks over lines that fit the second level and misses in none of its accesses to it; the other, by turns, over such and over far too many, and
+/// misses in half of them. Each counts for itself too, and that is what it must be told.
 fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
-    let events = &proved_events(&Sysfs::system().processor().unwrap(), 2).unwrap()[..2];
+    let sysfs = Sysfs::system();
+    let events = &proved_events(&sysfs.processor().unwrap(), 2).unwrap()[..2];
+    let (machine, _) = sysfs.machine().unwrap();
+    let level = machine.data_level(2).unwrap().geometry.value.cache_bytes();
+    // Lines of 64 bytes: a quarter to half of the level, which is more than the first one, and 32 MiB.
+    let (few, many) = ((level.0 / 256).next_power_of_two() as usize, 1 << 19);
     let cpu = CpuId(allowed_cpus()[0]);
     let mut slices = Slices::open(&[cpu], false, events).unwrap();
-    let walk = |lines: usize| {
+    let walk = |missing: bool| {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
-        let memory = vec![1u64; lines * 8];
+        let [near, far] = [few, if missing { many } else { 0 }].map(|lines| vec![1u64; lines * 8]);
         let counters = Counters::open(events).unwrap();
         let (begin, before) = (std::time::Instant::now(), counters.read().unwrap());
-        let mut line = 0;
+        let (mut line, mut other) = (0, 0);
         while begin.elapsed().as_secs() < 2 {
             // Every line once, in an order that is hard to foresee: a full period of a generator modulo a power of two.
-            for _ in 0..lines {
-                line = (5 * line + std::hint::black_box(memory[8 * line]) as usize) % lines;
+            for _ in 0..few {
+                line = (5 * line + std::hint::black_box(near[8 * line]) as usize) % few;
+                if missing {
+                    other = (5 * other + std::hint::black_box(far[8 * other]) as usize) % many;
+                }
             }
         }
         let counted = counters.between(&before, &counters.read().unwrap()).unwrap();
@@ -338,9 +347,8 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
         let [accesses, misses] = [0, 1].map(|position| counted.values()[position] as f64);
         (rustix::thread::gettid().as_raw_nonzero().get(), misses / accesses)
     };
-    // 64 KiB: more than a first level of 32 or 48 KiB. 32 MiB.
     let told = std::thread::scope(|scope| {
-        let threads = [1 << 10, 1 << 19].map(|lines| scope.spawn(move || walk(lines)));
+        let threads = [false, true].map(|missing| scope.spawn(move || walk(missing)));
         threads.map(|thread| thread.join().unwrap())
     });
     slices.follow(told.map(|(thread, _)| thread));
@@ -352,7 +360,8 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
         let ratio = watched.tasks[&thread].miss_ratio().unwrap();
         assert!((ratio - own).abs() <= 0.03, "{ratio} instead of {own}");
     }
-    assert!(told[1].1 - told[0].1 >= 0.3, "{told:?}");
+    // The first level takes some accesses of both.
+    assert!(told[0].1 <= 0.1 && (0.4..=0.7).contains(&told[1].1), "{told:?}");
 }
 
 fn polls_put_counts_down_to_whom_they_interrupt() {
