@@ -210,7 +210,7 @@ fn patience(promise: &Promise) -> u64 {
 
 /// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
 fn own_memory(pid: Pid) -> Option<Bytes> {
-    let text = std::fs::read_to_string(format!("/proc/{}/statm", pid.0)).ok()?;
+    let text = pid.text("statm").ok()?;
     let mut pages = text.split_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
     let (resident, shared) = (pages.next()??, pages.next()??);
     Some(Bytes(resident.checked_sub(shared)? * rustix::param::page_size() as u64))
@@ -652,7 +652,9 @@ impl Session<'_, '_> {
             std::thread::sleep(BATCH);
             let now = monotonic();
             let over = self.stop || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
-            let last = over || now >= end && (now.0 >= end.0 + patience || !self.awaited(watch, end));
+            let awaited =
+                || now.0 < end.0 + patience && (0..self.started.len()).any(|task| self.pending(task, watch).is_some());
+            let last = over || (now >= end && !awaited());
             timeline.drain(&mut events)?;
             self.overhead.events += events.len() as u64;
             if let Some(misses) = &mut self.misses {
@@ -786,18 +788,18 @@ impl Session<'_, '_> {
         }
     }
 
-    /// Whether a job that was released before `end` is not complete.
-    fn awaited(&self, watch: &Watch, end: Ns) -> bool {
-        let promised = |task: &usize| self.request.programs[*task].promise.is_some() && !self.started[*task].gone;
-        let pending = (0..self.started.len()).filter(promised).filter_map(|task| watch.pending(task));
-        pending.into_iter().any(|(release, _)| release < end)
+    /// When the job of `task` was released that counts and is not complete, and its number.
+    fn pending(&self, task: usize, watch: &Watch) -> Option<(Ns, u64)> {
+        let counts = self.request.programs[task].promise.is_some() && !self.started[task].gone;
+        let end = Ns(self.begin.0 + self.request.length.0);
+        watch.pending(task).filter(|(release, _)| counts && *release < end)
     }
 
     /// Names tasks with a job that is not complete at the end and beyond a limit already: no record of it will come.
     fn unfinished(&mut self, now: Ns, watch: &Watch) {
         for task in 0..self.started.len() {
             let Some(promise) = &self.request.programs[task].promise else { continue };
-            let Some((release, instance)) = watch.pending(task).filter(|_| !self.started[task].gone) else { continue };
+            let Some((release, instance)) = self.pending(task, watch) else { continue };
             let response = Ns(now.0.saturating_sub(release.0));
             if let Some(limit) = promise.broken_by(response, Ns(0)).first() {
                 let since = response.0 as f64 / 1e6;
@@ -813,7 +815,7 @@ impl Session<'_, '_> {
                 continue;
             }
             let Some(promise) = &self.request.programs[task].promise else { continue };
-            if let Some((release, instance)) = watch.pending(task) {
+            if let Some((release, instance)) = self.pending(task, watch) {
                 let response = Ns(now.0.saturating_sub(release.0));
                 let limits = promise.broken_by(response, Ns(0));
                 if !limits.is_empty() && self.told.get(&task) != Some(&instance) {
@@ -829,8 +831,8 @@ impl Session<'_, '_> {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
                 self.give_up(task, what);
-            } else if let Some((release, _)) = watch
-                .pending(task)
+            } else if let Some((release, _)) = self
+                .pending(task, watch)
                 // One that waits for the CPU is late because of others.
                 .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience)
             {

@@ -14,7 +14,7 @@
 
 use std::collections::VecDeque;
 
-use isochrome_model::running::{JobRecord, Stretch};
+use isochrome_model::running::{JobRecord, STOLEN_EXPLAINS, Stretch};
 use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{CpuId, Ns};
 
@@ -27,9 +27,6 @@ const STOLEN_MIN: u64 = 20_000;
 /// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
 /// longer than this was withheld.
 const BEGIN_MAX: u64 = 200_000;
-
-/// What is late by stolen time has been made up for after so many times as long, on a CPU that has at most nine tenths of its time to do.
-const DRAIN: u64 = 10;
 
 /// Stretches kept of every CPU, for the timeline of a violation.
 const STRETCHES: usize = 512;
@@ -378,7 +375,8 @@ impl Watch {
         let stolen = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
             let since = cpu.busy_since.min(open.release);
             let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > since);
-            let during = during.filter(|stolen| stolen.to.0 + DRAIN * stolen.time.0 > open.release.0);
+            // What is older has been made up for.
+            let during = during.filter(|stolen| stolen.to.0 + STOLEN_EXPLAINS * stolen.time.0 > open.release.0);
             during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
         });
         let start = open.start.unwrap_or(at);
