@@ -51,10 +51,16 @@ def main():
         starts = [int(job["start_ns"]) for job in csv.DictReader(file)]
     with open(options.log) as file:
         own = own_times(file, options.interval)
-    # Which cycle the first jobs are: the one with which most of the others agree.
+    # Which cycle the first job is: the one with which the others agree best. With a neighbor of it they agree too, but for the jitter of
+    # both, so that counting those that lie close would not tell.
     near = options.interval / 10
-    zeros = (starts[0] - time for time in own)
-    zero = max(zeros, key=lambda zero: sum(abs(difference) < near for difference in differences(starts[:200], own, zero)))
+
+    def disagreement(zero):
+        found = differences(starts[:200], own, zero)
+        median = statistics.median(found)
+        return sum(min(abs(difference - median), near) for difference in found)
+
+    zero = min((starts[0] - time for time in own), key=disagreement)
     matched = [difference for difference in differences(starts, own, zero) if abs(difference) < near]
     median = statistics.median(matched)
     apart = sorted(abs(difference - median) for difference in matched)
