@@ -78,6 +78,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             level: target.level,
             pattern: options.pattern,
             colors: [driver, server, client, division.flooder.len() as u32],
+            counter_hz: clock::rate_hz(),
             points: conclude(&blocks, clock::rate_hz()),
         });
     }

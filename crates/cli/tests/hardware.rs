@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         trial("watch_polls_at_the_rate_asked_for_and_tells_what_that_costs", watch_polls),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
+        trial("packets_cross_a_tap_device_where_the_kernels_settings_are_read_only", bench_net_read_only),
         trial("bench_crpd_of_code_has_every_size_walk_and_condition", bench_crpd_of_code),
         trial("bench_interference_runs_every_program_alone_beside_spinning_and_beside_others", bench_interference),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
@@ -276,6 +277,27 @@ fn bench_net() -> Outcome {
     assert_eq!(lines, 1 + 6 * 2 * 3 * expected.len() * 2 * 2 * 3);
     assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
     assert!(reported(&evidence).contains("What a packet costs after a flood"));
+    Ok(())
+}
+
+/// As in a container.
+fn bench_net_read_only() -> Outcome {
+    const SETTINGS: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
+    let small = ["bench", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];
+    let plain = isochrome(&small).output().unwrap();
+    if !matches!(plain.status.code(), Some(0 | 2 | 3)) {
+        return Err(NotRun(
+            String::from_utf8_lossy(&plain.stderr).lines().next().unwrap_or("no TAP device").to_owned(),
+        ));
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("{SETTINGS} || exit 77; exec \"$@\""), "sh"]);
+    let output = command.arg(env!("CARGO_BIN_EXE_isochrome")).args(small).output().unwrap();
+    if output.status.code() == Some(77) {
+        return Err(NotRun("nothing can be mounted here".to_owned()));
+    }
+    assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(json(&output)["paths"][0]["path"], "tap");
     Ok(())
 }
 

@@ -317,13 +317,13 @@ fn wake_ups(stage: &Stage) -> Outcome {
     };
     // It starts before it reads its clock first, and sleeps after it reads it last: the first release was no later than the one says, no earlier
     // than the other, by every job. Between two sides of different jobs lie the tens of microseconds by which wake-ups jitter.
-    let room = |pairs: &[((u64, u64), (u64, u64))]| {
+    let room = |pairs: Vec<((u64, u64), (u64, u64))>| {
         let latest = pairs.iter().map(|(seen, own)| own.0 - seen.0).min();
         let earliest = pairs.iter().map(|(seen, own)| own.1 - seen.1).max();
         Some(latest? as i64 - earliest? as i64)
     };
     let zeros = own.iter().flat_map(|own| seen.iter().take(3).map(|seen| own.0 - seen.0 - NEAR / 2));
-    let rooms = zeros.map(pairs).filter(|pairs| pairs.len() * 10 > seen.len() * 9).filter_map(|pairs| room(&pairs));
+    let rooms = zeros.map(pairs).filter(|pairs| pairs.len() * 10 > seen.len() * 9).filter_map(room);
     let best = rooms.max().expect("the jobs seen are about the program's own");
     assert!(best >= 0, "{best} ns");
     Ok(())

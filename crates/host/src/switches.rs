@@ -5,8 +5,6 @@
 //! had the CPU, and nothing runs on the CPU but that writing. The rings are memory shared with the kernel: to look at them takes no system
 //! call. Counters are not needed: a group of the tracepoint alone tells who had the CPU when.
 
-use std::os::fd::OwnedFd;
-
 use isochrome_model::units::{CpuId, Ns};
 
 use crate::counters::open_error;
@@ -101,7 +99,7 @@ pub struct Switches {
     rings: Vec<(CpuId, Ring)>,
     layout: Layout,
     /// Where tracefs is, if it is mounted for this process alone.
-    _mount: Option<OwnedFd>,
+    _mount: Option<crate::sys::mount::Mount>,
 }
 
 impl Switches {

@@ -10,9 +10,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use isochrome_model::units::{CpuId, Ns};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 use crate::error::HostError;
+use crate::sys::mount::Mount;
 use crate::sysfs::Sysfs;
 
 /// Memory of the ring of each CPU.
@@ -236,7 +236,7 @@ pub struct Timeline {
     page: Vec<u8>,
     lost: u64,
     /// Where tracefs is, if it is mounted for this process alone.
-    _mount: Option<std::os::fd::OwnedFd>,
+    _mount: Option<Mount>,
 }
 
 fn read(path: &Path) -> Result<String, HostError> {
@@ -252,17 +252,12 @@ fn write(path: &Path, text: &str) -> Result<(), HostError> {
 }
 
 /// tracefs, mounted for this process alone where it is not mounted yet.
-pub(crate) fn tracefs() -> Result<(PathBuf, Option<std::os::fd::OwnedFd>), HostError> {
-    use std::os::fd::AsRawFd;
+pub(crate) fn tracefs() -> Result<(PathBuf, Option<Mount>), HostError> {
     if let Some(place) = PLACES.iter().map(Path::new).find(|place| place.join("instances").exists()) {
         return Ok((place.to_owned(), None));
     }
-    let mount = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).and_then(|context| {
-        fsconfig_create(&context)?;
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
-    });
-    let mount = mount.map_err(|error| HostError::Events { path: PLACES[0].into(), source: error.into() })?;
-    Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
+    let mount = Mount::new("tracefs").map_err(|source| HostError::Events { path: PLACES[0].into(), source })?;
+    Ok((mount.path(), Some(mount)))
 }
 
 /// Removes instances that processes left which have ended.

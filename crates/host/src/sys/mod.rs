@@ -9,6 +9,7 @@ pub mod code;
 pub mod heap;
 pub mod launch;
 pub mod memory;
+pub(crate) mod mount;
 pub mod moving;
 pub mod perf;
 pub mod scan;

@@ -9,8 +9,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
+
+use super::mount::Mount;
 
 /// What the namespace is called inside itself: there is no other device but the loopback.
 const DEVICE: &[u8] = b"tap0";
@@ -84,6 +87,23 @@ fn control(file: RawFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::R
     }
 }
 
+/// No device that is made in this namespace from now on has IPv6.
+fn without_ipv6() -> io::Result<()> {
+    const SETTING: &str = "sys/net/ipv6/conf/default/disable_ipv6";
+    let written = match fs::write(Path::new("/proc").join(SETTING), "1") {
+        // As containers have it. What is mounted anew may be written to.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            let proc = Mount::new("proc")?;
+            fs::write(proc.path().join(SETTING), "1")
+        }
+        written => written,
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}
+
 impl Tap {
     /// Makes one. The calling thread stays where it is.
     pub fn open(request: TapRequest) -> Result<Tap, Failure> {
@@ -101,12 +121,7 @@ impl Tap {
             return Err(failed("making a network namespace")(io::Error::last_os_error()));
         }
         // IPv6 would send frames of its own accord.
-        match fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1") {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(failed("turning IPv6 off there")(error));
-            }
-            _ => {}
-        }
+        without_ipv6().map_err(failed("turning IPv6 off there"))?;
         let card = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun");
         let card = card.map_err(failed("opening /dev/net/tun"))?;
         let mut made = device();

@@ -30,6 +30,14 @@ fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1e3)
 }
 
+/// A time, and how many cycles of the counter it is.
+fn cost(net: &Net, ns: f64) -> String {
+    match net.counter_hz {
+        0 => us(ns),
+        hz => format!("{} ({:.0})", us(ns), ns * hz as f64 / 1e9),
+    }
+}
+
 /// The experiment for the terminal.
 pub fn text(net: &Net) -> String {
     let mut text = format!(
@@ -46,11 +54,11 @@ pub fn text(net: &Net) -> String {
         }
         let _ = writeln!(
             text,
-            "\n{:<8} {:>10} {:>10} {:>10} {:>12} {:>25} {:>8} {:>7}   driver/server/client: alone, right, partitioned",
+            "\n{:<8} {:>15} {:>15} {:>15} {:>15} {:>15} {:>8} {:>7}   driver/server/client: alone, right, partitioned",
             way(direction),
-            "alone us",
-            "naive us",
-            "right us",
+            "alone us (cyc.)",
+            "naive",
+            "right",
             "partitioned",
             "overhead %",
             "between",
@@ -60,12 +68,12 @@ pub fn text(net: &Net) -> String {
             let [naive, right, own] = row.overheads();
             let _ = writeln!(
                 text,
-                "{:<8} {:>10} {:>10} {:>10} {:>12} {:>25} {:>8} {:>7}   {}",
+                "{:<8} {:>15} {:>15} {:>15} {:>15} {:>15} {:>8} {:>7}   {}",
                 row.bytes,
-                us(row.alone_ns),
-                us(row.naive_ns),
-                us(row.flooded_ns),
-                us(row.partitioned_ns),
+                cost(net, row.alone_ns),
+                cost(net, row.naive_ns),
+                cost(net, row.flooded_ns),
+                cost(net, row.partitioned_ns),
                 format!("{naive:.0}, {right:.0} -> {own:.0}"),
                 if row.is_between() { "yes" } else { "no" },
                 row.blocks_quiet,
@@ -93,12 +101,18 @@ fn parts(net: &Net, direction: Direction, row: &Row) -> String {
 /// What it comes to, a sentence each.
 fn findings(net: &Net, direction: Direction) -> Vec<String> {
     let mut found = Vec::new();
-    if let Some(share) = net.between(direction) {
+    if let Some(share) = net.between(direction, Row::is_between) {
         let verdict = if share >= BETWEEN_AT_LEAST { "" } else { " - missed" };
         found.push(format!(
             "partitioned lies between alone and flooded at {:.0} % of the sizes (bar {:.0} %{verdict})",
             100.0 * share,
             100.0 * BETWEEN_AT_LEAST
+        ));
+    }
+    if let Some(share) = net.between(direction, Row::is_plainly_between) {
+        found.push(format!(
+            "by the plain medians, which hold what fewer colors cost and what the core's clock did from block to block, at {:.0} %",
+            100.0 * share
         ));
     }
     let few = net.rows(direction).iter().filter(|row| !row.is_conclusive()).count();
@@ -207,15 +221,15 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                             (scroll(html! {
                                 table {
                                     thead { tr {
-                                        th.number scope="col" { (way(direction)) ", bytes" } th.number scope="col" { "alone, µs" } th.number scope="col" { "naive flood, µs" }
-                                        th.number scope="col" { "right flood, µs" } th.number scope="col" { "partitioned, µs" } th scope="col" { "between" }
+                                        th.number scope="col" { (way(direction)) ", bytes" } th.number scope="col" { "alone, µs (cycles)" } th.number scope="col" { "naive flood" }
+                                        th.number scope="col" { "right flood" } th.number scope="col" { "partitioned" } th scope="col" { "between" }
                                         th.number scope="col" { "quiet blocks" }
                                     } }
                                     tbody {
                                         @for row in &rows {
                                             tr {
-                                                td.number { (row.bytes) } td.number { (us(row.alone_ns)) } td.number { (us(row.naive_ns)) }
-                                                td.number { (us(row.flooded_ns)) } td.number { (us(row.partitioned_ns)) }
+                                                td.number { (row.bytes) } td.number { (cost(net, row.alone_ns)) } td.number { (cost(net, row.naive_ns)) }
+                                                td.number { (cost(net, row.flooded_ns)) } td.number { (cost(net, row.partitioned_ns)) }
                                                 td { @if row.is_between() { "yes" } @else { "no" } } td.number { (row.blocks_quiet) }
                                             }
                                         }

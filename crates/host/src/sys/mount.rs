@@ -1,0 +1,25 @@
+//! A file system of the kernel, mounted where nobody else sees it.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+
+/// Goes with the last file of it that is open.
+#[derive(Debug)]
+pub(crate) struct Mount(OwnedFd);
+
+impl Mount {
+    /// Of `kind`, as `tracefs`. Needs CAP_SYS_ADMIN.
+    pub fn new(kind: &str) -> io::Result<Mount> {
+        let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        Ok(Mount(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?))
+    }
+
+    /// Its root, for this process alone.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
