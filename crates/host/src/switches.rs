@@ -4,19 +4,36 @@
 //! passed: when, who leaves and how, who comes, and the whole group as it read then. So what was counted between two records is that of who
 //! had the CPU, and nothing runs on the CPU but that writing. The rings are memory shared with the kernel: to look at them takes no system
 //! call. Counters are not needed: a group of the tracepoint alone tells who had the CPU when.
+//!
+//! Without privilege the kernel gives no tracepoints, and no counts at switches: the counter of context switches passes in the kernel, of which
+//! such users see nothing. What it does write for them is when their own threads get and leave a CPU (`PERF_RECORD_SWITCH`). Two
+//! such records are one switch here, with nobody between them.
 
+use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::RecordCost;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::counters::open_error;
 use crate::error::HostError;
 use crate::events::{Code, Event as Counted};
 use crate::jobs::timeline::{self, Left, Name, fields, tracefs};
+use crate::setting::RealtimeRequest;
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
+use crate::sysfs::Sysfs;
 
 /// Memory of the ring of each CPU: about 29 000 switches.
 const RING_BYTES: usize = 1 << 22;
+/// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
+const OWN_RING_BYTES: usize = 1 << 19;
+
+/// Pairs of runs, with and without records, by which is told what a record costs, and how often two threads pass the CPU to each other in a run.
+const COST_PAIRS: usize = 15;
+const COST_TURNS: usize = 100;
 
 /// Something that happened on a CPU.
 pub type Event = timeline::Event<What>;
@@ -96,20 +113,97 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, What)> {
     }
 }
 
+/// As [`parse`], of the records of single threads. Their `names` are followed.
+fn parse_own(kind: u32, flags: u16, body: &[u8], names: &mut HashMap<i32, Name>) -> Option<(Ns, What)> {
+    const COMM: u32 = 3;
+    const EXIT: u32 = 4;
+    const FORK: u32 = 7;
+    const SWITCH: u32 = 14;
+    const OUT: u16 = 1 << 13;
+    const PREEMPTED: u16 = 1 << 14;
+    let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
+    let switch = |at: u64, from: i32, left: Left, to: i32, name: Name| {
+        // What counts nothing is never off the hardware.
+        let reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
+        Some((Ns(at), What::Switch { from, name, left, to, reading }))
+    };
+    match kind {
+        // Process, thread, when.
+        SWITCH => {
+            let (thread, at) = (word(4)?, long(8)?);
+            // The kernel tells no other state.
+            let left = if flags & PREEMPTED != 0 { Left::Runnable } else { Left::Asleep };
+            if flags & OUT == 0 {
+                switch(at, 0, left, thread, Name::default())
+            } else {
+                switch(at, thread, left, 0, names.get(&thread).copied().unwrap_or_default())
+            }
+        }
+        // Process, parent process, thread, parent thread, when. After it nothing is recorded of a thread.
+        EXIT => {
+            let thread = word(8)?;
+            switch(long(16)?, thread, Left::Ended, 0, names.remove(&thread).unwrap_or_default())
+        }
+        // Process, thread, name.
+        COMM => {
+            let mut name = [0; 16];
+            let text = body.get(8..)?.iter().take_while(|byte| **byte != 0);
+            name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
+            names.insert(word(4)?, Name(name));
+            None
+        }
+        _ => {
+            if kind == FORK
+                && let Some(name) = names.get(&word(12)?).copied()
+            {
+                names.insert(word(8)?, name);
+            }
+            parse(kind, body, &[0; 4]).filter(|(_, what)| !matches!(what, What::Switch { .. }))
+        }
+    }
+}
+
+/// Where records come from.
+enum Source {
+    /// The tracepoint, on whole CPUs.
+    Tracepoint {
+        layout: Layout,
+        /// Where tracefs is, if it is mounted for this process alone.
+        _mount: Option<OwnedFd>,
+    },
+    /// Single threads, with their names.
+    Threads(HashMap<i32, Name>),
+}
+
 /// Switches, as they are recorded.
 pub struct Switches {
     rings: Vec<(CpuId, Ring)>,
-    layout: Layout,
-    /// Where tracefs is, if it is mounted for this process alone.
-    _mount: Option<OwnedFd>,
+    source: Source,
+}
+
+/// The kernel's setting of who may use performance events.
+fn paranoid() -> String {
+    Sysfs::system().text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned())
 }
 
 impl Switches {
     /// Records, from now on, switches and starts of threads on `cpus`, and with every switch what `counted` came to until then, in user mode.
     ///
-    /// Fails with [`HostError::Events`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it has no
-    /// such counters or others have them.
+    /// Fails with [`HostError::SwitchesForbidden`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it
+    /// has no such counters or others have them.
     pub fn open(cpus: &[CpuId], counted: &[Counted]) -> Result<Switches, HostError> {
+        Switches::open_tracepoint(cpus, counted).map_err(|error| match &error {
+            HostError::Events { source, .. } | HostError::Unreadable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                HostError::SwitchesForbidden { paranoid: paranoid(), refused: error.to_string().lines().next().unwrap_or_default().to_owned() }
+            }
+            _ => error,
+        })
+    }
+
+    fn open_tracepoint(cpus: &[CpuId], counted: &[Counted]) -> Result<Switches, HostError> {
         let (root, mount) = tracefs()?;
         let events = root.join("events/sched");
         let found = fields(&events, "sched_switch", ["prev_comm", "prev_pid", "prev_state", "next_pid"])?;
@@ -129,14 +223,80 @@ impl Switches {
             }
             rings.push((*cpu, ring));
         }
-        Ok(Switches { rings, layout, _mount: mount })
+        Ok(Switches { rings, source: Source::Tracepoint { layout, _mount: mount } })
+    }
+
+    /// Records, from now on, when the calling thread, and those that it starts, get and leave `cpus`: without counts, and without who else has them.
+    ///
+    /// Fails with [`HostError::OwnSwitchesForbidden`].
+    pub fn open_own(cpus: &[CpuId]) -> Result<Switches, HostError> {
+        let ring = |cpu: &CpuId| match Ring::open_own(cpu.0, OWN_RING_BYTES) {
+            Ok(ring) => Ok((*cpu, ring)),
+            Err(source) => Err(HostError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
+        };
+        let rings = cpus.iter().map(ring).collect::<Result<_, _>>()?;
+        Ok(Switches { rings, source: Source::Threads(HashMap::new()) })
+    }
+
+    /// Where single threads are recorded, `thread`, which had started before, becomes one of them, with those that it starts.
+    ///
+    /// One that has ended meanwhile is none. Fails with [`HostError::ThreadNotWatched`].
+    pub fn attach(&mut self, thread: i32) -> Result<(), HostError> {
+        let Source::Threads(names) = &mut self.source else { return Ok(()) };
+        for (_, ring) in &mut self.rings {
+            match ring.attach(thread) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                attached => attached.map_err(|source| HostError::ThreadNotWatched { thread, source })?,
+            }
+        }
+        if let Ok(text) = std::fs::read(format!("/proc/{thread}/comm")) {
+            let mut name = [0; 16];
+            name.iter_mut().zip(text.iter().take_while(|byte| **byte != b'\n')).for_each(|(to, from)| *to = *from);
+            names.insert(thread, Name(name));
+        }
+        Ok(())
+    }
+
+    /// What a record costs `cpu`: two threads pass it to each other while records are written and while not, by turns. The time is that of the two
+    /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
+    ///
+    /// Takes some 50 ms of that CPU, at ordinary priority.
+    pub fn record_cost(&mut self, cpu: CpuId) -> Option<RecordCost> {
+        let (_, ring) = self.rings.iter_mut().find(|(of, _)| *of == cpu)?;
+        let mut run = |on: bool| {
+            ring.enable(on).ok()?;
+            let used = hand_overs(cpu)?;
+            let mut records = 0u32;
+            ring.drain(|_, _, _| records += 1);
+            Some((used, records))
+        };
+        let mut pairs = Vec::new();
+        for pair in 0..COST_PAIRS {
+            // What comes second finds a warmer cache.
+            let (with, without) = match pair % 2 {
+                0 => (run(true), run(false)),
+                _ => {
+                    let without = run(false);
+                    (run(true), without)
+                }
+            };
+            if let (Some((with, records @ 1..)), Some((without, _))) = (with, without) {
+                pairs.push((with - without) / f64::from(records));
+            }
+        }
+        ring.enable(true).ok()?;
+        RecordCost::of(cpu, &pairs)
     }
 
     /// Moves what was recorded since the last call behind `events`, CPU by CPU.
     pub fn drain(&mut self, events: &mut Vec<Event>) {
         for (cpu, ring) in &mut self.rings {
-            ring.drain(|kind, body| {
-                if let Some((at, what)) = parse(kind, body, &self.layout) {
+            ring.drain(|kind, flags, body| {
+                let parsed = match &mut self.source {
+                    Source::Tracepoint { layout, .. } => parse(kind, body, layout),
+                    Source::Threads(names) => parse_own(kind, flags, body, names),
+                };
+                if let Some((at, what)) = parsed {
                     events.push(Event { at, cpu: *cpu, what });
                 }
             });
@@ -147,6 +307,36 @@ impl Switches {
     pub fn stopped(&mut self) -> Vec<CpuId> {
         self.rings.extract_if(.., |(_, ring)| !ring.counts()).map(|(cpu, _)| cpu).collect()
     }
+}
+
+/// Two threads pass `cpu` to each other, [`COST_TURNS`] times: the time that they had it, in ns. `None` where they may not run there.
+fn hand_overs(cpu: CpuId) -> Option<f64> {
+    let (to_second, from_first) = sync_channel::<()>(1);
+    let (to_first, from_second) = sync_channel::<()>(1);
+    let begin = to_first.clone();
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let side = |told: Receiver<()>, tell: SyncSender<()>| {
+        move || {
+            let settings = RealtimeRequest::new().pin(cpu).apply();
+            let before = used();
+            for _ in 0..COST_TURNS {
+                // The other one ends with its last turn.
+                let _ = told.recv();
+                let _ = tell.send(());
+            }
+            settings.notes().is_empty().then(|| used() - before)
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [side(from_second, to_second), side(from_first, to_first)].map(|side| scope.spawn(side));
+        // A side that could not start has ended the other one too.
+        let _ = begin.send(());
+        drop(begin);
+        threads.map(|thread| thread.join().ok().flatten()).into_iter().sum()
+    })
 }
 
 #[cfg(test)]
@@ -161,7 +351,7 @@ mod tests {
     }
 
     /// The record of a switch from 7, called `task`, which sleeps, to 8, at 1000.
-    fn switch() -> Vec<u8> {
+    fn switch_record() -> Vec<u8> {
         // Three events: the tracepoint, passed 5 times, and two counters.
         let mut body = longs(&[1000, 3, 900, 800, 5, 40, 10]);
         body.extend(68u32.to_ne_bytes());
@@ -176,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_record_tells_who_left_how_and_what_the_counters_said() {
-        let (at, what) = parse(9, &switch(), &LAYOUT).unwrap();
+        let (at, what) = parse(9, &switch_record(), &LAYOUT).unwrap();
         let What::Switch { from, name, left, to, reading } = what else { panic!("{what:?}") };
         assert_eq!((at, from, name.to_string().as_str(), left, to), (Ns(1000), 7, "task", Left::Asleep, 8));
         // The count of the tracepoint itself is left out.
@@ -192,8 +382,34 @@ mod tests {
     }
 
     #[test]
+    fn records_of_single_threads_tell_when_each_had_its_cpu_and_its_name() {
+        const OUT: u16 = 1 << 13;
+        let words = |words: &[i32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let mut names = HashMap::new();
+        let mut read = |kind, flags, body: Vec<u8>| parse_own(kind, flags, &body, &mut names);
+        let at = |words: Vec<u8>, at: u64| [words, longs(&[at])].concat();
+        let comm = [words(&[7, 7]), b"task\0\0\0\0".to_vec(), words(&[7, 7]), longs(&[5])].concat();
+        assert_eq!(read(3, 0, comm), None);
+        // 7 starts 8, which has its name then.
+        let fork = at(words(&[8, 7, 8, 7]), 10);
+        assert_eq!(read(7, 0, [fork, words(&[7, 7]), longs(&[10])].concat()).unwrap().1, What::Fork { parent: 7, child: 8 });
+        let mut switch = |kind, flags, body| match read(kind, flags, body) {
+            Some((at, What::Switch { from, name, left, to, .. })) => (at.0, from, name.to_string(), left, to),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(switch(14, 0, at(words(&[8, 8]), 20)), (20, 0, String::new(), Left::Asleep, 8));
+        assert_eq!(switch(14, OUT, at(words(&[8, 8]), 30)), (30, 8, "task".into(), Left::Asleep, 0));
+        assert_eq!(switch(14, OUT | 1 << 14, at(words(&[8, 8]), 40)), (40, 8, "task".into(), Left::Runnable, 0));
+        let exit = at(words(&[8, 7, 8, 7]), 50);
+        assert_eq!(switch(4, 0, exit), (50, 8, "task".into(), Left::Ended, 0));
+        // A sample is nothing that was asked for.
+        assert_eq!(parse_own(9, 0, &switch_record(), &mut HashMap::new()), None);
+        assert_eq!(parse_own(14, 0, &words(&[8]), &mut HashMap::new()), None);
+    }
+
+    #[test]
     fn records_that_are_cut_off_or_mean_nothing_say_nothing() {
-        let whole = switch();
+        let whole = switch_record();
         for cut in 0..whole.len() - 4 {
             assert_eq!(parse(9, &whole[..cut], &LAYOUT), None, "{cut}");
         }

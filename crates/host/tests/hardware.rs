@@ -282,7 +282,7 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
     let of = |thread: i32| {
         let slices = entries.iter().map(|entry| match entry {
             Entry::Slice(slice) => slice.clone(),
-            Entry::Gap(gap) => panic!("{gap:?}"),
+            other => panic!("{other:?}"),
         });
         slices.filter(|slice| slice.thread == thread).collect::<Vec<_>>()
     };

@@ -22,6 +22,7 @@ mod retention;
 pub mod run;
 pub mod switch;
 pub mod text;
+pub mod watch;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -56,6 +57,7 @@ pub fn html(evidence: &Evidence) -> String {
                 (verdict(evidence, &kernels))
                 main {
                     (run::section(evidence))
+                    (watch::section(evidence))
                     (machine::section(evidence))
                     @if evidence.run.is_none() {
                         div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) }
