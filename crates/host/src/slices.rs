@@ -11,7 +11,7 @@ use isochrome_model::watch::{Counts, Entry, Gap, Left, RecordCost, Slice};
 use crate::counters::{Counters, ran_throughout};
 use crate::error::HostError;
 use crate::events::{self, miss_ratio_events};
-use crate::jobs::timeline;
+use crate::jobs::timeline::{self, Name};
 use crate::polling::Polling;
 use crate::setting::allowed_cpus;
 use crate::switches::{Event, Switches, What};
@@ -49,6 +49,8 @@ struct Splitter {
     cpus: Vec<CpuId>,
     /// Threads that matter, with since when; `None` for all.
     threads: Option<HashMap<i32, Ns>>,
+    /// Names of threads, where switches do not tell them.
+    names: HashMap<i32, Name>,
     /// Whether switches come with what counters said.
     counted: bool,
     /// Whether tasks poll.
@@ -81,6 +83,9 @@ impl Splitter {
             // One that matters starts another, which then matters too. Another's has perhaps the number of one that mattered and has ended: not by its
             // end, since a thread that becomes another program takes the number of its process, the first thread of which has ended then.
             What::Fork { parent, child } => {
+                if let Some(name) = self.names.get(&parent).copied() {
+                    self.names.insert(child, name);
+                }
                 let Some(threads) = &mut self.threads else { return };
                 if threads.contains_key(&parent) {
                     threads.insert(child, at);
@@ -88,6 +93,7 @@ impl Splitter {
                     threads.remove(&child);
                 }
             }
+            What::Named { thread, name } => drop(self.names.insert(thread, name)),
             _ if !self.cpus.contains(&cpu) => {}
             What::Lost { records } => self.gap(Gap { cpu, end: at, lost: Some(records) }, entries),
             What::Poll { reading } => {
@@ -115,7 +121,8 @@ impl Splitter {
                         timeline::Left::Ended => Left::Ended,
                     };
                     let counts = self.counted.then(|| counts(&before.reading, &reading));
-                    let (begin, name) = (before.since, name.to_string());
+                    let name = if name == Name::default() { self.names.get(&from).copied() } else { Some(name) };
+                    let (begin, name) = (before.since, name.unwrap_or_default().to_string());
                     let slice = Slice { cpu, thread: from, name, begin, end: at, left, counts };
                     if self.polling {
                         self.held.insert(cpu, slice);
@@ -197,6 +204,9 @@ impl Slices {
             }
             for thread in &fresh {
                 self.switches.attach(*thread)?;
+                // One that has ended meanwhile has no name.
+                let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+                self.splitter.names.insert(*thread, Name::of(name.trim_end().as_bytes()));
             }
             self.follow(fresh);
         }
@@ -267,7 +277,6 @@ impl Slices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::timeline::Name;
     use timeline::Left::{Asleep, Runnable};
 
     fn switch(at: u64, cpu: u32, from: i32, left: timeline::Left, to: i32) -> Event {
@@ -346,6 +355,33 @@ mod tests {
             ],
         );
         assert_eq!(slices.iter().map(|s| (s.thread, s.begin.0)).collect::<Vec<_>>(), [(8, 20), (7, 60)]);
+    }
+
+    #[test]
+    fn threads_without_a_name_in_their_records_have_that_of_who_started_them_until_another_is_told() {
+        let name = |name: &[u8]| Name::of(name);
+        let unnamed = |at, from, left, to| {
+            let mut event = switch(at, 0, from, left, to);
+            let What::Switch { name, .. } = &mut event.what else { panic!("{event:?}") };
+            *name = Name::default();
+            event
+        };
+        let on = |at, cpu, what| Event { at: Ns(at), cpu: CpuId(cpu), what };
+        let mut splitter = splitter(Some(HashMap::from([(7, Ns(5))])));
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                on(6, 1, What::Named { thread: 7, name: name(b"sh") }),
+                on(10, 1, What::Fork { parent: 7, child: 8 }),
+                unnamed(20, 0, Asleep, 8),
+                unnamed(30, 8, Asleep, 0),
+                // On a CPU that is not watched.
+                on(35, 2, What::Named { thread: 8, name: name(b"sleep") }),
+                unnamed(40, 0, Asleep, 8),
+                unnamed(50, 8, timeline::Left::Ended, 0),
+            ],
+        );
+        assert_eq!(slices.iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>(), ["sh", "sleep"]);
     }
 
     #[test]

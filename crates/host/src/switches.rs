@@ -9,7 +9,6 @@
 //! such users see nothing. What it does write for them is when their own threads get and leave a CPU (`PERF_RECORD_SWITCH`). Two
 //! such records are one switch here, with nobody between them.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -45,7 +44,7 @@ pub enum What {
     Switch {
         /// Who had it; 0 for nobody.
         from: i32,
-        /// The name of who had it.
+        /// The name of who had it; empty where records of single threads tell it by themselves.
         name: Name,
         /// How it left.
         left: Left,
@@ -60,6 +59,13 @@ pub enum What {
         parent: i32,
         /// Its number.
         child: i32,
+    },
+    /// A thread has another name from now on.
+    Named {
+        /// Which.
+        thread: i32,
+        /// Its name.
+        name: Name,
     },
     /// The kernel had no room for some records before this.
     Lost {
@@ -113,20 +119,20 @@ fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, What)> {
     }
 }
 
-/// As [`parse`], of the records of single threads. Their `names` are followed.
-fn parse_own(kind: u32, flags: u16, body: &[u8], names: &mut HashMap<i32, Name>) -> Option<(Ns, What)> {
+/// As [`parse`], of the records of single threads, with their `flags`.
+fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, What)> {
     const COMM: u32 = 3;
     const EXIT: u32 = 4;
-    const FORK: u32 = 7;
+    const SAMPLE: u32 = 9;
     const SWITCH: u32 = 14;
     const OUT: u16 = 1 << 13;
     const PREEMPTED: u16 = 1 << 14;
     let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
-    let switch = |at: u64, from: i32, left: Left, to: i32, name: Name| {
+    let switch = |at: u64, from: i32, left: Left, to: i32| {
         // What counts nothing is never off the hardware.
         let reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
-        Some((Ns(at), What::Switch { from, name, left, to, reading }))
+        Some((Ns(at), What::Switch { from, name: Name::default(), left, to, reading }))
     };
     match kind {
         // Process, thread, when.
@@ -134,33 +140,17 @@ fn parse_own(kind: u32, flags: u16, body: &[u8], names: &mut HashMap<i32, Name>)
             let (thread, at) = (word(4)?, long(8)?);
             // The kernel tells no other state.
             let left = if flags & PREEMPTED != 0 { Left::Runnable } else { Left::Asleep };
-            if flags & OUT == 0 {
-                switch(at, 0, left, thread, Name::default())
-            } else {
-                switch(at, thread, left, 0, names.get(&thread).copied().unwrap_or_default())
-            }
+            if flags & OUT == 0 { switch(at, 0, left, thread) } else { switch(at, thread, left, 0) }
         }
         // Process, parent process, thread, parent thread, when. After it nothing is recorded of a thread.
-        EXIT => {
-            let thread = word(8)?;
-            switch(long(16)?, thread, Left::Ended, 0, names.remove(&thread).unwrap_or_default())
-        }
-        // Process, thread, name.
+        EXIT => switch(long(16)?, word(8)?, Left::Ended, 0),
+        // Process, thread, name, and behind it process, thread, when.
         COMM => {
-            let mut name = [0; 16];
-            let text = body.get(8..)?.iter().take_while(|byte| **byte != 0);
-            name.iter_mut().zip(text).for_each(|(to, from)| *to = *from);
-            names.insert(word(4)?, Name(name));
-            None
+            let end = body.len().checked_sub(16)?;
+            Some((Ns(long(end + 8)?), What::Named { thread: word(4)?, name: Name::of(body.get(8..end)?) }))
         }
-        _ => {
-            if kind == FORK
-                && let Some(name) = names.get(&word(12)?).copied()
-            {
-                names.insert(word(8)?, name);
-            }
-            parse(kind, body, &[0; 4]).filter(|(_, what)| !matches!(what, What::Switch { .. }))
-        }
+        SAMPLE => None,
+        _ => parse(kind, body, &[0; 4]),
     }
 }
 
@@ -172,8 +162,8 @@ enum Source {
         /// Where tracefs is, if it is mounted for this process alone.
         _mount: Option<OwnedFd>,
     },
-    /// Single threads, with their names.
-    Threads(HashMap<i32, Name>),
+    /// Single threads.
+    Threads,
 }
 
 /// Switches, as they are recorded.
@@ -235,24 +225,19 @@ impl Switches {
             Err(source) => Err(HostError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
         };
         let rings = cpus.iter().map(ring).collect::<Result<_, _>>()?;
-        Ok(Switches { rings, source: Source::Threads(HashMap::new()) })
+        Ok(Switches { rings, source: Source::Threads })
     }
 
     /// Where single threads are recorded, `thread`, which had started before, becomes one of them, with those that it starts.
     ///
     /// One that has ended meanwhile is none. Fails with [`HostError::ThreadNotWatched`].
     pub fn attach(&mut self, thread: i32) -> Result<(), HostError> {
-        let Source::Threads(names) = &mut self.source else { return Ok(()) };
+        let Source::Threads = self.source else { return Ok(()) };
         for (_, ring) in &mut self.rings {
             match ring.attach(thread) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
                 attached => attached.map_err(|source| HostError::ThreadNotWatched { thread, source })?,
             }
-        }
-        if let Ok(text) = std::fs::read(format!("/proc/{thread}/comm")) {
-            let mut name = [0; 16];
-            name.iter_mut().zip(text.iter().take_while(|byte| **byte != b'\n')).for_each(|(to, from)| *to = *from);
-            names.insert(thread, Name(name));
         }
         Ok(())
     }
@@ -292,9 +277,9 @@ impl Switches {
     pub fn drain(&mut self, events: &mut Vec<Event>) {
         for (cpu, ring) in &mut self.rings {
             ring.drain(|kind, flags, body| {
-                let parsed = match &mut self.source {
+                let parsed = match &self.source {
                     Source::Tracepoint { layout, .. } => parse(kind, body, layout),
-                    Source::Threads(names) => parse_own(kind, flags, body, names),
+                    Source::Threads => parse_own(kind, flags, body),
                 };
                 if let Some((at, what)) = parsed {
                     events.push(Event { at, cpu: *cpu, what });
@@ -385,26 +370,27 @@ mod tests {
     fn records_of_single_threads_tell_when_each_had_its_cpu_and_its_name() {
         const OUT: u16 = 1 << 13;
         let words = |words: &[i32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
-        let mut names = HashMap::new();
-        let mut read = |kind, flags, body: Vec<u8>| parse_own(kind, flags, &body, &mut names);
         let at = |words: Vec<u8>, at: u64| [words, longs(&[at])].concat();
-        let comm = [words(&[7, 7]), b"task\0\0\0\0".to_vec(), words(&[7, 7]), longs(&[5])].concat();
-        assert_eq!(read(3, 0, comm), None);
-        // 7 starts 8, which has its name then.
-        let fork = at(words(&[8, 7, 8, 7]), 10);
-        assert_eq!(read(7, 0, [fork, words(&[7, 7]), longs(&[10])].concat()).unwrap().1, What::Fork { parent: 7, child: 8 });
-        let mut switch = |kind, flags, body| match read(kind, flags, body) {
-            Some((at, What::Switch { from, name, left, to, .. })) => (at.0, from, name.to_string(), left, to),
+        let comm = [words(&[7, 8]), b"task\0\0\0\0".to_vec(), at(words(&[7, 8]), 5)].concat();
+        let mut name = [0; 16];
+        name[..4].copy_from_slice(b"task");
+        assert_eq!(parse_own(3, 0, &comm), Some((Ns(5), What::Named { thread: 8, name: Name(name) })));
+        let fork = [at(words(&[8, 7, 8, 7]), 10), at(words(&[7, 7]), 10)].concat();
+        assert_eq!(parse_own(7, 0, &fork), Some((Ns(10), What::Fork { parent: 7, child: 8 })));
+        let switch = |kind, flags, body: &[u8]| match parse_own(kind, flags, body) {
+            Some((at, What::Switch { from, left, to, .. })) => (at.0, from, left, to),
             other => panic!("{other:?}"),
         };
-        assert_eq!(switch(14, 0, at(words(&[8, 8]), 20)), (20, 0, String::new(), Left::Asleep, 8));
-        assert_eq!(switch(14, OUT, at(words(&[8, 8]), 30)), (30, 8, "task".into(), Left::Asleep, 0));
-        assert_eq!(switch(14, OUT | 1 << 14, at(words(&[8, 8]), 40)), (40, 8, "task".into(), Left::Runnable, 0));
-        let exit = at(words(&[8, 7, 8, 7]), 50);
-        assert_eq!(switch(4, 0, exit), (50, 8, "task".into(), Left::Ended, 0));
+        let own = |time| at(words(&[8, 8]), time);
+        assert_eq!(switch(14, 0, &own(20)), (20, 0, Left::Asleep, 8));
+        assert_eq!(switch(14, OUT, &own(30)), (30, 8, Left::Asleep, 0));
+        assert_eq!(switch(14, OUT | 1 << 14, &own(40)), (40, 8, Left::Runnable, 0));
+        assert_eq!(switch(4, 0, &at(words(&[8, 7, 8, 7]), 50)), (50, 8, Left::Ended, 0));
         // A sample is nothing that was asked for.
-        assert_eq!(parse_own(9, 0, &switch_record(), &mut HashMap::new()), None);
-        assert_eq!(parse_own(14, 0, &words(&[8]), &mut HashMap::new()), None);
+        assert_eq!(parse_own(9, 0, &switch_record()), None);
+        for (kind, body) in [(14, own(1)), (4, own(1)), (3, words(&[7, 8, 1]))] {
+            assert_eq!(parse_own(kind, 0, &body[..body.len() - 1]), None);
+        }
     }
 
     #[test]

@@ -95,7 +95,8 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
             section id="watch" {
                 h2 { "What tasks did over time" }
                 p {
-                    "Slices lie between context switches. [Sebek2002, §3.2] Bars are " (what(watched)) ". Where a slice has fewer than 1000 accesses nothing is said of its misses."
+                    "Slices lie between context switches. [Sebek2002, §3.2] Bars are " (what(watched)) "."
+                    @if watched.has_counters() { " Where a slice has fewer than 1000 accesses nothing is said of its misses." }
                 }
                 @for (drawing, _) in drawings(watched, &shown) { figure.wide { (drawing) } }
                 (scroll(html! {
@@ -112,7 +113,6 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                 @if watched.left_out > 0 { p.note { (watched.left_out) " more tasks had a CPU for less time and are not shown." } }
                 p.note { (watched.head()) "." }
                 @for line in watched.cost_text().lines() { p.note { (line) "." } }
-                @for note in &watched.state.notes { p.note { (note) } }
                 p {
                     "What would invalidate it: events lost or counters taken, of which there were " (watched.lost) " and " (watched.counters_taken)
                     " here; time stolen within a slice, which counts as the task’s; and the longest slices and jobs are observations, not a bound. The share says who had the CPU, not who used the cache."
