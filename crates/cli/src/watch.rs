@@ -92,7 +92,8 @@ struct Sinks {
 
 impl Sinks {
     fn new(options: &WatchOptions, head: &Head) -> Result<Sinks> {
-        let files = [&options.replay, &options.record, &options.csv, &options.output, &options.svg].map(|path| path.as_deref().map(place));
+        let files = [&options.replay, &options.record, &options.csv, &options.output, &options.svg]
+            .map(|path| path.as_deref().map(place));
         for (at, file) in files.iter().enumerate() {
             ensure!(
                 file.is_none() || !files[at + 1..].contains(file),
@@ -154,7 +155,8 @@ fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let machine = match head.machine {
         Some(machine) => machine,
         None => {
-            let warning = "The record does not say on which machine it was made: the one described is where it was replayed.";
+            let warning =
+                "The record does not say on which machine it was made: the one described is where it was replayed.";
             warnings.push(warning.to_owned());
             Sysfs::system().machine()?.0
         }

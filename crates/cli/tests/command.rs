@@ -228,7 +228,10 @@ fn recorded_slices_are_replayed() {
     let [evidence, svg] = [&evidence, &svg].map(|path| path.to_str().unwrap());
     let output = isochrome(&["watch", "--replay", today.to_str().unwrap(), "-o", evidence, "--svg", svg]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("CPU 0 stolen 25.0 %") && text.contains("watching took 1.00 %") && text.contains("as it was"), "{text}");
+    assert!(
+        text.contains("CPU 0 stolen 25.0 %") && text.contains("watching took 1.00 %") && text.contains("as it was"),
+        "{text}"
+    );
     let drawn = std::fs::read_to_string(svg).unwrap();
     assert!(drawn.contains("All of the watch") && drawn.contains("control"), "{drawn}");
     let report = isochrome(&["report", evidence]);

@@ -585,7 +585,8 @@ fn watch_unprivileged() -> Outcome {
     let mut sleeper = nobody.program("sh").args(["-c", "while :; do sleep 0.05; done"]).spawn().unwrap();
     let pid = sleeper.id().to_string();
     let own = nobody.command(&["watch", "--json", "--duration", "1s", &pid]).output().unwrap();
-    let strangers = nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
+    let strangers =
+        nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
     let everybody = nobody.command(&["watch", "--cpu", "0", "--duration", "1s"]).output().unwrap();
     // It may have ended.
     let _ = sleeper.kill();

@@ -198,7 +198,12 @@ impl Slices {
         let mut attached = HashSet::new();
         // Again, for those that others started before they were attached to.
         for _ in 0..ATTACH_ROUNDS {
-            let fresh: Vec<i32> = threads_of(pid)?.into_iter().filter(|thread| attached.insert(*thread)).collect();
+            let threads = match threads_of(pid) {
+                // It has ended meanwhile.
+                Err(_) if !attached.is_empty() => break,
+                threads => threads?,
+            };
+            let fresh: Vec<i32> = threads.into_iter().filter(|thread| attached.insert(*thread)).collect();
             if fresh.is_empty() {
                 break;
             }

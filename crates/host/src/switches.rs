@@ -187,7 +187,10 @@ impl Switches {
             HostError::Events { source, .. } | HostError::Unreadable { source, .. }
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                HostError::SwitchesForbidden { paranoid: paranoid(), refused: error.to_string().lines().next().unwrap_or_default().to_owned() }
+                HostError::SwitchesForbidden {
+                    paranoid: paranoid(),
+                    refused: error.to_string().lines().next().unwrap_or_default().to_owned(),
+                }
             }
             _ => error,
         })

@@ -580,7 +580,11 @@ impl Watched {
     pub fn bars(&self, task: &TaskStatistics) -> Vec<Bar> {
         let (Some(begin), width) = (self.begin, self.part_ns.max(1)) else { return Vec::new() };
         let bar = |(at, part): (&u64, &Part)| {
-            Bar::new(at.saturating_mul(width).max(begin.0), at.saturating_add(1).saturating_mul(width).min(self.end.0), *part)
+            Bar::new(
+                at.saturating_mul(width).max(begin.0),
+                at.saturating_add(1).saturating_mul(width).min(self.end.0),
+                *part,
+            )
         };
         task.parts.iter().map(bar).collect()
     }

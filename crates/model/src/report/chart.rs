@@ -371,7 +371,9 @@ pub fn tracks(title: &str, description: &str, (label, span): (&str, f64), tracks
         // Whatever there was is seen.
         let tall = |bar: &TrackBar| (BAR * height(bar).min(1.0)).max(1.0);
         drawn
-            .map(|bar| format!("M{} {}V{}H{}V{}Z", at(x(bar.from)), at(floor), at(floor - tall(bar)), at(x(bar.to)), at(floor)))
+            .map(|bar| {
+                format!("M{} {}V{}H{}V{}Z", at(x(bar.from)), at(floor), at(floor - tall(bar)), at(x(bar.to)), at(floor))
+            })
             .collect()
     };
     html! {

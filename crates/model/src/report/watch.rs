@@ -25,7 +25,11 @@ pub(super) fn headline(watched: &Watched) -> (Option<Standing>, String, String) 
     let mut sentence = format!("{} had a CPU for {} of {seconds:.2} s", first.name, format::share(share));
     let worst = shown.iter().filter_map(|(_, task)| Some((task, task.miss_ratio_worst?)));
     if let Some((task, ratio)) = worst.max_by(|a, b| a.1.total_cmp(&b.1)) {
-        sentence.push_str(&format!("; the worst slice, of {}, missed in {} of its accesses", task.name, format::share(ratio)));
+        sentence.push_str(&format!(
+            "; the worst slice, of {}, missed in {} of its accesses",
+            task.name,
+            format::share(ratio)
+        ));
     }
     (standing, sentence + ".", watched.head())
 }
@@ -75,7 +79,10 @@ fn drawing(
         })
         .collect();
     let description = format!("Of each task, over time: {}.", what(watched));
-    (chart::tracks(title, &description, (&format!("{title}, {unit}"), span / scale), &tracks), chart::tracks_height(tracks.len()))
+    (
+        chart::tracks(title, &description, (&format!("{title}, {unit}"), span / scale), &tracks),
+        chart::tracks_height(tracks.len()),
+    )
 }
 
 /// What the bars are.
@@ -152,7 +159,10 @@ mod tests {
     fn a_timeline_has_bars_where_a_task_misses_and_none_where_it_does_not() {
         // Five parts or so of each turn: 4 of 10 ms miss.
         let svg = figures(&two(10, true));
-        assert!(svg.contains("calm &lt;1&gt;") && svg.contains("thread 8") && svg.contains("All of the watch, ms"), "{svg}");
+        assert!(
+            svg.contains("calm &lt;1&gt;") && svg.contains("thread 8") && svg.contains("All of the watch, ms"),
+            "{svg}"
+        );
         let bars = filled(&svg);
         assert!((35..=65).contains(&bars), "{bars}");
         // Without counters the bars are the shares of both.
@@ -171,7 +181,10 @@ mod tests {
         let mut watched = two(10, true);
         let (standing, sentence, _) = headline(&watched);
         assert_eq!(standing, None);
-        assert!(sentence.starts_with("calm <1> had a CPU for 60") && sentence.contains("of wild, missed in 50"), "{sentence}");
+        assert!(
+            sentence.starts_with("calm <1> had a CPU for 60") && sentence.contains("of wild, missed in 50"),
+            "{sentence}"
+        );
         watched.note(&Entry::Gap(Gap { cpu: CpuId(0), end: Ns(1), lost: Some(3) }));
         assert!(matches!(headline(&watched).0, Some(Standing::Inconclusive(_))));
         assert!(headline(&Watched::default()).1.contains("No task"));
