@@ -248,7 +248,7 @@ impl Switches {
     /// What a record costs `cpu`: two threads pass it to each other while records are written and while not, by turns. The time is that of the two
     /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
     ///
-    /// Takes some 50 ms of that CPU, at ordinary priority.
+    /// Takes some 40 ms of that CPU, at ordinary priority.
     pub fn record_cost(&mut self, cpu: CpuId) -> Option<RecordCost> {
         let (_, ring) = self.rings.iter_mut().find(|(of, _)| *of == cpu)?;
         let mut run = |on: bool| {

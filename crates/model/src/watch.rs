@@ -483,11 +483,8 @@ impl Watched {
         let mut shown = self.clone();
         (shown.tasks, shown.former) = (BTreeMap::new(), Vec::new());
         for (thread, task) in self.sorted(Order::Time).into_iter().take(rows) {
-            if shown.tasks.contains_key(&thread) {
-                shown.former.push((thread, task.clone()));
-            } else {
-                shown.tasks.insert(thread, task.clone());
-            }
+            let same_number = shown.tasks.insert(thread, task.clone());
+            shown.former.extend(same_number.map(|task| (thread, task)));
         }
         shown.left_out += (self.all().count() - shown.all().count()) as u64;
         shown
