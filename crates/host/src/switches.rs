@@ -11,7 +11,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::RecordCost;
@@ -33,6 +34,8 @@ const OWN_RING_BYTES: usize = 1 << 19;
 /// Pairs of runs, with and without records, by which is told what a record costs, and how often two threads pass the CPU to each other in a run.
 const COST_PAIRS: usize = 15;
 const COST_TURNS: usize = 100;
+/// How long is waited for such a run, which takes about 1 ms where nobody else has the CPU.
+const COST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Something that happened on a CPU.
 pub type Event = timeline::Event<What>;
@@ -261,14 +264,10 @@ impl Switches {
         let mut pairs = Vec::new();
         for pair in 0..COST_PAIRS {
             // What comes second finds a warmer cache.
-            let (with, without) = match pair % 2 {
-                0 => (run(true), run(false)),
-                _ => {
-                    let without = run(false);
-                    (run(true), without)
-                }
-            };
-            if let (Some((with, records @ 1..)), Some((without, _))) = (with, without) {
+            let first = pair % 2 == 0;
+            let (Some(one), Some(other)) = (run(first), run(!first)) else { break };
+            let ((with, records), (without, _)) = if first { (one, other) } else { (other, one) };
+            if records > 0 {
                 pairs.push((with - without) / f64::from(records));
             }
         }
@@ -297,34 +296,40 @@ impl Switches {
     }
 }
 
-/// Two threads pass `cpu` to each other, [`COST_TURNS`] times: the time that they had it, in ns. `None` where they may not run there.
+/// Two threads pass `cpu` to each other, [`COST_TURNS`] times: the time that they had it, in ns. `None` where they may not run there, or hardly get to
+/// run: then they go on by themselves.
 fn hand_overs(cpu: CpuId) -> Option<f64> {
     let (to_second, from_first) = sync_channel::<()>(1);
     let (to_first, from_second) = sync_channel::<()>(1);
-    let begin = to_first.clone();
+    let (done, both) = sync_channel(2);
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
     };
-    let side = |told: Receiver<()>, tell: SyncSender<()>| {
-        move || {
+    to_first.send(()).ok()?;
+    let mut threads = Vec::new();
+    for (told, tell) in [(from_second, to_second), (from_first, to_first)] {
+        let done = done.clone();
+        let side = move || {
             let settings = RealtimeRequest::new().pin(cpu).apply();
             let before = used();
             for _ in 0..COST_TURNS {
-                // The other one ends with its last turn.
-                let _ = told.recv();
-                let _ = tell.send(());
+                // The other one ends with its last turn, and where it could not start.
+                let _ = told.recv().map(|()| tell.send(()));
             }
-            settings.notes().is_empty().then(|| used() - before)
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads = [side(from_second, to_second), side(from_first, to_first)].map(|side| scope.spawn(side));
-        // A side that could not start has ended the other one too.
-        let _ = begin.send(());
-        drop(begin);
-        threads.map(|thread| thread.join().ok().flatten()).into_iter().sum()
-    })
+            let used = settings.notes().is_empty().then(|| used() - before);
+            // Nobody may be waiting any more.
+            let _ = done.send(used);
+        };
+        threads.push(std::thread::Builder::new().name("record cost".to_owned()).spawn(side).ok()?);
+    }
+    let side = || both.recv_timeout(COST_PATIENCE).ok();
+    let used = [side()?, side()?];
+    for thread in threads {
+        // One that panicked has been told of by its panic.
+        let _ = thread.join();
+    }
+    used.into_iter().sum()
 }
 
 #[cfg(test)]
