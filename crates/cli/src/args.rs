@@ -100,7 +100,8 @@ pub enum Verb {
     #[command(
         after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
                       isochrome watch --record run.slices -- ./control --rate 1000\n  isochrome watch --replay run.slices --json\n  \
-                      isochrome watch --cpu 0-3 --prometheus 9187\nNeeds root: events of the scheduler."
+                      isochrome watch --cpu 0-3 --prometheus 9187\n  isochrome watch -o watch.json --svg watch.svg -- ./control; isochrome report watch.json -o watch.html\n\
+                      Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) only processes of one's own, PID or -- CMD, and only their times and switches."
     )]
     Watch(WatchOptions),
     /// Measure how long every task of a set executes, against its share of the cache
@@ -1158,6 +1159,12 @@ pub struct WatchOptions {
     /// Print JSON at the end
     #[arg(long)]
     pub json: bool,
+    /// Write the evidence here, for `isochrome report`: the tasks shown and a timeline of each
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Draw the timelines of the tasks shown here
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 /// A share: `33%` or `0.33`.

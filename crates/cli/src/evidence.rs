@@ -12,19 +12,31 @@ use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Note;
 use isochrome_model::evidence::{Condition, Evidence, Experiment, PaletteEvidence, RawFile, SCHEMA};
 use isochrome_model::experiment::{Job, kept};
+use isochrome_model::machine::Machine;
 use isochrome_model::units::format_list;
 
 use crate::files;
 use crate::station::Station;
 
-/// Evidence of what was measured, as of now; with a warning in front where it was ended early.
+/// Evidence of what was measured at `station`, as of now; see [`about`].
 pub fn of(
     station: &Station,
     palette: Option<PaletteEvidence>,
     experiments: Vec<Experiment>,
     raw: &[RawFile],
-    mut warnings: Vec<String>,
+    warnings: Vec<String>,
 ) -> Evidence {
+    Evidence {
+        seed: Some(station.seed),
+        cpu: Some(station.cpu),
+        palette,
+        experiments,
+        ..about(&station.machine, raw, warnings)
+    }
+}
+
+/// Evidence of what was seen on `machine`, as of now; with a warning in front where it was ended early.
+pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> Evidence {
     if interrupt::interrupted() {
         warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
     }
@@ -33,18 +45,19 @@ pub fn of(
         isochrome: env!("CARGO_PKG_VERSION").to_owned(),
         taken_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         command: command_line(),
-        seed: Some(station.seed),
-        cpu: Some(station.cpu),
-        fingerprint: station.machine.fingerprint(),
-        machine: station.machine.clone(),
-        palette,
-        experiments,
+        seed: None,
+        cpu: None,
+        fingerprint: machine.fingerprint(),
+        machine: machine.clone(),
+        palette: None,
+        experiments: Vec::new(),
         conflicts: Vec::new(),
         crpd: Vec::new(),
         switches: Vec::new(),
         interference: Vec::new(),
         floods: Vec::new(),
         packets: Vec::new(),
+        watches: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

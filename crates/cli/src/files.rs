@@ -50,6 +50,19 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
 }
 
+/// SHA-256 of the file at `path`, which may be larger than memory, in hexadecimal.
+pub fn sha256_of(path: &Path) -> Result<String> {
+    let shown = path.display();
+    let mut file = fs::File::open(path).with_context(|| format!("{shown}"))?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer).with_context(|| format!("{shown}"))? {
+            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            length => hash.update(&buffer[..length]),
+        }
+    }
+}
+
 /// Writes `value` to `path` as JSON.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use isochrome_model::watch::{COLUMNS, Order, Watched};
+use isochrome_model::watch::{COLUMNS, COUNTED, Order, Watched};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Alignment, Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -24,11 +24,8 @@ const ORDERS: [(Order, usize); 6] = [
 /// Columns left out where a terminal is too narrow, one after the other.
 const LEFT_OUT: [usize; 6] = [6, 5, 4, 12, 11, 2];
 
-/// Columns that are empty without counters.
-const COUNTED: std::ops::Range<usize> = 9..13;
-
-/// Rows that are no tasks: two lines of what holds of all, two heads, the cost, the keys.
-const ROWS_AROUND: u16 = 6;
+/// Rows that are no tasks: two lines of what holds of all, two heads, two of the cost, the keys.
+const ROWS_AROUND: u16 = 7;
 
 /// What a key asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +130,7 @@ fn draw(frame: &mut Frame, watched: &Watched, settings: &Settings) {
     let mut shown = watched.sorted(order);
     shown.truncate(usize::from(rows));
     let rows = shown.len() as u16;
-    let heights = [2, 1 + rows, 1 + rows, 1, 1].map(Constraint::Length);
+    let heights = [2, 1 + rows, 1 + rows, 2, 1].map(Constraint::Length);
     let [head, table, strips, cost, keys] = Layout::vertical(heights).areas(area);
 
     frame.render_widget(Paragraph::new(watched.head()).wrap(Wrap { trim: true }), head);
@@ -176,7 +173,7 @@ fn draw(frame: &mut Frame, watched: &Watched, settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use isochrome_model::units::{CpuId, Ns};
-    use isochrome_model::watch::{Counts, Entry, Left, Slice};
+    use isochrome_model::watch::{Counts, Entry, Left, Slice, Stolen};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -193,7 +190,7 @@ mod tests {
                 watched.note(&Entry::Slice(Slice { cpu, thread, name, begin, end, left: Left::Asleep, counts }));
             }
         }
-        watched.stolen.insert(CpuId(0), 0.25);
+        watched.state.stolen.push(Stolen { cpu: CpuId(0), share: 0.25 });
         watched
     }
 

@@ -1,6 +1,5 @@
 //! `isochrome watch`: tasks over time, sliced at context switches.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,22 +7,25 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::events::Event;
 use isochrome_host::interrupt;
-use isochrome_host::slices::{Slices, proved_events, threads_of};
+use isochrome_host::slices::{Slices, proved_events};
 use isochrome_host::steal::CpuTicks;
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Sysfs;
+use isochrome_model::evidence::RawFile;
+use isochrome_model::machine::Machine;
+use isochrome_model::report::watch::figures;
 use isochrome_model::units::{CpuId, Ns, format_list, parse_list};
-use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, Watched, csv_line};
+use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, SCHEMA_BEFORE, State, Stolen, Watched, csv_line};
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
 use crate::view::{Asked, View};
-use crate::{Verdict, files};
+use crate::{Verdict, evidence, files};
 
 /// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
@@ -32,6 +34,20 @@ const ASIDE: Duration = Duration::from_millis(10);
 #[derive(Serialize, Deserialize)]
 struct Head {
     schema: String,
+    /// Where it was recorded, and when in seconds since 1970-01-01 UTC.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    machine: Option<Machine>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    taken_unix_s: Option<u64>,
+}
+
+impl Head {
+    /// Of what is seen here, now.
+    fn new() -> Head {
+        let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs()).ok();
+        let machine = Sysfs::system().machine().map(|(machine, _)| machine).ok();
+        Head { schema: SCHEMA.to_owned(), machine, taken_unix_s }
+    }
 }
 
 /// A file that is written to as slices are seen.
@@ -75,19 +91,20 @@ struct Sinks {
 }
 
 impl Sinks {
-    fn new(options: &WatchOptions) -> Result<Sinks> {
-        let files = [&options.replay, &options.record, &options.csv].map(|path| path.as_deref().map(place));
+    fn new(options: &WatchOptions, head: &Head) -> Result<Sinks> {
+        let files = [&options.replay, &options.record, &options.csv, &options.output, &options.svg]
+            .map(|path| path.as_deref().map(place));
         for (at, file) in files.iter().enumerate() {
             ensure!(
                 file.is_none() || !files[at + 1..].contains(file),
-                "{}: would be overwritten while it is read or written for something else\n  hint: give --replay, --record and --csv different files",
+                "{}: would be overwritten while it is read or written for something else\n  hint: give --replay, --record, --csv, --output and --svg different files",
                 file.as_deref().unwrap_or(Path::new("")).display()
             );
         }
         let mut record = options.record.as_deref().map(Sink::create).transpose()?;
         let mut csv = options.csv.as_deref().map(Sink::create).transpose()?;
         if let Some(record) = &mut record {
-            record.write(&(serde_json::to_string(&Head { schema: SCHEMA.to_owned() })? + "\n"))?;
+            record.write(&(serde_json::to_string(head)? + "\n"))?;
         }
         if let Some(csv) = &mut csv {
             csv.write(CSV_HEAD)?;
@@ -111,12 +128,14 @@ impl Sinks {
 }
 
 pub fn run(options: &WatchOptions) -> Result<Verdict> {
-    let mut sinks = Sinks::new(options)?;
-    let watched = match &options.replay {
+    let head = Head::new();
+    let mut sinks = Sinks::new(options, &head)?;
+    let (watched, head) = match &options.replay {
         Some(path) => replay(path, &mut sinks)?,
-        None => live(options, &mut sinks)?,
+        None => (live(options, &mut sinks)?, head),
     };
     sinks.finish()?;
+    leave(options, &watched, head)?;
     if options.json {
         files::print_json(&watched)?
     } else {
@@ -125,15 +144,43 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
-/// What a record comes to.
-fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
+/// Writes evidence and figure of the tasks shown where they are asked for.
+fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
+    let shown = watched.longest(options.rows);
+    if let Some(path) = &options.svg {
+        files::write(path, &figures(&shown))?;
+    }
+    let Some(path) = &options.output else { return Ok(()) };
+    let mut warnings = watched.state.notes.clone();
+    let machine = match head.machine {
+        Some(machine) => machine,
+        None => {
+            let warning =
+                "The record does not say on which machine it was made: the one described is where it was replayed.";
+            warnings.push(warning.to_owned());
+            Sysfs::system().machine()?.0
+        }
+    };
+    let mut raw = Vec::new();
+    for path in [&options.replay, &options.record, &options.csv].into_iter().flatten() {
+        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256_of(path)? });
+    }
+    let mut evidence = evidence::about(&machine, &raw, warnings);
+    evidence.taken_unix_s = head.taken_unix_s.unwrap_or(evidence.taken_unix_s);
+    evidence.watches = vec![shown];
+    files::write_json(path, &evidence)
+}
+
+/// What a record comes to, and its head.
+fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
     let shown = path.display();
     let hint = "hint: isochrome watch --record FILE writes such files";
     let file = File::open(path).with_context(|| format!("{shown}: cannot be read\n  {hint}"))?;
     let mut lines = BufReader::new(file).lines();
     let head = lines.next().with_context(|| format!("{shown}: is empty\n  {hint}"))??;
     let head: Option<Head> = serde_json::from_str(&head).ok();
-    ensure!(head.is_some_and(|head| head.schema == SCHEMA), "{shown}: is no record of slices ({SCHEMA})\n  {hint}");
+    let head = head.filter(|head| [SCHEMA, SCHEMA_BEFORE].contains(&head.schema.as_str()));
+    let head = head.with_context(|| format!("{shown}: is no record of slices ({SCHEMA})\n  {hint}"))?;
     let mut watched = Watched::default();
     for (number, line) in lines.enumerate() {
         let entry: Entry = serde_json::from_str(&line?)
@@ -141,7 +188,7 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<Watched> {
         sinks.note(&entry)?;
         watched.note(&entry);
     }
-    Ok(watched)
+    Ok((watched, head))
 }
 
 /// A program that is ended with what watches it.
@@ -188,29 +235,15 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
         }
         None => online,
     };
-    let all = options.pids.is_empty() && options.program.is_empty();
-    let open = |counted: &[Event]| match options.poll {
-        Some(period) => Slices::polled(&cpus, all, counted, period),
-        None => Slices::open(&cpus, all, counted),
-    };
-    let counted = proved_events(&sysfs.processor()?, options.level);
-    let mut slices = match counted.and_then(|events| open(&events)) {
-        Ok(slices) => slices,
-        Err(error) => {
-            let slices = open(&[])?;
-            eprintln!(
-                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{error}"
-            );
-            slices
-        }
-    };
-    for note in slices.notes() {
-        eprintln!("polling: {}: {}", note.subject, note.reason);
-    }
+    let (mut slices, mut notes) = open(options, &sysfs, &cpus)?;
+    notes.extend(slices.notes().iter().map(|note| format!("polling: {}: {}", note.subject, note.reason)));
+    notes.iter().for_each(|note| eprintln!("{note}"));
+    // Who polls would take part in what is measured.
+    let record = if options.poll.is_none() { slices.record_cost() } else { None };
     let terminal = io::stdout().is_terminal() && !options.json;
     // What happens from here on is recorded: a thread that one of these starts meanwhile is not missed, nor what the program does first.
     for pid in &options.pids {
-        slices.follow(threads_of(*pid)?);
+        slices.attach(*pid)?;
     }
     let mut program = None;
     if !options.program.is_empty() {
@@ -256,20 +289,24 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
             shown = Instant::now();
             let seconds = begin.elapsed().as_secs_f64();
             let cpu_time = clock::process_cpu(own).unwrap_or_default().0.saturating_sub(cpu_before.0);
-            watched.cost = Some(Cost {
+            let cost = Some(Cost {
                 cpu_share: cpu_time as f64 / 1e9 / seconds,
                 looks_per_second: looks as f64 / seconds,
                 events_per_second: slices.seen() as f64 / seconds,
                 polls_per_second: slices.polls().map(|polls| polls as f64 / seconds),
+                record,
             });
             for entry in slices.stopped() {
                 sinks.note(&entry)?;
                 watched.note(&entry);
             }
             let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
-            watched.stolen = stolen
-                .filter_map(|((cpu, now), before)| Some((*cpu, now?.stolen_share_since((*before)?)?)))
-                .collect::<BTreeMap<_, _>>();
+            let stolen = stolen.filter_map(|((cpu, now), before)| {
+                Some(Stolen { cpu: *cpu, share: now?.stolen_share_since((*before)?)? })
+            });
+            let state = Entry::State(State { stolen: stolen.collect(), cost, notes: notes.clone() });
+            sinks.note(&state)?;
+            watched.note(&state);
             if options.prometheus.is_some() {
                 *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();
             }
@@ -284,6 +321,37 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
         std::thread::sleep(Duration::from_nanos(options.every.0));
     }
     Ok(watched)
+}
+
+/// What is to be watched, with what it cannot tell.
+fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
+    let all = options.pids.is_empty() && options.program.is_empty();
+    let open = |counted: &[Event]| match options.poll {
+        Some(period) => Slices::polled(cpus, all, counted, period),
+        None => Slices::open(cpus, all, counted),
+    };
+    let counted = proved_events(&sysfs.processor()?, options.level);
+    let uncounted = match counted.and_then(|events| open(&events)) {
+        Ok(slices) => return Ok((slices, Vec::new())),
+        Err(error) => error,
+    };
+    match open(&[]) {
+        Ok(slices) => {
+            let note = format!(
+                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{uncounted}"
+            );
+            Ok((slices, vec![note]))
+        }
+        // Anybody is told of his own threads.
+        Err(refused) if !all && options.poll.is_none() => {
+            let note = format!(
+                "when the threads watched get and leave a CPU is all that this user is told: misses, instructions and cycles are absent, \
+                 and a wait for a device counts as sleep, which ends a job\n{refused}"
+            );
+            Ok((Slices::open_own(cpus)?, vec![note]))
+        }
+        Err(refused) => Err(refused.into()),
+    }
 }
 
 /// Answers whoever asks at `address` with what is in `page`, until the process ends.

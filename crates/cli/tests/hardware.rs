@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
         trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
+        trial("watch_without_privilege_sees_ones_own_programs_and_says_what_it_does_not_know", watch_unprivileged),
         trial("watch_polls_at_the_rate_asked_for_and_tells_what_that_costs", watch_polls),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
@@ -141,10 +142,17 @@ impl Nobody {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.program(self.0.path().join("isochrome"));
+        command.args(arguments);
+        command.env("ISOCHROME_RUNTIME_DIR", self.0.path().join("runtime"));
+        command
+    }
+
+    /// Any program as that user runs it.
+    fn program(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]);
-        command.arg(self.0.path().join("isochrome")).args(arguments);
-        command.env("ISOCHROME_RUNTIME_DIR", self.0.path().join("runtime"));
+        command.arg(program);
         command
     }
 }
@@ -563,7 +571,53 @@ fn watch() -> Outcome {
     assert!((4..=6).contains(&tasks.len()), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0));
     let replayed = isochrome(&["watch", "--json", "--replay", record.to_str().unwrap()]).output().unwrap();
-    assert_eq!(json(&replayed)["tasks"], result["tasks"]);
+    let replayed = json(&replayed);
+    assert_eq!(replayed["tasks"], result["tasks"]);
+    // What was known of the watch as a whole is in the record too.
+    assert_eq!(replayed["notes"], result["notes"]);
+    let [told, again] = [&result, &replayed].map(|of| of["cost"]["cpu_share"].as_f64().unwrap());
+    assert!(told > 0.0 && (told - again).abs() < 1e-9, "{told} {again}");
+    let record_ns = result["cost"]["record"]["ns"].as_f64().unwrap();
+    assert!((-1000.0..1e6).contains(&record_ns), "{result}");
+    Ok(())
+}
+
+fn watch_unprivileged() -> Outcome {
+    let nobody = Nobody::new()?;
+    let evidence = nobody.0.path().join("runtime/watch.json");
+    let program = ["--", "sh", "-c", "for i in 1 2 3 4 5; do sleep 0.1; done"];
+    let mut command = nobody.command(&["watch", "--json", "--duration", "2s", "-o", evidence.to_str().unwrap()]);
+    let output = command.args(program).output().expect("the command starts");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(1) && message.contains("perf_event_paranoid") {
+        return Err(NotRun(message.lines().next().unwrap_or_default().to_owned()));
+    }
+    let result = json(&output);
+    let tasks: Vec<&Value> = result["tasks"].as_object().unwrap().values().collect();
+    let named = |name: &str| tasks.iter().filter(|task| task["name"] == name).count();
+    // The shell and what it starts, all of them and nobody else: the watch begins before them.
+    assert!(named("sh") >= 1 && named("sleep") >= 4 && named("sh") + named("sleep") == tasks.len(), "{result}");
+    assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0 && task["ended"] == true), "{result}");
+    assert!(tasks.iter().all(|task| task["counts"].is_null()), "{result}");
+    assert!(result["notes"][0].as_str().unwrap().contains("is all that this user is told"), "{result}");
+    let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
+    assert!(String::from_utf8_lossy(&report.stdout).contains("What tasks did over time"));
+
+    // A process that has started before, with its threads; and one of another user, which is none of his business.
+    let mut sleeper = nobody.program("sh").args(["-c", "while :; do sleep 0.05; done"]).spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    let own = nobody.command(&["watch", "--json", "--duration", "1s", &pid]).output().unwrap();
+    let strangers =
+        nobody.command(&["watch", "--json", "--duration", "1s", &std::process::id().to_string()]).output().unwrap();
+    let everybody = nobody.command(&["watch", "--cpu", "0", "--duration", "1s"]).output().unwrap();
+    // It may have ended.
+    let _ = sleeper.kill();
+    let _ = sleeper.wait();
+    assert!(json(&own)["tasks"][&pid]["slices"].as_u64().unwrap() >= 3, "{own:?}");
+    for (refused, told) in [(strangers, "processes of one's own"), (everybody, "setcap cap_perfmon")] {
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(told), "{refused:?}");
+    }
     Ok(())
 }
 

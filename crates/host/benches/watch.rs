@@ -192,7 +192,7 @@ impl Watch {
             match entry {
                 Entry::Gap(_) => self.lost = true,
                 Entry::Slice(slice) if slice.name == "poll" => self.polls.push(slice),
-                Entry::Slice(_) => {}
+                Entry::Slice(_) | Entry::State(_) => {}
             }
         }
     }

@@ -289,6 +289,36 @@ pub enum HostError {
     /// A kernel cannot be had, or computed a wrong result.
     #[error(transparent)]
     Kernel(#[from] KernelError),
+    /// The kernel tells this user nothing of who else has a CPU.
+    #[error(
+        "who has a CPU when is not told to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of your own (isochrome watch PID, or -- CMD); run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of isochrome"
+    )]
+    SwitchesForbidden {
+        /// `kernel.perf_event_paranoid`, or `unknown`.
+        paranoid: String,
+        /// What was refused.
+        refused: String,
+    },
+    /// The kernel does not even tell this user of his own threads.
+    #[error(
+        "switches of one's own threads are not told to this user, kernel.perf_event_paranoid is {paranoid}: {source}\n  hint: as root: sysctl kernel.perf_event_paranoid=2; in a container, its seccomp filter must permit perf_event_open; if memory is refused: sysctl kernel.perf_event_mlock_kb=516"
+    )]
+    OwnSwitchesForbidden {
+        /// `kernel.perf_event_paranoid`, or `unknown`.
+        paranoid: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A thread that has started before cannot be watched.
+    #[error(
+        "thread {thread}: cannot be watched: {source}\n  hint: without privilege only processes of one's own, which are not setuid; too many open files: ulimit -n, one per thread and CPU"
+    )]
+    ThreadNotWatched {
+        /// Which.
+        thread: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// Events of the scheduler are not to be had.
     #[error(
         "{path}: events of the scheduler cannot be recorded: {source}\n  hint: run as root, on a kernel with CONFIG_FTRACE; in a container, pass tracefs on"

@@ -2,21 +2,25 @@
 //!
 //! They lie between the records of [`crate::switches`], which the kernel writes at every switch; nothing else runs on the CPU that is watched.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{Counts, Entry, Gap, Left, Slice};
+use isochrome_model::watch::{Counts, Entry, Gap, Left, RecordCost, Slice};
 
 use crate::counters::{Counters, ran_throughout};
 use crate::error::HostError;
 use crate::events::{self, miss_ratio_events};
-use crate::jobs::timeline;
+use crate::jobs::timeline::{self, Name};
 use crate::polling::Polling;
+use crate::setting::allowed_cpus;
 use crate::switches::{Event, Switches, What};
 use crate::sys::clock;
 use crate::sys::perf::GroupReading;
 use crate::sysfs::{Note, Processor, Sysfs};
+
+/// Times that the threads of a process are listed until there are no new ones.
+const ATTACH_ROUNDS: usize = 10;
 
 /// How long a poll may be on its way from the task that polls.
 const POLL_LATE: Ns = Ns(1_000_000);
@@ -43,8 +47,10 @@ struct Running {
 #[derive(Default)]
 struct Splitter {
     cpus: Vec<CpuId>,
-    /// Threads that matter; `None` for all.
-    threads: Option<HashSet<i32>>,
+    /// Threads that matter, with since when; `None` for all.
+    threads: Option<HashMap<i32, Ns>>,
+    /// Names of threads, where switches do not tell them.
+    names: HashMap<i32, Name>,
     /// Whether switches come with what counters said.
     counted: bool,
     /// Whether tasks poll.
@@ -59,23 +65,37 @@ struct Splitter {
 impl Splitter {
     fn matters(&self, thread: i32) -> bool {
         // 0 is nobody.
-        thread != 0 && self.threads.as_ref().is_none_or(|threads| threads.contains(&thread))
+        thread != 0 && self.threads.as_ref().is_none_or(|threads| threads.contains_key(&thread))
+    }
+
+    /// Nothing is known of a CPU up to now: what has begun there did not go on.
+    fn gap(&mut self, gap: Gap, entries: &mut Vec<Entry>) {
+        self.running.remove(&gap.cpu);
+        // It had ended. A poll to come may have interrupted another, and counts what others did meanwhile.
+        entries.extend(self.held.remove(&gap.cpu).map(Entry::Slice));
+        self.polled.remove(&gap.cpu);
+        entries.push(Entry::Gap(gap));
     }
 
     fn note(&mut self, event: &Event, entries: &mut Vec<Entry>) {
         let Event { at, cpu, what } = *event;
         match what {
-            // One that matters starts another, which then matters too.
+            // One that matters starts another, which then matters too. Another's has perhaps the number of one that mattered and has ended: not by its
+            // end, since a thread that becomes another program takes the number of its process, the first thread of which has ended then.
             What::Fork { parent, child } => {
-                if let Some(threads) = self.threads.as_mut().filter(|threads| threads.contains(&parent)) {
-                    threads.insert(child);
+                if let Some(name) = self.names.get(&parent).copied() {
+                    self.names.insert(child, name);
+                }
+                let Some(threads) = &mut self.threads else { return };
+                if threads.contains_key(&parent) {
+                    threads.insert(child, at);
+                } else if threads.get(&child).is_some_and(|since| *since < at) {
+                    threads.remove(&child);
                 }
             }
+            What::Named { thread, name } => drop(self.names.insert(thread, name)),
             _ if !self.cpus.contains(&cpu) => {}
-            What::Lost { records } => {
-                self.running.remove(&cpu);
-                entries.push(Entry::Gap(Gap { cpu, end: at, lost: Some(records) }));
-            }
+            What::Lost { records } => self.gap(Gap { cpu, end: at, lost: Some(records) }, entries),
             What::Poll { reading } => {
                 // All that was counted since the last poll is put down to whom this one has interrupted.
                 let before = self.polled.insert(cpu, reading);
@@ -101,7 +121,8 @@ impl Splitter {
                         timeline::Left::Ended => Left::Ended,
                     };
                     let counts = self.counted.then(|| counts(&before.reading, &reading));
-                    let (begin, name) = (before.since, name.to_string());
+                    let name = if name == Name::default() { self.names.get(&from).copied() } else { Some(name) };
+                    let (begin, name) = (before.since, name.unwrap_or_default().to_string());
                     let slice = Slice { cpu, thread: from, name, begin, end: at, left, counts };
                     if self.polling {
                         self.held.insert(cpu, slice);
@@ -147,9 +168,54 @@ impl Slices {
         // A thread that matters may be started on any CPU.
         let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
         let switches = Switches::open(if all { cpus } else { &online }, counted)?;
-        let threads = (!all).then(HashSet::new);
+        let threads = (!all).then(HashMap::new);
         let splitter = Splitter { cpus: cpus.to_vec(), threads, counted: !counted.is_empty(), ..Splitter::default() };
         Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+    }
+
+    /// As [`open`](Self::open), without privilege: of threads that are named with [`attach`](Self::attach), or that the calling one starts from now on
+    /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not told.
+    ///
+    /// Fails as [`Switches::open_own`] does.
+    pub fn open_own(cpus: &[CpuId]) -> Result<Slices, HostError> {
+        let switches = Switches::open_own(&Sysfs::system().online_cpus()?)?;
+        let splitter = Splitter { cpus: cpus.to_vec(), threads: Some(HashMap::new()), ..Splitter::default() };
+        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+    }
+
+    /// What each record costs the CPU on which it is written, measured on one of those that are watched: see [`Switches::record_cost`]. Before
+    /// anything is followed.
+    pub fn record_cost(&mut self) -> Option<RecordCost> {
+        let allowed = allowed_cpus().ok()?;
+        let cpu = self.splitter.cpus.iter().rev().find(|cpu| allowed.contains(cpu))?;
+        self.switches.record_cost(*cpu)
+    }
+
+    /// All threads of process `pid` matter, and those that they start.
+    ///
+    /// Fails with [`HostError::NoSuchProcess`], and as [`Switches::attach`] does.
+    pub fn attach(&mut self, pid: u32) -> Result<(), HostError> {
+        let mut attached = HashSet::new();
+        // Again, for those that others started before they were attached to.
+        for _ in 0..ATTACH_ROUNDS {
+            let threads = match threads_of(pid) {
+                // It has ended meanwhile.
+                Err(_) if !attached.is_empty() => break,
+                threads => threads?,
+            };
+            let fresh: Vec<i32> = threads.into_iter().filter(|thread| attached.insert(*thread)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for thread in &fresh {
+                self.switches.attach(*thread)?;
+                // One that has ended meanwhile has no name.
+                let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+                self.splitter.names.insert(*thread, Name::of(name.trim_end().as_bytes()));
+            }
+            self.follow(fresh);
+        }
+        Ok(())
     }
 
     /// As [`open`](Self::open), but the counters are read by tasks that poll every `period`.
@@ -167,7 +233,8 @@ impl Slices {
 
     /// These threads matter, and those that they start: since this was opened, where nothing was drained yet.
     pub fn follow(&mut self, threads: impl IntoIterator<Item = i32>) {
-        self.splitter.threads.get_or_insert_default().extend(threads);
+        let now = clock::monotonic();
+        self.splitter.threads.get_or_insert_default().extend(threads.into_iter().map(|thread| (thread, now)));
     }
 
     /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
@@ -206,14 +273,15 @@ impl Slices {
         let end = clock::monotonic();
         let mut stopped = self.switches.stopped();
         stopped.retain(|cpu| self.splitter.cpus.contains(cpu));
-        stopped.into_iter().map(|cpu| Entry::Gap(Gap { cpu, end, lost: None })).collect()
+        let mut entries = Vec::new();
+        stopped.into_iter().for_each(|cpu| self.splitter.gap(Gap { cpu, end, lost: None }, &mut entries));
+        entries
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::timeline::Name;
     use timeline::Left::{Asleep, Runnable};
 
     fn switch(at: u64, cpu: u32, from: i32, left: timeline::Left, to: i32) -> Event {
@@ -239,19 +307,20 @@ mod tests {
             match entry {
                 Entry::Slice(slice) => slices.push(slice),
                 Entry::Gap(gap) => gaps.push(gap),
+                Entry::State(state) => panic!("{state:?}"),
             }
         }
         (slices, gaps)
     }
 
-    fn splitter(threads: Option<HashSet<i32>>) -> Splitter {
+    fn splitter(threads: Option<HashMap<i32, Ns>>) -> Splitter {
         Splitter { cpus: vec![CpuId(0), CpuId(1)], threads, ..Splitter::default() }
     }
 
     #[test]
     fn a_slice_lasts_from_the_switch_to_a_thread_until_the_switch_away() {
         let (slices, _) = split(
-            &mut splitter(Some(HashSet::from([7]))),
+            &mut splitter(Some(HashMap::from([(7, Ns(5))]))),
             &[
                 switch(10, 0, 5, Runnable, 7),
                 Event { at: Ns(15), cpu: CpuId(0), what: What::Fork { parent: 7, child: 8 } },
@@ -270,6 +339,85 @@ mod tests {
         let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.cpu.0, s.begin.0, s.end.0, s.left)).collect();
         assert_eq!(seen, [(7, 0, 10, 30, Left::Preempted), (8, 0, 30, 50, Left::Asleep), (7, 1, 35, 55, Left::Asleep)]);
         assert_eq!((slices[0].name.as_str(), slices[0].counts), ("task", None));
+    }
+
+    #[test]
+    fn a_stranger_with_the_number_of_a_task_that_has_ended_is_not_watched() {
+        let fork = |at, parent, child| Event { at: Ns(at), cpu: CpuId(1), what: What::Fork { parent, child } };
+        let mut splitter = splitter(Some(HashMap::from([(7, Ns(5))])));
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                // Followed after it was started: seen later, what started it says nothing.
+                fork(3, 1, 7),
+                fork(10, 7, 8),
+                switch(20, 0, 0, Runnable, 8),
+                switch(30, 0, 8, timeline::Left::Ended, 0),
+                fork(40, 1, 8),
+                switch(50, 0, 0, Runnable, 8),
+                switch(60, 0, 8, Asleep, 7),
+                switch(70, 0, 7, Asleep, 0),
+            ],
+        );
+        assert_eq!(slices.iter().map(|s| (s.thread, s.begin.0)).collect::<Vec<_>>(), [(8, 20), (7, 60)]);
+    }
+
+    #[test]
+    fn threads_without_a_name_in_their_records_have_that_of_who_started_them_until_another_is_told() {
+        let name = |name: &[u8]| Name::of(name);
+        let unnamed = |at, from, left, to| {
+            let mut event = switch(at, 0, from, left, to);
+            let What::Switch { name, .. } = &mut event.what else { panic!("{event:?}") };
+            *name = Name::default();
+            event
+        };
+        let on = |at, cpu, what| Event { at: Ns(at), cpu: CpuId(cpu), what };
+        let mut splitter = splitter(Some(HashMap::from([(7, Ns(5))])));
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                on(6, 1, What::Named { thread: 7, name: name(b"sh") }),
+                on(10, 1, What::Fork { parent: 7, child: 8 }),
+                unnamed(20, 0, Asleep, 8),
+                unnamed(30, 8, Asleep, 0),
+                // On a CPU that is not watched.
+                on(35, 2, What::Named { thread: 8, name: name(b"sleep") }),
+                unnamed(40, 0, Asleep, 8),
+                unnamed(50, 8, timeline::Left::Ended, 0),
+            ],
+        );
+        assert_eq!(slices.iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>(), ["sh", "sleep"]);
+    }
+
+    #[test]
+    fn a_poll_after_lost_records_is_not_put_down_to_who_ran_before_them() {
+        let mut splitter = Splitter { polling: true, ..splitter(None) };
+        let poll = |at, accesses| {
+            let mut reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
+            reading.counts[0] = accesses;
+            Event { at: Ns(at), cpu: CpuId(0), what: What::Poll { reading } }
+        };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 0, Runnable, 7),
+                switch(20, 0, 7, Runnable, 99),
+                poll(25, 1000),
+                switch(30, 0, 99, Asleep, 7),
+                switch(40, 0, 7, Asleep, 8),
+                // Lost: that 8 gave the CPU to others, and the last of them to 99.
+                Event { at: Ns(50), cpu: CpuId(0), what: What::Lost { records: 3 } },
+                poll(55, 5000),
+                switch(60, 0, 99, Asleep, 9),
+                switch(70, 0, 9, Runnable, 99),
+                poll(75, 5100),
+                switch(80, 0, 99, Asleep, 0),
+                switch(90, 0, 0, Runnable, 7),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.end.0, s.counts.map(|c| c.accesses))).collect();
+        assert_eq!(seen, [(7, 20, None), (99, 30, None), (7, 40, None), (9, 70, Some(100)), (99, 80, None)]);
+        assert_eq!(gaps.len(), 1);
     }
 
     #[test]

@@ -282,7 +282,7 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
     let of = |thread: i32| {
         let slices = entries.iter().map(|entry| match entry {
             Entry::Slice(slice) => slice.clone(),
-            Entry::Gap(gap) => panic!("{gap:?}"),
+            other => panic!("{other:?}"),
         });
         slices.filter(|slice| slice.thread == thread).collect::<Vec<_>>()
     };
@@ -303,7 +303,10 @@ fn faults(slices: &[Slice]) -> u64 {
 
 fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let cpu = CpuId(allowed_cpus()[0]);
-    let slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
+    let mut slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
+    // What a record costs is measured with the same counters, which go on afterwards.
+    let cost = slices.record_cost().unwrap();
+    assert!(cost.cpu == cpu && cost.pairs >= 10 && cost.ns_low <= cost.ns && cost.ns <= cost.ns_high, "{cost:?}");
     let [faulting, other] = faults_of_two(slices, cpu, 200);
     assert!(faulting.len() >= 50, "{faulting:?}");
     let counts: Vec<_> = faulting.iter().map(|slice| slice.counts.unwrap()).collect();

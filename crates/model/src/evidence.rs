@@ -56,6 +56,9 @@ pub struct Evidence {
     /// What packets cost, by path.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packets: Vec<crate::net::Net>,
+    /// What tasks did over time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watches: Vec<crate::watch::Watched>,
     /// A task set that ran, every job held against its bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<crate::running::Run>,

@@ -8,11 +8,13 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::HighWaterMark;
+use crate::stats::{HighWaterMark, median};
 use crate::units::{CpuId, Ns};
 
 /// Version of the form of recorded slices.
-pub const SCHEMA: &str = "isochrome-slices/1";
+pub const SCHEMA: &str = "isochrome-slices/2";
+/// The one before, which is read too: without what is known of the watch as a whole.
+pub const SCHEMA_BEFORE: &str = "isochrome-slices/1";
 
 /// What counters counted in a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,20 +88,90 @@ pub struct Gap {
     pub lost: Option<u64>,
 }
 
+/// What is known of a watch as a whole: each says all that the ones before it did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    /// What the hypervisor stole from each CPU; absent where the kernel does not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stolen: Vec<Stolen>,
+    /// What it cost; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// What it cannot tell, and why.
+    pub notes: Vec<String>,
+}
+
+/// Time of a CPU that the hypervisor gave to others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stolen {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Share of the time.
+    pub share: f64,
+}
+
 /// What is seen of a CPU, one thing after the other.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Entry {
     /// A thread had it.
     Slice(Slice),
     /// It is not known who had it.
     Gap(Gap),
+    /// What is known of the watch itself by now.
+    State(State),
 }
 
 /// Slices with fewer accesses are not asked for their miss ratio: a few misses at the switch would be all of it.
 const ACCESSES_MIN: u64 = 1000;
 /// Slices kept of each task, for its timeline.
 const KEPT: usize = 64;
+/// Parts into which a watch is divided, at most: about as many as a figure can show.
+const PARTS: u64 = 120;
+/// Time of a part of a watch that has just begun.
+const PART_NS_MIN: u64 = 1 << 10;
+
+/// What a task did in a part of the watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Time it had a CPU, in ns.
+    pub run_ns: u64,
+    /// Part of that time in slices that have a miss ratio, in ns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rated_ns: u64,
+    /// The sum of that time, each multiplied by the miss ratio.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    pub missed_ns: f64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+fn is_nothing(number: &f64) -> bool {
+    *number == 0.0
+}
+
+impl Part {
+    fn add(&mut self, run_ns: u64, ratio: Option<f64>) {
+        self.run_ns += run_ns;
+        if let Some(ratio) = ratio {
+            self.rated_ns += run_ns;
+            self.missed_ns += run_ns as f64 * ratio;
+        }
+    }
+
+    fn merge(&mut self, other: Part) {
+        self.run_ns += other.run_ns;
+        self.rated_ns += other.rated_ns;
+        self.missed_ns += other.missed_ns;
+    }
+
+    /// The mean miss ratio by time; `None` where no slice has one.
+    pub fn miss_ratio(self) -> Option<f64> {
+        (self.rated_ns > 0).then(|| self.missed_ns / self.rated_ns as f64)
+    }
+}
 
 /// What is known of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -133,6 +205,12 @@ pub struct TaskStatistics {
     pub miss_ratio_worst: Option<f64>,
     /// The last slices: begin, end, miss ratio. [Sebek2002, Figure 6]
     pub timeline: VecDeque<(Ns, Ns, Option<f64>)>,
+    /// What it did in the parts of the watch, those of [`Watched::part_ns`] since the clock's zero; those in which it had no CPU are left out.
+    #[serde(default)]
+    pub parts: BTreeMap<u64, Part>,
+    /// Whether it has ended.
+    #[serde(default)]
+    pub ended: bool,
     /// Time on a CPU since it slept; `None` where it is not known whether it has slept, up to when it next does.
     #[serde(skip)]
     job_ns: Option<u64>,
@@ -153,11 +231,13 @@ impl TaskStatistics {
             miss_ratio_now: None,
             miss_ratio_worst: None,
             timeline: VecDeque::new(),
+            parts: BTreeMap::new(),
+            ended: false,
             job_ns: Some(0),
         }
     }
 
-    fn note(&mut self, slice: &Slice) {
+    fn note(&mut self, slice: &Slice, part_ns: u64) {
         let time = slice.end.0.saturating_sub(slice.begin.0);
         self.slices += 1;
         self.preemptions += u64::from(slice.left == Left::Preempted);
@@ -188,6 +268,14 @@ impl TaskStatistics {
             self.timeline.pop_front();
         }
         self.timeline.push_back((slice.begin, slice.end, ratio));
+        self.ended = slice.left == Left::Ended;
+        let mut begin = slice.begin.0;
+        while begin < slice.end.0 {
+            let part = begin / part_ns;
+            let end = slice.end.0.min((part + 1) * part_ns);
+            self.parts.entry(part).or_default().add(end - begin, ratio);
+            begin = end;
+        }
     }
 
     /// Misses per access over all slices.
@@ -207,6 +295,35 @@ impl TaskStatistics {
     }
 }
 
+/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, with and without records by turns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RecordCost {
+    /// Where it was measured.
+    pub cpu: CpuId,
+    /// The median of the pairs, in ns.
+    pub ns: f64,
+    /// A quarter of them was below this.
+    pub ns_low: f64,
+    /// A quarter of them was above this.
+    pub ns_high: f64,
+    /// How many there were.
+    pub pairs: u64,
+}
+
+impl RecordCost {
+    /// By what a record took in each pair; `None` without any.
+    pub fn of(cpu: CpuId, pairs: &[f64]) -> Option<RecordCost> {
+        let mut sorted = pairs.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let quarter = |quarter: usize| sorted.get(sorted.len() * quarter / 4).copied();
+        let (ns_low, ns_high) = (quarter(1)?, quarter(3)?);
+        Some(RecordCost { cpu, ns: median(pairs)?, ns_low, ns_high, pairs: pairs.len() as u64 })
+    }
+}
+
+/// The share of a CPU that watching is to take at most, at 10 000 events a second.
+pub const COST_GOAL: f64 = 0.01;
+
 /// What watching cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
@@ -219,6 +336,17 @@ pub struct Cost {
     /// Times per second that its tasks took a CPU to read counters; absent where none polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub polls_per_second: Option<f64>,
+    /// What each of the events cost the CPU on which it was written; absent where that could not be measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordCost>,
+}
+
+impl Cost {
+    /// The share of one CPU that the kernel's writing took, summed over the CPUs watched: an estimate, with its quartiles.
+    pub fn kernel_share(&self) -> Option<[f64; 3]> {
+        let record = self.record?;
+        Some([record.ns, record.ns_low, record.ns_high].map(|ns| self.events_per_second * ns.max(0.0) / 1e9))
+    }
 }
 
 /// What tasks can be sorted by, the most first.
@@ -256,26 +384,55 @@ pub const COLUMNS: [(&str, usize); 13] = [
     ("ipc", 5),
 ];
 
+/// Columns that are empty without counters.
+pub const COUNTED: std::ops::Range<usize> = 9..13;
+
+/// A bar of a timeline.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bar {
+    /// Since when.
+    pub from: Ns,
+    /// Until when.
+    pub to: Ns,
+    /// Share of that time for which a task had a CPU.
+    pub share: f64,
+    /// Its miss ratio meanwhile; absent where no slice has one.
+    pub miss_ratio: Option<f64>,
+}
+
+impl Bar {
+    fn new(from: u64, to: u64, part: Part) -> Bar {
+        let share = part.run_ns as f64 / to.saturating_sub(from).max(1) as f64;
+        Bar { from: Ns(from), to: Ns(to), share, miss_ratio: part.miss_ratio() }
+    }
+}
+
 /// What was watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watched {
     /// Tasks by thread.
     pub tasks: BTreeMap<i32, TaskStatistics>,
+    /// Tasks that have ended and whose numbers other ones have now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<(i32, TaskStatistics)>,
+    /// Tasks that were seen and are left out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out: u64,
     /// When the first slice began.
     pub begin: Option<Ns>,
     /// When the last one ended.
     pub end: Ns,
-    /// Share of the time that the hypervisor stole from each CPU; absent where the kernel does not say.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub stolen: BTreeMap<CpuId, f64>,
+    /// Time of the parts into which it is divided, in ns: a power of two.
+    #[serde(default)]
+    pub part_ns: u64,
     /// Events that the kernel had no room for: where there are any, slices are missing.
     pub lost: u64,
     /// Times that others had the counters of a CPU: slices are missing there too.
     #[serde(default)]
     pub counters_taken: u64,
-    /// What it cost; absent where slices were replayed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cost: Option<Cost>,
+    /// The rest that is known of it.
+    #[serde(flatten)]
+    pub state: State,
 }
 
 impl Watched {
@@ -292,10 +449,45 @@ impl Watched {
                 }
                 return;
             }
+            Entry::State(state) => {
+                self.state.clone_from(state);
+                return;
+            }
         };
         self.begin = Some(self.begin.map_or(slice.begin, |begin| begin.min(slice.begin)));
         self.end = self.end.max(slice.end);
-        self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice);
+        self.divide();
+        // The kernel gives the number of a thread that has ended to another one.
+        if self.tasks.get(&slice.thread).is_some_and(|task| task.ended) {
+            self.former.extend(self.tasks.remove_entry(&slice.thread));
+        }
+        self.tasks.entry(slice.thread).or_insert_with(|| TaskStatistics::new(slice)).note(slice, self.part_ns);
+    }
+
+    /// Puts parts together until there are few enough.
+    fn divide(&mut self) {
+        self.part_ns = self.part_ns.max(PART_NS_MIN);
+        let begin = self.begin.unwrap_or(self.end).0;
+        while self.end.0 / self.part_ns - begin / self.part_ns >= PARTS {
+            self.part_ns *= 2;
+            for task in self.tasks.values_mut().chain(self.former.iter_mut().map(|(_, task)| task)) {
+                for (at, part) in std::mem::take(&mut task.parts) {
+                    task.parts.entry(at / 2).or_default().merge(part);
+                }
+            }
+        }
+    }
+
+    /// The same with the `rows` tasks that had a CPU longest, and what was seen of the others in sum.
+    pub fn longest(&self, rows: usize) -> Watched {
+        let mut shown = self.clone();
+        (shown.tasks, shown.former) = (BTreeMap::new(), Vec::new());
+        for (thread, task) in self.sorted(Order::Time).into_iter().take(rows) {
+            let same_number = shown.tasks.insert(thread, task.clone());
+            shown.former.extend(same_number.map(|task| (thread, task)));
+        }
+        shown.left_out += (self.all().count() - shown.all().count()) as u64;
+        shown
     }
 
     /// For how long it was watched, in ns.
@@ -305,12 +497,18 @@ impl Watched {
 
     /// Whether anything was counted.
     pub fn has_counters(&self) -> bool {
-        self.tasks.values().any(|task| task.counts.is_some())
+        self.all().any(|(_, task)| task.counts.is_some())
+    }
+
+    /// All tasks with the numbers of their threads.
+    fn all(&self) -> impl Iterator<Item = (i32, &TaskStatistics)> {
+        let former = self.former.iter().map(|(thread, task)| (*thread, task));
+        self.tasks.iter().map(|(thread, task)| (*thread, task)).chain(former)
     }
 
     /// All tasks, in this order.
     pub fn sorted(&self, order: Order) -> Vec<(i32, &TaskStatistics)> {
-        let mut tasks: Vec<_> = self.tasks.iter().map(|(thread, task)| (*thread, task)).collect();
+        let mut tasks: Vec<_> = self.all().collect();
         // What is not known comes last.
         let key = |task: &TaskStatistics| match order {
             Order::Time => task.run_ns as f64,
@@ -327,9 +525,10 @@ impl Watched {
     /// What holds of all tasks together: how many, for how long, what was stolen, and how far the counters can be trusted.
     pub fn head(&self) -> String {
         let seconds = self.watched_ns() as f64 / 1e9;
-        let mut text = format!("{} tasks in {seconds:.2} s", self.tasks.len());
-        for (cpu, stolen) in &self.stolen {
-            let _ = write!(text, ", CPU {} stolen {:.1} %", cpu.0, 100.0 * stolen);
+        let tasks = (self.tasks.len() + self.former.len()) as u64 + self.left_out;
+        let mut text = format!("{tasks} tasks in {seconds:.2} s");
+        for Stolen { cpu, share } in &self.state.stolen {
+            let _ = write!(text, ", CPU {} stolen {:.1} %", cpu.0, 100.0 * share);
         }
         if self.lost > 0 {
             let _ = write!(text, ", {} events lost: slices are missing", self.lost);
@@ -374,28 +573,46 @@ impl Watched {
         from.filter(|from| from.0 < self.end.0)
     }
 
+    /// All of the watch in bars: what `task` did in each part of it.
+    pub fn bars(&self, task: &TaskStatistics) -> Vec<Bar> {
+        let (Some(begin), width) = (self.begin, self.part_ns.max(1)) else { return Vec::new() };
+        let bar = |(at, part): (&u64, &Part)| {
+            Bar::new(
+                at.saturating_mul(width).max(begin.0),
+                at.saturating_add(1).saturating_mul(width).min(self.end.0),
+                *part,
+            )
+        };
+        task.parts.iter().map(bar).collect()
+    }
+
+    /// The time from `from` on in `columns` bars, by the slices of `task` that are kept.
+    pub fn recent_bars(&self, task: &TaskStatistics, from: Ns, columns: u16) -> Vec<Bar> {
+        let span = self.end.0.saturating_sub(from.0);
+        let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;
+        let bar = |column: u16| {
+            let (left, right) = (edge(column), edge(column + 1));
+            let mut part = Part::default();
+            for (begin, end, ratio) in &task.timeline {
+                part.add(end.0.min(right).saturating_sub(begin.0.max(left)), *ratio);
+            }
+            Bar::new(left, right, part)
+        };
+        (0..columns).map(bar).collect()
+    }
+
     /// The time from `from` on in `columns` bars: the miss ratio of `task` where anything is counted, else the share of the time for which it
     /// had a CPU. [Sebek2002, Figure 6]
     pub fn strip(&self, task: &TaskStatistics, from: Ns, columns: u16) -> String {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        let span = self.end.0.saturating_sub(from.0);
-        let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;
         let counters = self.has_counters();
-        let level = |column: u16| {
-            let (left, right) = (edge(column), edge(column + 1));
-            let (mut time, mut missed) = (0.0, 0.0);
+        let level = |bar: Bar| {
             // What has no miss ratio says nothing of it.
-            for (begin, end, ratio) in task.timeline.iter().filter(|(_, _, ratio)| ratio.is_some() || !counters) {
-                let within = end.0.min(right).saturating_sub(begin.0.max(left)) as f64;
-                time += within;
-                missed += within * ratio.unwrap_or(0.0);
-            }
-            let height =
-                if counters { missed / f64::max(time, 1.0) } else { time / right.saturating_sub(left).max(1) as f64 };
+            let height = if counters { bar.miss_ratio.unwrap_or(0.0) } else { bar.share };
             // Whatever there was is seen.
             LEVELS[(height * 8.0).ceil().clamp(0.0, 8.0) as usize]
         };
-        (0..columns).map(level).collect()
+        self.recent_bars(task, from, columns).into_iter().map(level).collect()
     }
 
     /// What the bars of [`strip`](Self::strip) mean.
@@ -404,16 +621,31 @@ impl Watched {
         format!("the last {:.1} ms, {what}", self.end.0.saturating_sub(from.0) as f64 / 1e6)
     }
 
-    /// What watching cost, if it is known.
+    /// What watching cost, if it is known: two lines.
     pub fn cost_text(&self) -> String {
-        let Some(cost) = self.cost else { return String::new() };
+        let Some(cost) = self.state.cost else { return String::new() };
         let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));
-        format!(
-            "watching took {:.2} % of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second",
-            100.0 * cost.cpu_share,
+        let percent = |share: f64| format!("{:.2} %", 100.0 * share);
+        let mut text = format!(
+            "watching took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second\n",
+            percent(cost.cpu_share),
             cost.looks_per_second,
             cost.events_per_second
-        )
+        );
+        let goal = percent(COST_GOAL);
+        let _ = match (cost.kernel_share(), cost.record) {
+            (Some([share, low, high]), Some(record)) => write!(
+                text,
+                "the kernel's records took about {} more ({} to {}), by {:.2} us each; {} in all, goal {goal}",
+                percent(share),
+                percent(low),
+                percent(high),
+                record.ns / 1e3,
+                percent(cost.cpu_share + share),
+            ),
+            _ => write!(text, "what the kernel's records took besides is not known; goal {goal} in all"),
+        };
+        text
     }
 
     /// The longest-running `rows` tasks as a table, with the timeline of each.
@@ -438,8 +670,11 @@ impl Watched {
                 let _ = writeln!(text, "{thread:>8} {:16} |{}|", task.name, self.strip(task, from, 60));
             }
         }
-        if self.cost.is_some() {
+        if self.state.cost.is_some() {
             let _ = writeln!(text, "{}", self.cost_text());
+        }
+        for note in &self.state.notes {
+            let _ = writeln!(text, "{note}");
         }
         text
     }
@@ -470,19 +705,40 @@ impl Watched {
         family("job_seconds_max", "gauge", "Most time on a CPU between two sleeps; no bound.", &|task| {
             Some(task.job_ns_max?.value as f64 / 1e9)
         });
+        family("instructions_total", "counter", "Instructions retired.", &|task| {
+            Some(task.counts?.instructions as f64)
+        });
+        family("cycles_total", "counter", "Cycles of the core.", &|task| Some(task.counts?.cycles as f64));
+        family("instructions_per_cycle", "gauge", "Instructions per cycle, over all of the watch.", &|task| {
+            task.instructions_per_cycle()
+        });
         family("misses_total", "counter", "Cache misses.", &|task| Some(task.counts?.misses as f64));
         family("accesses_total", "counter", "Cache accesses.", &|task| Some(task.counts?.accesses as f64));
         family("miss_ratio_worst", "gauge", "Highest miss ratio of a slice.", &|task| task.miss_ratio_worst);
-        let _ = writeln!(
-            text,
-            "# HELP isochrome_events_lost_total Events that the kernel had no room for.\n# TYPE isochrome_events_lost_total counter\nisochrome_events_lost_total {}",
-            self.lost
-        );
-        let _ = writeln!(
-            text,
-            "# HELP isochrome_counters_taken_total Times that others had the counters of a CPU.\n# TYPE isochrome_counters_taken_total counter\nisochrome_counters_taken_total {}",
-            self.counters_taken
-        );
+        let mut single = |name: &str, kind: &str, help: &str, values: &[(String, f64)]| {
+            if !values.is_empty() {
+                let _ = writeln!(text, "# HELP isochrome_{name} {help}\n# TYPE isochrome_{name} {kind}");
+            }
+            for (labels, value) in values {
+                let _ = writeln!(text, "isochrome_{name}{labels} {value}");
+            }
+        };
+        let plain = |value: f64| vec![(String::new(), value)];
+        let known = |value: Option<f64>| value.map_or(Vec::new(), plain);
+        let lost = "Events that the kernel had no room for.";
+        single("events_lost_total", "counter", lost, &plain(self.lost as f64));
+        let taken = "Times that others had the counters of a CPU.";
+        single("counters_taken_total", "counter", taken, &plain(self.counters_taken as f64));
+        let stolen = self.state.stolen.iter().map(|stolen| (format!("{{cpu=\"{}\"}}", stolen.cpu.0), stolen.share));
+        let help = "Share of the time of a CPU that the hypervisor gave to others.";
+        single("stolen_ratio", "gauge", help, &stolen.collect::<Vec<_>>());
+        let cost = self.state.cost;
+        let own = "Share of one CPU that watching takes.";
+        single("watch_cpu_ratio", "gauge", own, &known(cost.map(|cost| cost.cpu_share)));
+        let kernel = "Share of one CPU that the kernel takes to write events, estimated.";
+        single("watch_kernel_ratio", "gauge", kernel, &known(cost.and_then(|cost| Some(cost.kernel_share()?[0]))));
+        let events = "Events that the kernel writes per second.";
+        single("watch_events_per_second", "gauge", events, &known(cost.map(|cost| cost.events_per_second)));
         text
     }
 }
@@ -633,9 +889,93 @@ mod tests {
     fn slices_read_back_as_they_were_recorded() {
         let one = Slice { counts: Some(Counts { misses: 3, ..Counts::default() }), ..slice(1, 2, 3, 4, Left::Blocked) };
         let gap = |lost| Entry::Gap(Gap { cpu: CpuId(1), end: Ns(7), lost });
-        for entry in [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, Left::Ended)), gap(Some(3)), gap(None)] {
+        let state = Entry::State(state());
+        for entry in [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, Left::Ended)), gap(Some(3)), gap(None), state] {
             assert_eq!(serde_json::from_str::<Entry>(&serde_json::to_string(&entry).unwrap()).unwrap(), entry);
         }
+    }
+
+    /// A quarter of CPU 0 was stolen; 10 000 records a second of 1 to 3 us each, and 0.5 % of a CPU to read them.
+    fn state() -> State {
+        let pairs = [1000.0, 1500.0, 2000.0, 2500.0, 3000.0];
+        let cost = Cost {
+            cpu_share: 0.005,
+            looks_per_second: 20.0,
+            events_per_second: 10_000.0,
+            polls_per_second: None,
+            record: RecordCost::of(CpuId(0), &pairs),
+        };
+        let stolen = vec![Stolen { cpu: CpuId(0), share: 0.25 }];
+        State { stolen, cost: Some(cost), notes: vec!["no counters here".to_owned()] }
+    }
+
+    #[test]
+    fn what_was_known_of_the_watch_is_known_of_its_replay() {
+        let mut watched = Watched::default();
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Asleep)));
+        watched.note(&Entry::State(state()));
+        let text = watched.text(10);
+        assert!(text.contains("CPU 0 stolen 25.0 %") && text.contains("no counters here"), "{text}");
+        // 10 000 times 2 us, with quartiles of 1.5 and 2.5 us; a half percent besides.
+        assert!(text.contains("2.00 % more (1.50 % to 2.50 %), by 2.00 us each; 2.50 % in all, goal 1.00 %"), "{text}");
+        let metrics = watched.prometheus();
+        for line in ["stolen_ratio{cpu=\"0\"} 0.25", "watch_cpu_ratio 0.005", "watch_kernel_ratio 0.02"] {
+            assert!(metrics.contains(&format!("\nisochrome_{line}\n")), "{metrics}");
+        }
+        assert_eq!(RecordCost::of(CpuId(0), &[]), None);
+    }
+
+    #[test]
+    fn what_was_not_measured_of_the_cost_is_not_made_up() {
+        let cost = Cost { record: None, ..state().cost.unwrap() };
+        let watched = Watched { state: State { cost: Some(cost), ..state() }, ..Watched::default() };
+        assert!(watched.cost_text().contains("took besides is not known"));
+        assert!(!watched.prometheus().contains("kernel_ratio"));
+    }
+
+    #[test]
+    fn a_task_that_gets_the_number_of_one_that_has_ended_is_another() {
+        let mut watched = Watched::default();
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Preempted)));
+        watched.note(&Entry::Slice(slice(7, 0, 500, 600, Left::Ended)));
+        watched.note(&Entry::Slice(Slice { name: "new".to_owned(), ..slice(7, 0, 700, 1000, Left::Asleep) }));
+        assert_eq!((watched.tasks[&7].name.as_str(), watched.tasks[&7].run_ns), ("new", 300));
+        let sorted: Vec<_> = watched.sorted(Order::Time).iter().map(|(_, task)| task.run_ns).collect();
+        assert_eq!(sorted, [500, 300]);
+        assert!(watched.text(10).contains("2 tasks"));
+        // One series per thread: two of the same name would be an error to whoever reads them.
+        assert_eq!(watched.prometheus().matches("isochrome_slices_total{thread=\"7\"").count(), 1);
+        let one = watched.longest(1);
+        assert_eq!((one.sorted(Order::Time)[0].1.run_ns, one.left_out), (500, 1));
+        assert!(one.text(10).contains("2 tasks") && one.tasks.len() == 1);
+        assert_eq!(watched.longest(2).former.len(), 1);
+    }
+
+    #[test]
+    fn the_parts_of_a_watch_hold_all_of_its_time_however_long_it_is() {
+        let mut watched = Watched::default();
+        let counts = |misses| Some(Counts { accesses: 1000, misses, ..Counts::default() });
+        let mut run = 0;
+        for turn in 0..100_000u64 {
+            let begin = 7_000_000_000_000 + turn * 1_000_000;
+            let seconds = Slice { counts: counts(250), ..slice(7, 0, begin, begin + 300_000, Left::Asleep) };
+            run += 300_000;
+            watched.note(&Entry::Slice(seconds));
+        }
+        let parts = &watched.tasks[&7].parts;
+        assert!((PARTS / 2..=PARTS).contains(&(parts.len() as u64)), "{}", parts.len());
+        assert_eq!(parts.values().map(|part| part.run_ns).sum::<u64>(), run);
+        assert!(parts.values().all(|part| (part.miss_ratio().unwrap() - 0.25).abs() < 1e-9));
+    }
+
+    #[test]
+    fn instructions_per_cycle_are_told_to_prometheus() {
+        let mut watched = Watched::default();
+        let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
+        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, Left::Asleep) }));
+        let metrics = watched.prometheus();
+        assert!(metrics.contains("isochrome_instructions_per_cycle{thread=\"7\",name=\"task 7\"} 2\n"), "{metrics}");
+        assert!(metrics.contains("isochrome_cycles_total{thread=\"7\",name=\"task 7\"} 4500\n"), "{metrics}");
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Told {
                 self.0.remove(&event.cpu);
                 None
             }
-            What::Fork { .. } | What::Poll { .. } => None,
+            What::Fork { .. } | What::Named { .. } | What::Poll { .. } => None,
         }
     }
 }

@@ -103,6 +103,15 @@ pub enum What {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Name(pub [u8; 16]);
 
+impl Name {
+    /// The first bytes of `text`, up to a zero.
+    pub(crate) fn of(text: &[u8]) -> Name {
+        let mut name = [0; 16];
+        name.iter_mut().zip(text.iter().take_while(|byte| **byte != 0)).for_each(|(to, from)| *to = *from);
+        Name(name)
+    }
+}
+
 impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use perf_event::events::{Hardware, Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
@@ -18,6 +18,9 @@ pub const GROUP_LIMIT: usize = 16;
 
 /// Values in front of the counts: number of events, time enabled, time running.
 const HEADER: usize = 3;
+
+/// The request that has a counter write to another's ring. [Linux, include/uapi/linux/perf_event.h, PERF_EVENT_IOC_SET_OUTPUT]
+const SET_OUTPUT: libc::Ioctl = libc::_IO(b'$' as u32, 5);
 
 /// Counters that run together or not at all.
 #[derive(Debug)]
@@ -102,13 +105,16 @@ impl Group {
     }
 }
 
-/// A tracepoint on one CPU, and the counters that the kernel reads whenever it is passed; it writes them to a ring of memory.
+/// Records that the kernel writes to a ring of memory, of one CPU: of a tracepoint with the counters that it reads whenever that is passed, or of
+/// when threads get and leave the CPU.
 ///
 /// The tracepoint leads the group. Were it on its own, its records could not carry the counts of others. [perf_event_open(2), PERF_SAMPLE_READ]
 pub struct Ring {
     sampler: Sampler,
-    /// Held open: closing a member would take it out of the group.
-    _members: Vec<Counter>,
+    /// Held open: closing a member would take it out of the group, or end its records.
+    members: Vec<Counter>,
+    cpu: u32,
+    pinned: bool,
 }
 
 impl Ring {
@@ -139,21 +145,56 @@ impl Ring {
         }
         let mut sampler = leader.sampled(bytes).map_err(|error| (None, error))?;
         sampler.enable_group().map_err(|error| (None, error))?;
-        Ok(Ring { sampler, _members: members })
+        Ok(Ring { sampler, members, cpu, pinned: !codes.is_empty() })
     }
 
-    /// Gives every record since the last call, oldest first, its kind and what is behind its header. No system call.
-    pub fn drain(&mut self, mut each: impl FnMut(u32, &[u8])) {
+    /// Of the calling thread and all that it starts from now on: when they get and leave `cpu`, start, end and change their names. Takes no privilege
+    /// at kernel.perf_event_paranoid = 2. [perf_event_open(2), PERF_RECORD_SWITCH]
+    pub fn open_own(cpu: u32, bytes: usize) -> io::Result<Ring> {
+        let mut sampler = thread_switches(cpu).build()?.sampled(bytes)?;
+        sampler.enable()?;
+        Ok(Ring { sampler, members: Vec::new(), cpu, pinned: false })
+    }
+
+    /// The same of another `thread`, to the same ring, which [`open_own`](Self::open_own) has made.
+    pub fn attach(&mut self, thread: i32) -> io::Result<()> {
+        let mut counter = thread_switches(self.cpu).observe_pid(thread).build()?;
+        // SAFETY: both descriptors are open, and this call takes no pointer.
+        let done = unsafe { libc::ioctl(counter.as_raw_fd(), SET_OUTPUT, self.sampler.as_raw_fd()) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        counter.enable()?;
+        self.members.push(counter);
+        Ok(())
+    }
+
+    /// Has the kernel write records, or not.
+    pub fn enable(&mut self, on: bool) -> io::Result<()> {
+        if on { self.sampler.enable_group() } else { self.sampler.disable_group() }
+    }
+
+    /// Gives every record since the last call, oldest first, its kind, its flags and what is behind its header. No system call.
+    pub fn drain(&mut self, mut each: impl FnMut(u32, u16, &[u8])) {
         while let Some(record) = self.sampler.next_record() {
-            each(record.ty(), &record.to_contiguous());
+            each(record.ty(), record.misc(), &record.to_contiguous());
         }
     }
 
     /// Whether the group is on the hardware: the kernel takes one that is pinned off for good where others are before it.
     pub fn counts(&mut self) -> bool {
         // Such a group reads as end of file.
-        self.sampler.read_group().is_ok()
+        !self.pinned || self.sampler.read_group().is_ok()
     }
+}
+
+/// Of the calling thread and what it starts: the kernel writes when they get and leave `cpu`.
+fn thread_switches(cpu: u32) -> Builder<'static> {
+    let mut builder = Builder::new(Software::DUMMY);
+    builder.observe_self().one_cpu(cpu as usize).inherit(true).exclude_kernel(true).exclude_hv(true);
+    builder.context_switch(true).task(true).comm(true).sample_id_all(true);
+    builder.sample(SampleFlag::TID | SampleFlag::TIME).clockid(Clock::MONOTONIC);
+    builder
 }
 
 /// As [`Group::read`] and the records of [`Ring`] have it. Set directly: `Builder::read_format` adds an identification to every value.

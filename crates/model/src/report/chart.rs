@@ -326,6 +326,79 @@ pub fn bars(title: &str, bars: &[Bar]) -> Markup {
     }
 }
 
+/// A bar of a [`Track`].
+pub struct TrackBar {
+    /// Where it begins on the horizontal axis.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// Height of what is drawn pale, 0 to 1.
+    pub pale: f64,
+    /// Height of what is drawn before it, 0 to 1.
+    pub solid: f64,
+}
+
+/// What happened to one of several over time.
+pub struct Track {
+    /// What it is of.
+    pub name: String,
+    /// What is said below its name.
+    pub note: String,
+    /// Class that sets the CSS property `--hue`.
+    pub class: &'static str,
+    /// Its bars.
+    pub bars: Vec<TrackBar>,
+}
+
+/// Height of each of [`tracks`], with what is between two.
+const TRACK: f64 = 30.0;
+
+/// Height of the drawing of so many tracks.
+pub fn tracks_height(tracks: usize) -> f64 {
+    tracks as f64 * TRACK + BOTTOM
+}
+
+/// Tracks below each other, of one horizontal axis from 0 to `span` with its label.
+pub fn tracks(title: &str, description: &str, (label, span): (&str, f64), tracks: &[Track]) -> Markup {
+    const TRACK_NAMES: f64 = 104.0;
+    const BAR: f64 = TRACK - 5.0;
+    let right = WIDTH - 8.0;
+    let axis = Axis::linear(label, (0.0, span), format::tick);
+    let x = |value: f64| TRACK_NAMES + (value / axis.high).clamp(0.0, 1.0) * (right - TRACK_NAMES);
+    let floor = tracks.len() as f64 * TRACK;
+    let outline = |track: &Track, floor: f64, height: fn(&TrackBar) -> f64| -> String {
+        let drawn = track.bars.iter().filter(|bar| height(bar) > 0.0);
+        // Whatever there was is seen.
+        let tall = |bar: &TrackBar| (BAR * height(bar).min(1.0)).max(1.0);
+        drawn
+            .map(|bar| {
+                format!("M{} {}V{}H{}V{}Z", at(x(bar.from)), at(floor), at(floor - tall(bar)), at(x(bar.to)), at(floor))
+            })
+            .collect()
+    };
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(tracks_height(tracks.len())))) role="img" {
+            title { (title) }
+            desc { (description) }
+            @for (i, track) in tracks.iter().enumerate() {
+                @let floor = (i + 1) as f64 * TRACK;
+                text x="0" y=(at(floor - 14.0)) { (track.name) }
+                text.tick x="0" y=(at(floor - 2.0)) { (track.note) }
+                g class=(track.class) {
+                    path.band d=(outline(track, floor, |bar| bar.pale)) {}
+                    path.filled d=(outline(track, floor, |bar| bar.solid)) {}
+                }
+                line.grid x1=(at(TRACK_NAMES)) y1=(at(floor)) x2=(at(right)) y2=(at(floor)) {}
+            }
+            @for (value, text) in &axis.ticks {
+                line.stub x1=(at(x(*value))) y1=(at(floor)) x2=(at(x(*value))) y2=(at(floor + 4.0)) {}
+                text.tick x=(at(x(*value))) y=(at(floor + 15.0)) text-anchor="middle" { (text) }
+            }
+            text.label x=(at(right)) y=(at(floor + 31.0)) text-anchor="end" { (axis.label) }
+        }
+    }
+}
+
 /// A short piece of a line, for a key in running text.
 pub fn sample(look: Look) -> Markup {
     html! {

@@ -22,6 +22,7 @@ mod retention;
 pub mod run;
 pub mod switch;
 pub mod text;
+pub mod watch;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -41,6 +42,7 @@ pub fn is_conclusive(evidence: &Evidence) -> bool {
 /// The report on `evidence` as one HTML file.
 pub fn html(evidence: &Evidence) -> String {
     let kernels = reading::kernels(evidence);
+    let watched_only = is_watched_only(evidence);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -56,8 +58,9 @@ pub fn html(evidence: &Evidence) -> String {
                 (verdict(evidence, &kernels))
                 main {
                     (run::section(evidence))
+                    (watch::section(evidence))
                     (machine::section(evidence))
-                    @if evidence.run.is_none() {
+                    @if evidence.run.is_none() && !watched_only {
                         div.pair { (cache_section(evidence, &kernels)) (palette::section(evidence)) }
                         (kernels::unpredictability(evidence, &kernels))
                         (kernels::long_jobs(evidence, &kernels))
@@ -70,13 +73,18 @@ pub fn html(evidence: &Evidence) -> String {
                         (net::section(evidence))
                     }
                     (origin(evidence))
-                    @if evidence.run.is_none() { (glossary()) }
+                    @if evidence.run.is_none() && !watched_only { (glossary()) }
                 }
             }
         }
     };
     // No control character means anything in HTML, and SVG forbids them.
     page.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
+}
+
+/// Whether it says what tasks did, and nothing of colors.
+fn is_watched_only(evidence: &Evidence) -> bool {
+    !evidence.watches.is_empty() && evidence.experiments.is_empty() && evidence.palette.is_none()
 }
 
 /// How lines of a condition look: solid, dotted and dashed as in [Liedtke1997, Figure 4].
@@ -112,7 +120,7 @@ fn verdict(evidence: &Evidence, kernels: &[Kernel<'_>]) -> Markup {
     html! {
         header {
             p.eyebrow {
-                "isochrome · " @if evidence.run.is_some() { "programs against their bounds on " } @else { "what own cache colors are worth on " }
+                "isochrome · " @if evidence.run.is_some() { "programs against their bounds on " } @else if is_watched_only(evidence) { "what tasks did on " } @else { "what own cache colors are worth on " }
                 b { (machine.cpu_model) }
             }
             h1 { (sentence) }
