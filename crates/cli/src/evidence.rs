@@ -45,6 +45,7 @@ pub fn of(
         interference: Vec::new(),
         floods: Vec::new(),
         packets: Vec::new(),
+        workloads: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

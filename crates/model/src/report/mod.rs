@@ -22,6 +22,7 @@ mod retention;
 pub mod run;
 pub mod switch;
 pub mod text;
+pub mod workload;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -68,6 +69,7 @@ pub fn html(evidence: &Evidence) -> String {
                         (interference::section(evidence))
                         (flood::section(evidence))
                         (net::section(evidence))
+                        (workload::section(evidence))
                     }
                     (origin(evidence))
                     @if evidence.run.is_none() { (glossary()) }

@@ -332,6 +332,9 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
     if let ([], [_, ..]) = (evidence.experiments.as_slice(), evidence.packets.as_slice()) {
         return super::net::headline(&evidence.packets);
     }
+    if let ([], [workload, ..]) = (evidence.experiments.as_slice(), evidence.workloads.as_slice()) {
+        return super::workload::headline(workload);
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

@@ -281,6 +281,7 @@ pub fn full() -> Evidence {
         interference: vec![],
         floods: vec![],
         packets: vec![],
+        workloads: vec![],
         run: None,
         experiments: SHAPES.iter().flat_map(|shape| shape.sizes.iter().map(|&size| experiment(lcg, shape, size)).collect::<Vec<_>>()).collect(),
         warnings: vec![
