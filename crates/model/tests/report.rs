@@ -161,7 +161,7 @@ fn a_workload_is_drawn_over_both_curves_and_told_beside_its_prediction() {
         executed: Some(executed),
         colored: true,
         not_counted: Some("this machine offers no <counters>".into()),
-        search: [8504, 9000].map(|lines| Tried { lines, executed }).into(),
+        search: [8504, 9000].repeat(12).into_iter().map(|lines| Tried { lines, executed }).collect(),
         ..Comparison::of(task, 2, 16, Locality::Temporal, 0.33)
     };
     let mut evidence = Evidence { workloads: vec![workload], ..synthetic::minimal() };
