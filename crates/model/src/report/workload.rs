@@ -263,7 +263,8 @@ fn chart(comparison: &Comparison) -> Chart {
     let point = |name, lines, executed: &Executed, hollow| {
         let whisker = [executed.quartiles[0], executed.miss_ratio, executed.quartiles[1]];
         let points = whisker.map(|ratio| at(lines, ratio));
-        let end = if name == "" { points.to_vec() } else { vec![points[0], points[2], points[1]] };
+        // It ends at the point, beside which its name is written.
+        let end = vec![points[0], points[2], points[1]];
         marked(points[1], hollow, line(name, "unpartitioned", Dash::Thin, end))
     };
     lines.extend(comparison.search.iter().map(|tried| point("", tried.lines, &tried.executed, true)));
