@@ -1097,11 +1097,11 @@ pub struct WorkloadOptions {
     /// Turns of the task and of both controls; up to five times as many while too few are quiet
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub turns: u32,
-    /// Tune the size until the measured ratio is within 2 percentage points
+    /// Tune the size until the measured ratio is within 2 percentage points, twice at one size
     #[arg(long, conflicts_with = "machine")]
     pub search: bool,
     /// Run it on this machine that comes with isochrome, or that a file describes, instead of here
-    #[arg(long, value_name = "NAME|FILE")]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["output", "raw"])]
     pub machine: Option<String>,
     /// Replacement policy of all levels of the modeled machine
     #[arg(long, value_name = "POLICY", requires = "machine")]
@@ -1109,9 +1109,9 @@ pub struct WorkloadOptions {
     /// Draw predicted and measured ratio against the size here
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Where the result goes.
+    /// Where results go.
     #[command(flatten)]
-    pub result: ResultOptions,
+    pub results: Results,
 }
 
 /// Options of `watch`.

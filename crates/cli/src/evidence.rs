@@ -58,6 +58,7 @@ pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> E
         floods: Vec::new(),
         packets: Vec::new(),
         watches: Vec::new(),
+        workloads: Vec::new(),
         run: None,
         warnings,
         raw: raw.to_vec(),

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
-use isochrome_host::events::{Quantity, event};
+use isochrome_host::events::{Quantity, event, miss_events};
 use isochrome_host::flooder::{Flooder, VerifyRequest, pages_to_verify, reserved_colors, verify};
 use isochrome_host::interrupt;
-use isochrome_host::palette::{Target, miss_event};
+use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
 use isochrome_host::sys::clock;
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
 use isochrome_model::flood::verify::{Block, NotTried, Verification, conclude};
 use isochrome_model::geometry::Geometry;
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::report::flood::text;
 use isochrome_model::units::{Bytes, Color, parse_list};
 use serde::Serialize;
@@ -72,7 +73,7 @@ fn last_level(station: &Station) -> Bytes {
 
 /// Counters of misses of the level and, where the processor has such an event, of its write-backs.
 fn counters(station: &Station, target: Target) -> Option<Counters> {
-    let misses = miss_event(&station.processor, target.level)?;
+    let misses = miss_events(&station.processor, target.level, Touches::Data).next()?;
     let write_backs = event(&station.processor, Quantity::L2WriteBacks).filter(|_| target.level == 2);
     let events: Vec<_> = [misses].into_iter().chain(write_backs).collect();
     Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use isochrome_host::counters::{Counters, usable_slots};
-use isochrome_host::events::{Event, Quantity, event};
+use isochrome_host::events::{Event, Quantity, event, miss_events};
 use isochrome_host::interference::{InterferenceRequest, conditions, interference};
 use isochrome_host::interrupt;
 use isochrome_host::ledger::Owner;
-use isochrome_host::palette::miss_event;
 use isochrome_host::recolor::process::Pid;
 use isochrome_model::interference::{Block, Interference, Program, Sharing, conclude};
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::report::interference::text;
 use isochrome_model::units::{Color, CpuId};
 
@@ -194,8 +194,11 @@ fn events(station: &Station) -> Vec<Event> {
     let quantities = [Quantity::L1DataRefills, Quantity::FillsFromL2, Quantity::FillsFromL3];
     let last = [Quantity::FillsFromMemory, Quantity::LastLevelLoadMisses];
     let of = |quantity: &Quantity| event(&station.processor, *quantity);
-    let known =
-        quantities.iter().filter_map(of).chain(miss_event(&station.processor, 2)).chain(last.iter().filter_map(of));
+    let known = quantities
+        .iter()
+        .filter_map(of)
+        .chain(miss_events(&station.processor, 2, Touches::Data).next())
+        .chain(last.iter().filter_map(of));
     let slots = usable_slots().map_or(0, |slots| slots.usable);
     let counts = |event: &Event| Counters::open(std::slice::from_ref(event)).map(drop);
     known.filter(|event| counts(event).is_ok()).take(slots).collect()

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
-use isochrome_host::events::{Event, Quantity, event};
-use isochrome_host::palette::{Collection, SpotCheck, Survey, Target, miss_event, saved};
+use isochrome_host::events::{Event, Quantity, event, miss_events};
+use isochrome_host::palette::{Collection, SpotCheck, Survey, Target, saved};
 use isochrome_host::pool::FramePool;
 use isochrome_host::runtime;
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
@@ -15,6 +15,7 @@ use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::{Method, Palette};
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
 
@@ -200,12 +201,13 @@ impl Station {
 
     /// Counters of level-2 and level-1 misses, where the machine has them.
     pub fn counters(&self) -> Option<Counters> {
-        let events: Vec<Event> = [miss_event(&self.processor, 2), event(&self.processor, Quantity::L1DataRefills)]
-            .into_iter()
-            .flatten()
-            .collect();
+        let events: Vec<Event> =
+            [miss_events(&self.processor, 2, Touches::Data).next(), event(&self.processor, Quantity::L1DataRefills)]
+                .into_iter()
+                .flatten()
+                .collect();
         // Level 2 must come first; without it the others say little.
-        miss_event(&self.processor, 2)?;
+        miss_events(&self.processor, 2, Touches::Data).next()?;
         Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
     }
 }

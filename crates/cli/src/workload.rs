@@ -3,63 +3,28 @@
 use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
+use isochrome_host::counters::miss_counters;
+use isochrome_host::error::HostError;
+use isochrome_host::events::INSTRUCTIONS;
+use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
-use isochrome_host::workload::{By, Executed, WorkloadRequest, execute, pages_per_color};
+use isochrome_host::workload::{WorkloadRequest, execute, pages_per_color};
+use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
-use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES};
-use isochrome_model::report::figure;
+use isochrome_model::miss_ratio::measured::{Comparison, Modeled, Turn, conclude};
+use isochrome_model::miss_ratio::search::{self, search};
+use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES, measured};
+use isochrome_model::report::workload::{svg, text};
 use isochrome_model::sim::Simulator;
 use isochrome_model::trace::Access;
 use isochrome_model::units::Bytes;
-use serde::Serialize;
 
 use crate::args::{LocalityKind, TouchKind, WorkloadOptions};
 use crate::simulate::named_machine;
 use crate::station::Station;
-use crate::{Verdict, files};
-
-/// How near to what was asked for a search gets, as a share.
-const NEAR: f64 = 0.02;
-/// Sizes that a search tries at most.
-const TRIES: usize = 14;
-/// Fewest quiet turns that say anything.
-const QUIET_MIN: u64 = 10;
-
-/// What came out.
-#[derive(Serialize)]
-struct Outcome {
-    level: u8,
-    locality: Locality,
-    /// Misses per access that were asked for.
-    asked: f64,
-    task: Task,
-    bytes: u64,
-    /// By LRU exactly, and by the document's straight line.
-    predicted_lru: f64,
-    predicted_straight: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    modeled: Option<Modeled>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    executed: Option<Executed>,
-    /// Sizes tried by a search.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    search: Vec<Tried>,
-}
-
-#[derive(Serialize)]
-struct Modeled {
-    machine: String,
-    policy: String,
-    miss_ratio: f64,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct Tried {
-    lines: u64,
-    miss_ratio: f64,
-}
+use crate::{Verdict, evidence, files, results};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
     let touches = match options.kind {
@@ -75,46 +40,23 @@ pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
         !(options.search && locality == Locality::Spatial),
         "every line of a task with spatial locality misses, whatever its size\n  hint: --search with --locality temporal or combined"
     );
-    let (outcome, verdict) = match &options.machine {
-        Some(name) => modeled(options, name, touches, locality)?,
-        None => executed(options, touches, locality)?,
-    };
-    if let Some(path) = &options.svg {
-        let per_line = outcome.task.accesses_per_pass() as f64 / outcome.task.lines as f64;
-        let last = outcome.executed.map(|e| e.miss_ratio).or(outcome.modeled.as_ref().map(|m| m.miss_ratio));
-        let mut measured: Vec<(u64, f64)> =
-            outcome.search.iter().map(|tried| (tried.lines, tried.miss_ratio * per_line)).collect();
-        if outcome.search.is_empty() {
-            measured.extend(last.map(|ratio| (outcome.task.lines, ratio * per_line)));
+    match &options.machine {
+        Some(name) => {
+            let compared = modeled(options, name, touches, locality)?;
+            draw(options, &compared)?;
+            if options.results.json {
+                files::print_json(&compared)?
+            } else {
+                files::print(&text(&compared))?
+            }
+            Ok(Verdict::Holds)
         }
-        measured.sort_by_key(|(lines, _)| *lines);
-        let title = format!("Misses of a loop in level {}", outcome.level);
-        files::write(path, &figure::loop_misses(&title, outcome.task.geometry, &measured))?;
+        None => executed(options, touches, locality),
     }
-    if let Some(path) = &options.result.output {
-        files::write_json(path, &outcome)?;
-    }
-    if options.result.json {
-        files::print_json(&outcome)?
-    } else {
-        files::print(&text(&outcome))?
-    }
-    Ok(verdict)
 }
 
-fn outcome(task: Task, level: u8, locality: Locality, asked: f64) -> Outcome {
-    Outcome {
-        level,
-        locality,
-        asked,
-        task,
-        bytes: task.lines * task.geometry.line_bytes.0,
-        predicted_lru: task.predicted(),
-        predicted_straight: task.predicted_straight(),
-        modeled: None,
-        executed: None,
-        search: Vec::new(),
-    }
+fn draw(options: &WorkloadOptions, compared: &Comparison) -> Result<()> {
+    options.svg.as_ref().map_or(Ok(()), |path| files::write(path, &svg(compared)))
 }
 
 /// Whether a level can hold what is touched.
@@ -125,7 +67,7 @@ pub fn can_hold(holds: Holds, touches: Touches) -> bool {
     }
 }
 
-fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Locality) -> Result<(Outcome, Verdict)> {
+fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Locality) -> Result<Comparison> {
     let mut machine = named_machine(name)?;
     for level in &mut machine.levels {
         level.cache.policy = options.policy.unwrap_or(level.cache.policy);
@@ -149,9 +91,10 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
     const PASSES: u64 = 4;
     let end = (0..PASSES).map(|_| misses()).last().unwrap_or(0);
     let miss_ratio = (end - warm) as f64 / (PASSES * pass.len() as u64) as f64;
-    let mut outcome = outcome(task, number, locality, options.miss_ratio);
-    outcome.modeled = Some(Modeled { machine: name.to_owned(), policy: level.cache.policy.to_string(), miss_ratio });
-    Ok((outcome, Verdict::Holds))
+    let colors = level.cache.geometry.color_count(machine.page_bytes);
+    let mut compared = Comparison::of(task, number, colors, locality, options.miss_ratio);
+    compared.modeled = Some(Modeled { machine: name.to_owned(), policy: level.cache.policy.to_string(), miss_ratio });
+    Ok(compared)
 }
 
 /// Where the task is executed.
@@ -159,6 +102,9 @@ struct Place {
     station: Station,
     target: Target,
     pool: Option<FramePool>,
+    palette: Option<PaletteEvidence>,
+    /// Why there are no colors where there could be.
+    uncolored: Option<String>,
 }
 
 /// The level, and memory of its colors where it has any.
@@ -185,7 +131,7 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
     let mut target = Target { level: number, geometry, inner };
     let colors = geometry.color_count(station.machine.page_bytes) as usize;
     if colors == 1 {
-        return Ok(Place { station, target, pool: None });
+        return Ok(Place { station, target, pool: None, palette: None, uncolored: None });
     }
     let wanted = pages_per_color(&lines_max(geometry)?, colors);
     let collected = station.target(&options.place).and_then(|colored| {
@@ -193,134 +139,103 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
         target = colored;
         station.collect_pages(&options.place, colored, wanted)
     });
-    let pool = match collected {
-        Ok((_, pool)) => Some(pool),
+    let (palette, pool, uncolored) = match collected {
+        Ok((palette, pool)) => (Some(palette), Some(pool), None),
         Err(error) => {
-            eprintln!(
+            let told = format!(
                 "no colors: {error:#}\nmemory is wherever the kernel has it: some sets get more lines than others"
             );
-            None
+            eprintln!("{told}");
+            (None, None, Some(told))
         }
     };
-    Ok(Place { station, target, pool })
+    Ok(Place { station, target, pool, palette, uncolored })
 }
 
-fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> Result<(Outcome, Verdict)> {
+/// Why misses are not counted, in a sentence.
+fn not_counted(error: &HostError) -> String {
+    match error {
+        HostError::CountersAbsent { event, .. } if event == INSTRUCTIONS.name => {
+            "this machine offers no performance counters".to_owned()
+        }
+        _ => error.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
+}
+
+fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> Result<Verdict> {
     let asked = options.miss_ratio;
+    let capacity = |geometry: Geometry| geometry.set_count * u64::from(geometry.ways);
     // The largest that is tried: twice the cache.
     let largest = |geometry: Geometry| {
         let task = Task::of_ratio(touches, geometry, asked, locality)?;
-        Ok(Task { lines: task.lines.max(2 * geometry.set_count * u64::from(geometry.ways)), ..task })
+        Ok(Task { lines: task.lines.max(2 * capacity(geometry)), ..task })
     };
     let place = place(options, touches, largest)?;
     let (station, target) = (&place.station, place.target);
-    // Counters are of misses of data.
-    let counters = if touches == Touches::Data && target.level == 2 { station.counters() } else { None };
-    let _settings = station.settle();
-    let mut turns_seed = station.seed;
-    let mut measure = |task: &Task| -> Result<Executed> {
-        turns_seed = turns_seed.wrapping_add(1);
-        let request = WorkloadRequest { turns: options.turns as usize, seed: turns_seed };
-        let executed = execute(place.pool.as_ref(), target, task, counters.as_ref(), &request)?;
-        executed.context("interrupted before anything was measured\n  hint: run it again")
-    };
+    let counters = miss_counters(&station.processor, target.level, touches);
+    let settings = station.settle();
     let task = Task::of_ratio(touches, target.geometry, asked, locality)?;
-    let mut found = outcome(task, target.level, locality, asked);
-    let mut first = measure(&task)?;
-    if options.search {
-        // More lines miss more: halving, from half to twice the cache.
-        let capacity = target.geometry.set_count * u64::from(target.geometry.ways);
-        let (mut low, mut high) = (capacity / 2, 2 * capacity);
-        let mut lines = task.lines;
-        for _ in 0..TRIES {
-            found.search.push(Tried { lines, miss_ratio: first.miss_ratio });
-            if (first.miss_ratio - asked).abs() <= NEAR || isochrome_host::interrupt::interrupted() {
-                break;
-            }
-            if first.miss_ratio < asked {
-                low = lines
-            } else {
-                high = lines
-            }
-            let middle = low.midpoint(high);
-            if middle == low || middle == high {
-                break;
-            }
-            lines = middle;
-            first = measure(&Task { lines, ..task })?;
-        }
-        let tuned = lines;
-        let search = std::mem::take(&mut found.search);
-        found = Outcome { search, ..outcome(Task { lines: tuned, ..task }, target.level, locality, asked) };
-    }
-    found.executed = Some(first);
-    let verdict = if first.turns_quiet < QUIET_MIN {
-        Verdict::Inconclusive
-    } else if options.search && (first.miss_ratio - asked).abs() > NEAR {
-        Verdict::Violated
+    let mut rows =
+        "try,lines,turn,task_ns,fitting_ns,missing_ns,task_misses,fitting_misses,missing_misses\n".to_owned();
+    let mut tries = 0;
+    let mut measure = |lines: u64| -> Result<Option<measured::Executed>> {
+        tries += 1;
+        let request = WorkloadRequest { turns: options.turns as usize, seed: station.seed.wrapping_add(tries) };
+        let task = Task { lines, ..task };
+        let turns = execute(place.pool.as_ref(), target, &task, counters.as_ref().ok(), &request)?;
+        add_rows(&mut rows, tries, lines, &turns);
+        Ok(conclude(&task, &turns))
+    };
+    let (tried, outcome) = if options.search {
+        let capacity = capacity(target.geometry);
+        let tried = search(asked, [capacity / 2, task.lines, 2 * capacity], |lines| match interrupt::interrupted() {
+            true => Ok(None),
+            false => measure(lines),
+        })?;
+        let outcome = search::outcome(&tried, asked).map(|tried| (tried.lines, tried.executed));
+        (tried, outcome)
     } else {
-        Verdict::Holds
+        (Vec::new(), measure(task.lines)?.map(|executed| (task.lines, executed)))
     };
-    Ok((found, verdict))
+    let (lines, executed) = outcome.context("interrupted before anything was measured\n  hint: run it again")?;
+    let colors = target.geometry.color_count(station.machine.page_bytes);
+    let compared = Comparison {
+        executed: Some(executed),
+        colored: place.pool.is_some(),
+        not_counted: counters.as_ref().err().map(not_counted),
+        search: tried,
+        ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
+    };
+    let told = station.notes.iter().chain(settings.notes()).map(evidence::told);
+    let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(told).collect();
+    drop(settings);
+    draw(options, &compared)?;
+    results::leave(
+        &options.results,
+        &compared,
+        text(&compared),
+        station.seed,
+        || rows,
+        |raw| {
+            let mut evidence = evidence::of(station, place.palette.clone(), Vec::new(), raw, warnings);
+            evidence.workloads = vec![compared.clone()];
+            evidence
+        },
+    )?;
+    Ok(match compared.verdict() {
+        measured::Verdict::Holds => Verdict::Holds,
+        measured::Verdict::Violated => Verdict::Violated,
+        measured::Verdict::Inconclusive => Verdict::Inconclusive,
+    })
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
-}
-
-fn text(outcome: &Outcome) -> String {
-    let geometry = outcome.task.geometry;
-    let touches = match outcome.task.touches {
-        Touches::Data => "words of memory",
-        Touches::Code => "instructions",
-    };
-    let mut text = format!(
-        "a loop over {} lines ({}) of level {} ({}, {} ways), {:.2} {touches} of each: {} asked for\n",
-        outcome.task.lines,
-        Bytes(outcome.bytes),
-        outcome.level,
-        geometry.cache_bytes(),
-        geometry.ways,
-        outcome.task.words,
-        percent(outcome.asked)
-    );
-    let _ = writeln!(
-        text,
-        "predicted: {} by LRU exactly, {} by the document's straight line [Sebek2002, Figure 5]",
-        percent(outcome.predicted_lru),
-        percent(outcome.predicted_straight)
-    );
-    if let Some(modeled) = &outcome.modeled {
-        let _ = writeln!(text, "on {} ({}): {}", modeled.machine, modeled.policy, percent(modeled.miss_ratio));
+/// Every turn, one line each: ns and counted misses per access; empty fields were not counted.
+fn add_rows(rows: &mut String, tried: u64, lines: u64, turns: &[Turn]) {
+    for (at, turn) in turns.iter().enumerate() {
+        let passes = [turn.task, turn.fitting, turn.missing];
+        let ns = passes.map(|passes| format!("{:.4}", passes.access_ns)).join(",");
+        let misses =
+            passes.map(|passes| passes.misses.map_or_else(String::new, |misses| format!("{misses:.5}"))).join(",");
+        let _ = writeln!(rows, "{tried},{lines},{at},{ns},{misses}");
     }
-    for (i, tried) in outcome.search.iter().enumerate() {
-        let _ = writeln!(text, "search {:2}: {:>7} lines {:>8}", i + 1, tried.lines, percent(tried.miss_ratio));
-    }
-    let Some(executed) = outcome.executed else { return text };
-    let by = match executed.by {
-        By::Counters => "by counters",
-        By::Time => "by time (no counters of these misses here)",
-    };
-    let _ = writeln!(
-        text,
-        "measured: {} {by}; {:.2} ns per access, {:.2} where all lines fit, {:.2} where none does; {} of {} turns quiet",
-        percent(executed.miss_ratio),
-        executed.access_ns,
-        executed.hit_ns,
-        executed.miss_ns,
-        executed.turns_quiet,
-        executed.turns
-    );
-    let apart = executed.miss_ratio - outcome.predicted_lru;
-    if apart.abs() > NEAR {
-        let why = if !executed.colored && geometry.color_count(Bytes(4096)) > 1 {
-            "without colors some sets have more lines of the loop than others"
-        } else if apart < 0.0 {
-            "this cache does not replace by exact LRU: of a set with one line too many it keeps some, or misses overlap"
-        } else {
-            "others use the cache too (stack, kernel, whoever shares the core), or replacement evicts before a set is full"
-        };
-        let _ = writeln!(text, "{:+.1} points from LRU: {why}", 100.0 * apart);
-    }
-    text
 }

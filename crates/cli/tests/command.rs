@@ -193,6 +193,11 @@ fn a_workload_that_cannot_be_is_refused() {
     refused(&["workload", "--miss-ratio", "5%", "--locality", "spatial", "--machine", "zen3"], "more than 8 words");
     refused(&["workload", "--miss-ratio", "33%", "--machine", "zen3", "--level", "7"], "no level 7");
     refused(&["workload", "--miss-ratio", "33%", "--locality", "spatial", "--search"], "whatever its size");
+    for file in ["-o", "--raw"] {
+        let output = isochrome(&["workload", "--miss-ratio", "33%", "--machine", "zen3", file, "never-written"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be used with"), "{file}");
+    }
     let output = isochrome(&["workload", "--miss-ratio", "140%"]);
     assert_eq!(output.status.code(), Some(1));
 }

@@ -25,12 +25,14 @@ fn main() -> ExitCode {
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
+        trial("a_search_lists_every_try_and_claims_only_what_was_measured_twice", workload_search),
         trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
         trial("watch_without_privilege_sees_ones_own_programs_and_says_what_it_does_not_know", watch_unprivileged),
         trial("watch_polls_at_the_rate_asked_for_and_tells_what_that_costs", watch_polls),
         trial("flood_verifies_each_pattern_and_names_the_worst", flood_verify),
         trial("bench_net_reports_every_size_both_ways_and_draws_the_figures", bench_net),
         trial("packets_cross_a_tap_device_where_the_kernels_settings_are_read_only", bench_net_read_only),
+        trial("bench_crpd_of_data_delays_larger_working_sets_for_longer", bench_crpd_of_data),
         trial("bench_crpd_of_code_has_every_size_walk_and_condition", bench_crpd_of_code),
         trial("bench_interference_runs_every_program_alone_beside_spinning_and_beside_others", bench_interference),
         trial("demo_leaves_a_report_evidence_and_raw_jobs", demo),
@@ -309,6 +311,32 @@ fn bench_net_read_only() -> Outcome {
     Ok(())
 }
 
+fn bench_crpd_of_data() -> Outcome {
+    let output =
+        isochrome(&["bench", "crpd", "--step", "45", "--blocks", "12", "--jobs", "6", "--json"]).output().unwrap();
+    // A missed bar is an answer.
+    let output = if output.status.code() == Some(2) { output } else { judged(output)? };
+    let result = json(&output);
+    // 5, 45, 50, 90, 100 and 130 %, two walks, partitioned and not.
+    let points = result["points"].as_array().unwrap();
+    assert_eq!(points.len(), 6 * 2 * 2);
+    let point = |percent: u64, partitioned: bool| {
+        let is = |point: &&Value| {
+            point["walk"] == "random" && point["percent"] == percent && point["partitioned"] == partitioned
+        };
+        let point = points.iter().find(is).unwrap();
+        match point["blocks_quiet"].as_u64().unwrap() {
+            5.. => Ok(point["delay_ns"].as_f64().unwrap()),
+            quiet => Err(NotRun(format!("{quiet} quiet blocks at {percent} % of the partition, 5 are asked for"))),
+        }
+    };
+    let (small, half, own) = (point(5, false)?, point(50, false)?, point(50, true)?);
+    // Each a flood less its control. A tenth of the lines; and lines that nobody else's colors reach.
+    assert!(half > small, "{half} ns at 50 %, {small} at 5 %");
+    assert!(half > own, "{half} ns unpartitioned, {own} partitioned");
+    Ok(())
+}
+
 fn bench_crpd_of_code() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let evidence = folder.path().join("crpd.json");
@@ -548,6 +576,41 @@ fn workload() -> Outcome {
         let quiet = result["executed"]["turns_quiet"].as_u64().unwrap();
         assert_eq!(output.status.code() == Some(0), quiet >= 10, "{result}");
     }
+    Ok(())
+}
+
+fn workload_search() -> Outcome {
+    let folder = tempfile::tempdir().unwrap();
+    let [evidence, raw] = ["evidence.json", "turns.csv"].map(|name| folder.path().join(name));
+    let arguments = ["workload", "--miss-ratio", "33%", "--level", "1", "--search", "--turns", "10", "--json", "-o"];
+    let output = isochrome(&arguments).arg(&evidence).arg("--raw").arg(&raw).output().unwrap();
+    let output = if output.status.code() == Some(2) { output } else { judged(output)? };
+    let result = json(&output);
+    let tries: Vec<(u64, f64)> = result["search"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tried| (tried["lines"].as_u64().unwrap(), tried["miss_ratio"].as_f64().unwrap()))
+        .collect();
+    let near = |tried: &(u64, f64)| (tried.1 - 0.33).abs() <= 0.02;
+    let found = matches!(&tries[..], [.., before, last] if before.0 == last.0 && near(before) && near(last));
+    let quiet = result["executed"]["turns_quiet"].as_u64().unwrap() >= 10;
+    assert!(found || tries.len() == 24, "{tries:?}");
+    let expected = if !quiet {
+        3
+    } else if found {
+        0
+    } else {
+        2
+    };
+    assert_eq!(output.status.code(), Some(expected), "{result}");
+    assert!(result["counter_hz"].is_u64(), "{result}");
+    // The outcome is one of the tries, and every turn of every try is in the raw file.
+    let outcome = (result["task"]["lines"].as_u64().unwrap(), result["executed"]["miss_ratio"].as_f64().unwrap());
+    assert!(tries.contains(&outcome), "{outcome:?} of {tries:?}");
+    let turns: u64 = result["search"].as_array().unwrap().iter().map(|tried| tried["turns"].as_u64().unwrap()).sum();
+    assert_eq!(std::fs::read_to_string(raw).unwrap().lines().count() as u64, 1 + turns);
+    assert!(reported(&evidence).contains("Misses of a loop in level 1"));
     Ok(())
 }
 

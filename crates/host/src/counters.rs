@@ -10,12 +10,14 @@ use std::hint::black_box;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
+use isochrome_model::miss_ratio::{Touches, Visit};
 use serde::Serialize;
 
 use crate::error::HostError;
-use crate::events::{Code, Event, INSTRUCTIONS};
+use crate::events::{Code, Event, INSTRUCTIONS, miss_events};
+use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
-use crate::sysfs::Sysfs;
+use crate::sysfs::{Processor, Sysfs};
 
 /// Most counters tried in one group. Processors offer 4 to 8 to a thread besides fixed ones; more are not needed at once.
 const SLOTS_TRIED: usize = 8;
@@ -167,8 +169,10 @@ impl Counters {
                 return Err(HostError::CountersTooFew { asked, usable: slots.usable, fault });
             }
         }
-        for event in events.iter().filter(|event| event.quantity.counts_every_random_miss()) {
-            prove(event)?;
+        for event in events {
+            if let Some(touches) = event.quantity.counts_every_random_miss_of() {
+                prove(event, touches)?;
+            }
         }
         Counters::open_unproved(events, None)
     }
@@ -216,8 +220,23 @@ impl Counters {
     }
 }
 
-/// Shows that `event` counts the misses of a random walk; what was found is kept for the life of the process.
-fn prove(event: &Event) -> Result<(), HostError> {
+/// Counters of demand misses of data or code in `level`: of the first event that proves to count them.
+///
+/// Fails as [`Counters::open`] does, and with [`HostError::NoMissEvent`] where there are counters but no event for it is known.
+pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, HostError> {
+    usable_slots()?;
+    let mut error = HostError::NoMissEvent { level, touches, processor: processor.name.clone() };
+    for event in miss_events(processor, level, touches) {
+        match Counters::open(&[event]) {
+            Ok(counters) => return Ok(counters),
+            Err(failed) => error = failed,
+        }
+    }
+    Err(error)
+}
+
+/// Shows that `event` counts the misses of a random walk through data or code; what was found is kept for the life of the process.
+fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
     static PROVED: Mutex<Option<HashMap<Code, u64>>> = Mutex::new(None);
     let mut proved = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     let proved = proved.get_or_insert_default();
@@ -225,10 +244,22 @@ fn prove(event: &Event) -> Result<(), HostError> {
         Some(&counted) => counted,
         None => {
             let counters = Counters::open_unproved(std::slice::from_ref(event), None)?;
-            let next = random_cycle(WALK_LINES);
-            let before = counters.read()?;
-            walk(&next);
-            let after = counters.read()?;
+            let (before, after) = match touches {
+                Touches::Data => {
+                    let next = random_cycle(WALK_LINES);
+                    let before = counters.read()?;
+                    walk(&next);
+                    (before, counters.read()?)
+                }
+                Touches::Code => {
+                    let pages = WALK_LINES * LINE_BYTES / page_bytes();
+                    let mut arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+                    let code = random_jumps(&mut arena)?;
+                    let before = counters.read()?;
+                    code.run(1);
+                    (before, counters.read()?)
+                }
+            };
             let counted = counters.between(&before, &after)?.values()[0];
             proved.insert(event.code, counted);
             counted
@@ -242,8 +273,19 @@ fn prove(event: &Event) -> Result<(), HostError> {
     }
 }
 
+/// A loop of machine code with one jump in each line of `arena`, to another line in random order.
+fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, HostError> {
+    let lines = arena.page_count() * page_bytes() / LINE_BYTES;
+    let mut visits: Vec<Visit> =
+        (0..lines).map(|line| Visit { offset: (line * LINE_BYTES) as u32, instructions: 1 }).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut visits);
+    arena.code(&visits).map_err(|source| HostError::NoCode { source })
+}
+
 /// Words per line of 64 bytes; longer lines make fewer misses, which the threshold of a quarter allows for.
-const LINE_WORDS: usize = 8;
+const LINE_WORDS: usize = LINE_BYTES / 8;
+
+const LINE_BYTES: usize = 64;
 
 /// One cycle through `lines` lines in random order: the word at the start of each holds the index of the next.
 fn random_cycle(lines: usize) -> Vec<u64> {
@@ -349,6 +391,28 @@ mod tests {
             at = next[at] as usize;
         }
         assert_eq!(at, 0);
+    }
+
+    #[test]
+    fn the_walk_of_jumps_is_executed_line_by_line() {
+        let mut arena = Arena::map(16).unwrap();
+        let lines = (16 * page_bytes() / LINE_BYTES) as u64;
+        let code = random_jumps(&mut arena).unwrap();
+        // As many jumps as lines in every pass: ticks of a counter of at least 10 MHz, on a processor that takes less than ten jumps in a nanosecond.
+        let ticks = (0..5).map(|_| code.run(1000).0).min().unwrap();
+        assert!(ticks as f64 * 1e9 / crate::sys::clock::rate_hz() as f64 > 1000.0 * lines as f64 / 10.0, "{ticks}");
+    }
+
+    #[test]
+    fn without_counters_or_without_an_event_it_is_told_which() {
+        let told = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
+            Ok(_) => "counted",
+            Err(HostError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
+            Err(_) => "no counter",
+        };
+        // Of a fourth level nothing is known anywhere.
+        assert_eq!(told(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
+        assert_ne!(told(1), "no event");
     }
 
     #[test]

@@ -7,13 +7,14 @@ use std::io;
 use std::time::Duration;
 
 use isochrome_model::machine::{Holds, Machine};
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::{Bytes, format_list, parse_list};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::counters::{Slots, usable_slots};
 use crate::error::HostError;
-use crate::events::{Quantity, event, events_of};
+use crate::events::{events_of, miss_events};
 use crate::pagemap;
 use crate::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
 use crate::steal::CpuTicks;
@@ -249,9 +250,7 @@ fn counters(processor: &Processor, trial: &Result<Slots, HostError>) -> Check {
         Ok(slots) => {
             let fault = slots.fault.as_ref().map(|fault| format!("; {fault}")).unwrap_or_default();
             let found = format!("{} work together{fault}", slots.usable);
-            let counts_l2 = [Quantity::L2DataMisses, Quantity::L2Misses, Quantity::L2LoadMisses, Quantity::L2Refills]
-                .iter()
-                .any(|&quantity| event(processor, quantity).is_some());
+            let counts_l2 = miss_events(processor, 2, Touches::Data).next().is_some();
             match slots.usable {
                 0 => Check::new(NAME, Status::Missing, found, BY_TIMING),
                 _ if events_of(processor).is_empty() => {

@@ -268,11 +268,13 @@ pub enum HostError {
     },
     /// No event is known that counts the misses of a level.
     #[error(
-        "no event is known that counts the misses of level {level} on `{processor}`\n  hint: use time instead: `isochrome palette --by timing`"
+        "no event is known that counts the misses of {touches} in level {level} on `{processor}`\n  hint: use time instead: `isochrome palette --by timing`"
     )]
     NoMissEvent {
         /// Cache level.
         level: u8,
+        /// What misses.
+        touches: isochrome_model::miss_ratio::Touches,
         /// Processor model.
         processor: String,
     },

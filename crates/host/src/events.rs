@@ -4,6 +4,7 @@
 //! code that means something else on another processor is worse than none. On machines with two types of core the rows are
 //! those of the larger one, to which the kernel sends raw events.
 
+use isochrome_model::miss_ratio::Touches;
 use serde::Serialize;
 
 use crate::sysfs::Processor;
@@ -26,6 +27,10 @@ pub enum Quantity {
     L1LoadMisses,
     /// Lines brought into the first-level data cache.
     L1DataRefills,
+    /// Reads that miss the first-level data cache, by what the kernel has for it.
+    L1DataReadMisses,
+    /// Fetches that miss the first-level instruction cache, by what the kernel has for it.
+    L1CodeMisses,
     /// Accesses to the second level.
     L2Accesses,
     /// Reads of data that ask the second level; no prefetches into it.
@@ -34,6 +39,8 @@ pub enum Quantity {
     L2DataReadMisses,
     /// Data requests of the core that miss the second level; no prefetches.
     L2DataMisses,
+    /// Requests for code that miss the second level.
+    L2CodeMisses,
     /// Requests of the core, for data or code, that miss the second level.
     L2Misses,
     /// Retired loads that miss the second level.
@@ -57,20 +64,23 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Whether every miss of a dependent walk in random order through memory much larger than the second level must be counted.
+    /// Of what a walk in random order, through memory much larger than the second level, is that misses in every line and of which every miss
+    /// must be counted; `None` where not every one must.
     ///
     /// Where it must, a counter that stays near zero on such a walk does not work.
-    pub fn counts_every_random_miss(self) -> bool {
-        matches!(
-            self,
+    pub fn counts_every_random_miss_of(self) -> Option<Touches> {
+        match self {
             Quantity::L1DataRefills
-                | Quantity::L2Accesses
-                | Quantity::L2DataReads
-                | Quantity::L2DataReadMisses
-                | Quantity::L2DataMisses
-                | Quantity::L2Misses
-                | Quantity::L2Refills
-        )
+            | Quantity::L1DataReadMisses
+            | Quantity::L2Accesses
+            | Quantity::L2DataReads
+            | Quantity::L2DataReadMisses
+            | Quantity::L2DataMisses
+            | Quantity::L2Misses
+            | Quantity::L2Refills => Some(Touches::Data),
+            Quantity::L1CodeMisses | Quantity::L2CodeMisses => Some(Touches::Code),
+            _ => None,
+        }
     }
 }
 
@@ -84,6 +94,10 @@ pub enum Code {
     Cycles,
     /// The kernel's own `page-faults`, which needs no hardware.
     PageFaults,
+    /// The kernel's own `L1-dcache-load-misses`, whichever event of the processor that is.
+    L1DataReadMisses,
+    /// The kernel's own `L1-icache-load-misses`, likewise.
+    L1CodeReadMisses,
     /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
     Raw(u64),
 }
@@ -132,6 +146,22 @@ pub const PAGE_FAULTS: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_SW_PAGE_FAULTS",
 };
 
+/// Reads that miss the first-level data cache, on any processor of which the kernel knows such an event.
+pub const L1_DATA_READ_MISSES: Event = Event {
+    quantity: Quantity::L1DataReadMisses,
+    name: "L1-dcache-load-misses",
+    code: Code::L1DataReadMisses,
+    source: "Linux, perf_event_open(2), PERF_COUNT_HW_CACHE_L1D",
+};
+
+/// Fetches that miss the first-level instruction cache, likewise.
+pub const L1_CODE_READ_MISSES: Event = Event {
+    quantity: Quantity::L1CodeMisses,
+    name: "L1-icache-load-misses",
+    code: Code::L1CodeReadMisses,
+    source: "Linux, perf_event_open(2), PERF_COUNT_HW_CACHE_L1I",
+};
+
 const fn raw(quantity: Quantity, name: &'static str, code: u64, source: &'static str) -> Event {
     Event { quantity, name, code: Code::Raw(code), source }
 }
@@ -143,13 +173,14 @@ const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-event
 const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
 
 /// Zen of any generation: the first of [`ZEN_2`]. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
-const ZEN: &[Event] = ZEN_2.split_at(3).0;
+const ZEN: &[Event] = ZEN_2.split_at(4).0;
 
 /// Zen 2 and later: the first generation does not document the sources of fills.
 const ZEN_2: &[Event] = &[
     raw(Quantity::L2DataReads, "l2_cache_req_stat.dc_access_in_l2", 0xf864, AMD_L2),
     raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
     raw(Quantity::L2Misses, "l2_cache_req_stat.ic_dc_miss_in_l2", 0x0964, AMD_L2),
+    raw(Quantity::L2CodeMisses, "l2_cache_req_stat.ic_fill_miss", 0x0164, AMD_L2),
     raw(Quantity::FillsFromL2, "ls_dmnd_fills_from_sys.local_l2", 0x0143, AMD_FILLS),
     raw(Quantity::FillsFromL3, "ls_dmnd_fills_from_sys.local_ccx", 0x0243, AMD_FILLS),
     raw(Quantity::FillsFromMemory, "ls_dmnd_fills_from_sys.dram_io", 0x4843, AMD_FILLS),
@@ -161,6 +192,7 @@ const INTEL_BEFORE_HASWELL: &[Event] = &[
     raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
     raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
+    raw(Quantity::L2CodeMisses, "L2_RQSTS.CODE_RD_MISS", 0x2024, INTEL),
 ];
 
 /// Haswell and later.
@@ -176,6 +208,7 @@ const INTEL_CORE: &[Event] = &[
     raw(Quantity::LastLevelLoadMisses, "MEM_LOAD_RETIRED.L3_MISS", 0x20d1, INTEL),
     raw(Quantity::L1DataRefills, "L1D.REPLACEMENT", 0x0151, INTEL),
     raw(Quantity::L2WriteBacks, "L2_TRANS.L2_WB", 0x40f0, INTEL),
+    raw(Quantity::L2CodeMisses, "L2_RQSTS.CODE_RD_MISS", 0x2424, INTEL),
 ];
 
 /// Ice Lake: all but the first, as Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
@@ -222,11 +255,27 @@ pub fn events_of(processor: &Processor) -> &'static [Event] {
 
 /// The event of `processor` that counts `quantity`.
 pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
-    [INSTRUCTIONS, CYCLES, PAGE_FAULTS]
+    [INSTRUCTIONS, CYCLES, PAGE_FAULTS, L1_DATA_READ_MISSES, L1_CODE_READ_MISSES]
         .iter()
         .chain(events_of(processor))
         .find(|event| event.quantity == quantity)
         .copied()
+}
+
+/// Events of `processor` that count demand misses of data or code in the cache of `level`, the best one first.
+pub fn miss_events(processor: &Processor, level: u8, touches: Touches) -> impl Iterator<Item = Event> + '_ {
+    use Quantity::*;
+    let quantities: &[Quantity] = match (level, touches) {
+        (1, Touches::Data) => &[L1DataRefills, L1DataReadMisses],
+        (1, Touches::Code) => &[L1CodeMisses],
+        (2, Touches::Data) => &[L2DataMisses, L2Misses, L2LoadMisses, L2Refills],
+        // Those of both count data too, of which a loop of code has next to none.
+        (2, Touches::Code) => &[L2CodeMisses, L2Misses, L2Refills],
+        (3, Touches::Data) => &[LastLevelLoadMisses],
+        (3, Touches::Code) => &[LastLevelMisses],
+        _ => &[],
+    };
+    quantities.iter().filter_map(|quantity| event(processor, *quantity))
 }
 
 /// What to count for miss ratios of the cache of `level`: accesses, those of them that miss, instructions, cycles. `None` where no two events
@@ -309,6 +358,37 @@ mod tests {
         assert_eq!(codes(&x86("AuthenticAMD", 0x19, 0x01), 3), None);
         assert_eq!(codes(&x86("GenuineIntel", 6, 42), 2), None);
         assert_eq!(codes(&x86("GenuineIntel", 6, 0x55), 4), None);
+    }
+
+    #[test]
+    fn misses_of_a_level_are_counted_by_an_event_for_what_is_touched() {
+        let codes = |processor: &Processor, level, touches| -> Vec<Code> {
+            miss_events(processor, level, touches).map(|event| event.code).collect()
+        };
+        let (zen_3, skylake, sandy) =
+            (x86("AuthenticAMD", 0x19, 0x01), x86("GenuineIntel", 6, 0x55), x86("GenuineIntel", 6, 42));
+        let a72 = arm("0xd08");
+        // PMCx064: 0x08 data, 0x01 code, 0x09 both. L2_RQSTS: other bits before Haswell.
+        assert_eq!(codes(&zen_3, 2, Touches::Data), [Code::Raw(0x0864), Code::Raw(0x0964)]);
+        assert_eq!(codes(&zen_3, 2, Touches::Code), [Code::Raw(0x0164), Code::Raw(0x0964)]);
+        assert_eq!(codes(&skylake, 2, Touches::Code), [Code::Raw(0x2424), Code::Raw(0x3f24)]);
+        assert_eq!(codes(&sandy, 2, Touches::Code), [Code::Raw(0x2024)]);
+        assert_eq!(codes(&a72, 2, Touches::Code), [Code::Raw(0x17)]);
+        // Level 1 is asked of the kernel where nothing better is known, also on a processor that is not in the table.
+        assert_eq!(codes(&skylake, 1, Touches::Data), [Code::Raw(0x0151), Code::L1DataReadMisses]);
+        for processor in [&zen_3, &a72, &Processor::default()] {
+            assert_eq!(codes(processor, 1, Touches::Code), [Code::L1CodeReadMisses]);
+        }
+        assert_eq!(codes(&Processor::default(), 1, Touches::Data), [Code::L1DataReadMisses]);
+        // The third level of Zen counts for no thread.
+        assert_eq!(codes(&zen_3, 3, Touches::Data), []);
+        assert_eq!(codes(&skylake, 3, Touches::Code), [Code::Raw(0x412e)]);
+        for touches in [Touches::Data, Touches::Code] {
+            for event in miss_events(&zen_3, 2, touches).chain(miss_events(&zen_3, 1, touches)) {
+                let proof = event.quantity.counts_every_random_miss_of();
+                assert!(proof.is_some(), "{} is believed without proof", event.name);
+            }
+        }
     }
 
     #[test]

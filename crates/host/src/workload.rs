@@ -5,10 +5,9 @@
 //! addresses: one whose lines all fit, and one whose pages lie in a quarter of the colors, so that none do. They take
 //! turns, the task between two of the first control.
 
+use isochrome_model::miss_ratio::measured::{Passes, Turn, conclude};
 use isochrome_model::miss_ratio::{Task, Touches, Visit};
-use isochrome_model::stats::{all_quiet, median};
 use isochrome_model::units::{Bytes, Color, Cycles};
-use serde::Serialize;
 
 use crate::counters::Counters;
 use crate::error::HostError;
@@ -21,44 +20,11 @@ use crate::sys::memory::{Arena, page_bytes};
 /// Passes in a turn that count, after one that does not.
 const PASSES: u64 = 4;
 /// Quiet turns after which there are enough.
-const QUIET_ENOUGH: usize = 20;
+const QUIET_ENOUGH: u64 = 20;
 /// How many times as many turns are made at most while too few are quiet.
 const MORE: usize = 5;
-/// Turns whose controls are so much slower than the quietest do not count.
-const TOLERANCE: f64 = 0.1;
 /// Of how many colors the control that always misses has one, and how many times as large it is where there are no colors.
 const CROWDED: usize = 4;
-
-/// How the ratio was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum By {
-    /// Counters of misses.
-    Counters,
-    /// Time between that of two controls.
-    Time,
-}
-
-/// A task that was executed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Executed {
-    /// Misses per access: the median over quiet turns.
-    pub miss_ratio: f64,
-    /// How it was told.
-    pub by: By,
-    /// Time per access, in ns.
-    pub access_ns: f64,
-    /// The same of the control that always hits.
-    pub hit_ns: f64,
-    /// The same of the control that always misses.
-    pub miss_ns: f64,
-    /// Turns of each.
-    pub turns: u64,
-    /// Those that count.
-    pub turns_quiet: u64,
-    /// Whether its pages have colors in turn. Otherwise some sets have more of its lines than others, and the prediction is for another task.
-    pub colored: bool,
-}
 
 /// How much to run.
 #[derive(Clone, Copy, Debug)]
@@ -189,9 +155,10 @@ pub fn pages_per_color(task: &Task, colors: usize) -> usize {
     own * (2 + CROWDED) + 2
 }
 
-/// Executes `task` on the calling thread, in memory of `pool` if there is one, whose colors are those of `target`.
+/// Executes `task` on the calling thread, in memory of `pool` if there is one, whose colors are those of `target`: every turn, from which
+/// [`conclude`] tells the ratio.
 ///
-/// `counters`: of misses of the level first. An interrupt ends it after the turn under way; `None` when there was none by then. Fails when
+/// `counters`: of misses of the level. An interrupt ends it after the turns under way; there are none when it came before. Fails when
 /// the pool has too few pages, and where memory cannot be made executable.
 pub fn execute(
     pool: Option<&FramePool>,
@@ -199,7 +166,7 @@ pub fn execute(
     task: &Task,
     counters: Option<&Counters>,
     request: &WorkloadRequest,
-) -> Result<Option<Executed>, HostError> {
+) -> Result<Vec<Turn>, HostError> {
     let mut rng = fastrand::Rng::with_seed(request.seed);
     let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
     let layout = Layout::of(task, pool.map_or_else(|| target_colors(target), |_| all.len()));
@@ -210,70 +177,43 @@ pub fn execute(
     let mut own = Memory::take(pool, &all, layout.pages)?;
     let mut thin = Memory::take(pool, &all, layout.pages)?;
     let mut crowded = Memory::take(pool, crowd, crowded_pages)?;
-    let walks = [
-        Walk::new(&mut own, &layout.parts(0..task.lines, task, &mut rng), task.touches)?,
-        Walk::new(&mut thin, &layout.parts(layout.thin(), task, &mut rng), task.touches)?,
-        Walk::new(
-            &mut crowded,
-            &layout.parts(0..crowded_pages as u64 * layout.lines_per_page, task, &mut rng),
-            task.touches,
-        )?,
-    ];
+    let own = Walk::new(&mut own, &layout.parts(0..task.lines, task, &mut rng), task.touches)?;
+    let thin = Walk::new(&mut thin, &layout.parts(layout.thin(), task, &mut rng), task.touches)?;
+    let crowded_lines = 0..crowded_pages as u64 * layout.lines_per_page;
+    let crowded = Walk::new(&mut crowded, &layout.parts(crowded_lines, task, &mut rng), task.touches)?;
     let ns = 1e9 / clock::rate_hz() as f64;
-    let time = |walk: &Walk<'_>| {
+    let passes = |walk: &Walk<'_>| -> Result<Passes, HostError> {
         walk.run(1);
-        walk.run(PASSES).0 as f64 * ns / (PASSES * walk.accesses) as f64
+        let accesses = (PASSES * walk.accesses) as f64;
+        let before = counters.map(Counters::read).transpose()?;
+        let ticks = walk.run(PASSES);
+        let misses = match counters.zip(before) {
+            Some((counters, before)) => {
+                Some(counters.between(&before, &counters.read()?)?.values()[0] as f64 / accesses)
+            }
+            None => None,
+        };
+        Ok(Passes { access_ns: ticks.0 as f64 * ns / accesses, misses })
     };
-    let [own, thin, crowded] = &walks;
-    let mut times: [Vec<f64>; 3] = Default::default();
-    let mut counted = Vec::new();
-    let mut quiet = Vec::new();
-    while times[0].len() < MORE * request.turns && !interrupt::interrupted() {
+    let mut turns: Vec<Turn> = Vec::new();
+    while turns.len() < MORE * request.turns && !interrupt::interrupted() {
         for _ in 0..request.turns {
             // The task between two controls: what disturbs others' lines disturbs those of one of them.
-            let before = time(thin);
-            own.run(1);
-            let reading = counters.map(Counters::read).transpose()?;
-            let ticks = own.run(PASSES);
-            if let (Some(counters), Some(reading)) = (counters, reading) {
-                let counts = counters.between(&reading, &counters.read()?)?;
-                counted.push(counts.values()[0] as f64 / (PASSES * own.accesses) as f64);
-            }
-            times[0].push(ticks.0 as f64 * ns / (PASSES * own.accesses) as f64);
-            times[1].push(before.max(time(thin)));
-            times[2].push(time(crowded));
+            let before = passes(&thin)?;
+            let task = passes(&own)?;
+            let after = passes(&thin)?;
+            let fitting = if before.access_ns > after.access_ns { before } else { after };
+            turns.push(Turn { task, fitting, missing: passes(&crowded)? });
         }
-        let picoseconds: Vec<u64> = times[1].iter().map(|ns| (ns * 1000.0) as u64).collect();
-        quiet = all_quiet(&picoseconds, TOLERANCE);
-        if quiet.len() >= QUIET_ENOUGH {
+        if conclude(task, &turns).is_some_and(|executed| executed.turns_quiet >= QUIET_ENOUGH) {
             break;
         }
     }
-    if times[0].is_empty() {
-        return Ok(None);
-    }
-    let of = |values: &[f64]| median(&quiet.iter().map(|turn| values[*turn]).collect::<Vec<_>>()).unwrap_or_default();
-    let share = |turn: &usize| (times[0][*turn] - times[1][*turn]) / (times[2][*turn] - times[1][*turn]);
-    let shares: Vec<f64> = quiet.iter().map(share).filter(|share| share.is_finite()).collect();
-    // Of the lines; of the accesses, as many as there are words of a line.
-    let per_access = task.lines as f64 / task.accesses_per_pass() as f64;
-    let by_time = median(&shares).unwrap_or_default() * per_access;
-    let (miss_ratio, by) = if counted.is_empty() { (by_time, By::Time) } else { (of(&counted), By::Counters) };
-    Ok(Some(Executed {
-        miss_ratio,
-        by,
-        access_ns: of(&times[0]),
-        hit_ns: of(&times[1]),
-        miss_ns: of(&times[2]),
-        turns: times[0].len() as u64,
-        turns_quiet: quiet.len() as u64,
-        colored: pool.is_some(),
-    }))
+    Ok(turns)
 }
 
 fn target_colors(target: Target) -> usize {
-    let page = isochrome_model::units::Bytes(page_bytes() as u64);
-    target.geometry.color_count(page) as usize
+    target.geometry.color_count(Bytes(page_bytes() as u64)) as usize
 }
 
 #[cfg(test)]
@@ -281,6 +221,7 @@ mod tests {
     use super::*;
     use isochrome_model::geometry::Geometry;
     use isochrome_model::miss_ratio::Locality;
+    use isochrome_model::miss_ratio::measured::By;
     use std::collections::BTreeMap;
 
     fn task(touches: Touches) -> Task {
@@ -311,9 +252,10 @@ mod tests {
         let target = Target { level: 2, geometry, inner: Bytes(4096) };
         for touches in [Touches::Data, Touches::Code] {
             let request = WorkloadRequest { turns: 3, seed: 1 };
-            let executed = execute(None, target, &task(touches), None, &request).unwrap().unwrap();
+            let task = task(touches);
+            let executed = conclude(&task, &execute(None, target, &task, None, &request).unwrap()).unwrap();
             assert!(executed.access_ns > 0.0 && executed.hit_ns > 0.0 && executed.miss_ns > 0.0, "{executed:?}");
-            assert_eq!((executed.by, executed.colored), (By::Time, false));
+            assert_eq!((executed.by, executed.counted), (By::Time, None));
             assert!((3..=15).contains(&executed.turns));
         }
     }

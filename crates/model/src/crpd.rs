@@ -117,8 +117,8 @@ pub struct Crpd {
 pub struct Reading {
     /// The line through the unpartitioned points from 10 to 90 %: ns over lines.
     pub growth: Option<Line>,
-    /// Whether the delay at the largest size, which is beyond the partition, is at most [`FALLEN`] of the longest of all.
-    pub falls: Option<bool>,
+    /// Delay at the largest size, which is beyond the partition, over the longest of all; [`FALLEN`] is asked at most.
+    pub left_beyond: Option<f64>,
     /// Partitioned over unpartitioned delay at 50 %.
     pub left_at_half: Option<f64>,
     /// Time to refill one color by the slope: what its lines cost, and a pass over them when they are there, in ns.
@@ -129,7 +129,7 @@ pub struct Reading {
 const TOLERANCE: f64 = 0.1;
 
 /// Fewest quiet blocks of a condition that say anything.
-const QUIET_MIN: u64 = 5;
+pub const QUIET_MIN: u64 = 5;
 
 /// What the delay at the largest size may be of the longest: less than that is told from noise.
 pub const FALLEN: f64 = 0.5;
@@ -215,7 +215,9 @@ impl Crpd {
         let pass_per_line = median(&linear().map(|point| point.pass_ns / point.lines as f64).collect::<Vec<_>>());
         Reading {
             growth,
-            falls: last.filter(|point| point.condition.percent > 100).map(|point| point.delay_ns <= FALLEN * longest),
+            left_beyond: last
+                .filter(|point| point.condition.percent > 100 && longest > 0.0)
+                .map(|point| point.delay_ns / longest),
             left_at_half: at_half(true).zip(at_half(false)).map(|(own, open)| own / open),
             refill_ns: growth.zip(pass_per_line).map(|(line, pass)| (line.slope + pass) * self.lines_per_color as f64),
         }
@@ -228,7 +230,7 @@ impl Crpd {
             |walk| {
                 let reading = self.reading(walk);
                 reading.growth.is_some_and(|line| line.r_squared >= LINEAR_R_SQUARED)
-                    && reading.falls != Some(false)
+                    && reading.left_beyond.is_none_or(|left| left <= FALLEN)
                     && reading.left_at_half.is_none_or(|left| left <= LEFT_AT_HALF)
             },
         )
@@ -303,7 +305,7 @@ pub(crate) mod tests {
         let reading = crpd.reading(Walk::Random);
         let line = reading.growth.unwrap();
         assert!((line.slope - 10.0).abs() < 0.1 && line.r_squared > 0.999, "{line:?}");
-        assert_eq!((reading.falls, reading.left_at_half), (Some(true), Some(0.0)));
+        assert_eq!((reading.left_beyond, reading.left_at_half), (Some(0.0), Some(0.0)));
         // 512 lines that cost 10 ns more than the 2 ns of a line that is there.
         assert!((reading.refill_ns.unwrap() - 512.0 * 12.0).abs() < 60.0);
         assert!(crpd.is_conclusive() && crpd.holds());

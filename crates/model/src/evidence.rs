@@ -59,6 +59,9 @@ pub struct Evidence {
     /// What tasks did over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watches: Vec<crate::watch::Watched>,
+    /// Tasks with a set miss ratio: predicted, and measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workloads: Vec<crate::miss_ratio::measured::Comparison>,
     /// A task set that ran, every job held against its bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<crate::running::Run>,

@@ -4,6 +4,9 @@
 //! larger than the cache the lines of those sets miss that hold one line too many. *Spatial* locality sets it by how many words of a line are
 //! touched before the next: one to all. Combined, each does its part.
 
+pub mod measured;
+pub mod search;
+
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
@@ -37,6 +40,15 @@ impl Touches {
             Touches::Data => geometry.line_bytes.0 / self.word_bytes(),
             Touches::Code => INSTRUCTIONS_MAX,
         }
+    }
+}
+
+impl std::fmt::Display for Touches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Touches::Data => "data",
+            Touches::Code => "code",
+        })
     }
 }
 

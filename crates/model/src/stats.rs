@@ -176,10 +176,15 @@ pub(crate) fn nearest_rank(q: f64, n: usize) -> usize {
 
 /// Median by the definition of [`Sorted::median`]; `None` for no values. Values must not be NaN.
 pub fn median(values: &[f64]) -> Option<f64> {
+    quantile(values, 0.5)
+}
+
+/// Quantile by the definition of [`Sorted::quantile`]; `None` for no values. Values must not be NaN, and `q` is from 0 to 1.
+pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     assert!(values.iter().all(|value| !value.is_nan()), "a measured value is NaN");
     let mut values = values.to_vec();
     values.sort_unstable_by(f64::total_cmp);
-    (!values.is_empty()).then(|| values[nearest_rank(0.5, values.len())])
+    (!values.is_empty()).then(|| values[nearest_rank(q, values.len())])
 }
 
 /// How probable counts at least this uneven are if each count has the same expectation: the p-value of Pearson's

@@ -7,6 +7,10 @@ mod synthetic;
 use std::path::Path;
 
 use isochrome_model::evidence::{Condition, Evidence, JobSummary};
+use isochrome_model::geometry::Geometry;
+use isochrome_model::miss_ratio::measured::{Comparison, Passes, Turn, conclude};
+use isochrome_model::miss_ratio::search::Tried;
+use isochrome_model::miss_ratio::{Locality, Task, Touches};
 use isochrome_model::report::{self, text};
 use isochrome_model::units::{Bytes, Cycles};
 
@@ -144,6 +148,34 @@ fn a_99_percent_quantile_is_given_from_100_jobs_on() {
         let html = report::html(&evidence);
         assert_eq!((html.contains(explained), html.matches(">777<").count()), (cells == 0, cells), "{n} jobs");
     }
+}
+
+#[test]
+fn a_workload_is_drawn_over_both_curves_and_told_beside_its_prediction() {
+    let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
+    let task = Task::of_ratio(Touches::Data, geometry, 0.33, Locality::Temporal).unwrap();
+    let passes = |access_ns| Passes { access_ns, misses: None };
+    let turn = Turn { task: passes(7.0), fitting: passes(2.0), missing: passes(12.0) };
+    let executed = conclude(&task, &[turn; 20]).unwrap();
+    let workload = Comparison {
+        executed: Some(executed),
+        colored: true,
+        not_counted: Some("this machine offers no <counters>".into()),
+        search: [8504, 9000].repeat(12).into_iter().map(|lines| Tried { lines, executed }).collect(),
+        ..Comparison::of(task, 2, 16, Locality::Temporal, 0.33)
+    };
+    let mut evidence = Evidence { workloads: vec![workload], ..synthetic::minimal() };
+    let html = check(&evidence);
+    assert!(html.contains("A task made to miss in 33.0 % of its accesses was seen to miss in 50.0 %."));
+    assert!(html.contains("Misses of a loop in level 2") && html.contains("task: 8504 lines"));
+    assert!(html.contains("+17.0 points from LRU") && html.contains("no &lt;counters&gt;"));
+    let json = serde_json::to_string(&evidence).unwrap();
+    assert_eq!(serde_json::from_str::<Evidence>(&json).unwrap(), evidence);
+    // Numbers beyond measure.
+    if let Some(executed) = &mut evidence.workloads[0].executed {
+        (executed.miss_ratio, executed.quartiles) = (1e300, [-1e300, 1e300]);
+    }
+    check(&evidence);
 }
 
 #[test]

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Holds, Machine};
+use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Palette, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
-use crate::counters::Counters;
+use crate::counters::miss_counters;
 use crate::error::HostError;
-use crate::events::{self, Event, Quantity};
 use crate::pagemap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Processor;
@@ -192,7 +192,12 @@ impl Survey {
                 Self::discover(target, method, Box::new(look), seed, begin)
             }
             Method::Counters => {
-                let look = CountedLook::new(arena, sizes.line_bytes, miss_counters(processor, target.level)?, seed);
+                let look = CountedLook::new(
+                    arena,
+                    sizes.line_bytes,
+                    miss_counters(processor, target.level, Touches::Data)?,
+                    seed,
+                );
                 Self::discover(target, method, Box::new(look), seed, begin)
             }
             Method::Bits => {
@@ -210,7 +215,7 @@ impl Survey {
         seed: u64,
     ) -> Result<Box<dyn ArenaLook>, HostError> {
         let sizes = target.sizes();
-        Ok(match miss_counters(processor, target.level) {
+        Ok(match miss_counters(processor, target.level, Touches::Data) {
             Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
             Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
         })
@@ -578,23 +583,6 @@ impl Verification {
             control: tested().map(|s| s.control).fold(0.0, f32::max),
         }
     }
-}
-
-/// The event that counts demand misses of data at `level`.
-pub fn miss_event(processor: &Processor, level: u8) -> Option<Event> {
-    let quantities: &[Quantity] = match level {
-        2 => &[Quantity::L2DataMisses, Quantity::L2Misses, Quantity::L2LoadMisses, Quantity::L2Refills],
-        3 => &[Quantity::LastLevelLoadMisses],
-        _ => &[],
-    };
-    quantities.iter().find_map(|quantity| events::event(processor, *quantity))
-}
-
-/// A counter of demand misses of data at `level`.
-fn miss_counters(processor: &Processor, level: u8) -> Result<Counters, HostError> {
-    let event = miss_event(processor, level)
-        .ok_or_else(|| HostError::NoMissEvent { level, processor: processor.name.clone() })?;
-    Counters::open(&[event])
 }
 
 /// How many groups are not one color of their own, by their rows of `cross`, and how many there are.

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use perf_event::events::{Hardware, Raw, Software, Tracepoint};
+use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
 
 use crate::events::Code;
@@ -202,12 +202,18 @@ fn read_format() -> u64 {
     (ReadFormat::GROUP | ReadFormat::TOTAL_TIME_ENABLED | ReadFormat::TOTAL_TIME_RUNNING).bits()
 }
 
+fn read_misses(which: CacheId) -> Cache {
+    Cache { which, operation: CacheOp::READ, result: CacheResult::MISS }
+}
+
 /// User mode only, which kernel.perf_event_paranoid = 2 permits; `perf-event2` excludes kernel and hypervisor by default.
 fn builder(code: Code) -> Builder<'static> {
     let mut builder = match code {
         Code::Instructions => Builder::new(Hardware::INSTRUCTIONS),
         Code::Cycles => Builder::new(Hardware::CPU_CYCLES),
         Code::PageFaults => Builder::new(Software::PAGE_FAULTS),
+        Code::L1DataReadMisses => Builder::new(read_misses(CacheId::L1D)),
+        Code::L1CodeReadMisses => Builder::new(read_misses(CacheId::L1I)),
         Code::Raw(config) => Builder::new(Raw::new(config)),
     };
     builder.observe_self().any_cpu().exclude_kernel(true).exclude_hv(true);

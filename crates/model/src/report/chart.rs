@@ -164,7 +164,7 @@ pub struct Mark {
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Its name, written at its end.
+    /// Its name, written at its end; nothing where it is empty.
     pub name: String,
     /// How it looks.
     pub look: Look,
@@ -274,6 +274,7 @@ impl Chart {
         let mut names: Vec<_> = self
             .lines
             .iter()
+            .filter(|line| !line.name.is_empty())
             .filter_map(|line| Some((line.look.class, line.name.as_str(), y(line.points.last()?.1)?)))
             .collect();
         names.sort_by(|a, b| a.2.total_cmp(&b.2));

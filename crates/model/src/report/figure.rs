@@ -5,8 +5,6 @@ use maud::{Markup, PreEscaped, html};
 use super::chart::{Axis, Chart, Dash, Line, Look, Mark, at};
 use super::format;
 use super::heat::HeatMap;
-use crate::geometry::Geometry;
-use crate::miss_ratio::{line_ratio, straight_line};
 use crate::plan::COLORS;
 use crate::profile::{Point, Profile, TaskProfile};
 use crate::sim::Tally;
@@ -43,48 +41,6 @@ pub fn miss_curve(title: &str, accesses: u64, by_ways: &[u64], by_colors: &[(u32
         lines: vec![
             line("by ways", "partitioned", Dash::Solid, by_ways.get(1..).unwrap_or_default()),
             line("by colors", "unpartitioned", Dash::Dashed, &by_colors),
-        ],
-        rules: Vec::new(),
-        named_lines: true,
-    };
-    file(title, &[(chart.svg(), 240.0)])
-}
-
-/// Miss ratio of a loop against its number of lines: by LRU exactly, by the document's straight line, and what was measured (lines,
-/// misses per line). [Sebek2002, Figure 5]
-pub fn loop_misses(title: &str, geometry: Geometry, measured: &[(u64, f64)]) -> String {
-    let capacity = geometry.set_count * u64::from(geometry.ways);
-    let last =
-        measured.iter().map(|(lines, _)| *lines).chain([capacity + geometry.set_count]).max().unwrap_or(capacity);
-    let first = measured.iter().map(|(lines, _)| *lines).chain([capacity]).min().unwrap_or(capacity);
-    let (first, last) = (first - first / 20, last + last / 20);
-    let share = |lines: u64| 100.0 * lines as f64 / capacity as f64;
-    let curve = |ratio: fn(Geometry, u64) -> f64| -> Vec<(f64, f64)> {
-        let step = ((last - first) / 100).max(1) as usize;
-        (first..=last).step_by(step).map(|lines| (share(lines), 100.0 * ratio(geometry, lines))).collect()
-    };
-    let marks = || measured.iter().map(|(lines, ratio)| (share(*lines), 100.0 * ratio));
-    let line = |name: &str, class, dash, points| Line {
-        name: name.to_owned(),
-        look: Look { class, dash },
-        points,
-        marks: Vec::new(),
-        band: Vec::new(),
-    };
-    let (_, highest) = super::chart::extent(marks().map(|mark| mark.1).chain([100.0]));
-    let chart = Chart {
-        title: title.to_owned(),
-        description: "Misses per line of a loop against its size: exactly under LRU, by a straight line, and measured."
-            .to_owned(),
-        x: Axis::linear("size of the loop, % of the cache", (share(first), share(last)), format::tick),
-        y: Axis::linear_rounded("misses per line, %", (0.0, highest), format::tick),
-        lines: vec![
-            line("LRU", "alone", Dash::Solid, curve(line_ratio)),
-            line("straight", "single-writer", Dash::Dashed, curve(straight_line)),
-            Line {
-                marks: marks().map(|(x, y)| Mark { x, y, hollow: false }).collect(),
-                ..line("measured", "unpartitioned", Dash::Dotted, marks().collect())
-            },
         ],
         rules: Vec::new(),
         named_lines: true,

@@ -23,6 +23,7 @@ pub mod run;
 pub mod switch;
 pub mod text;
 pub mod watch;
+pub mod workload;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -71,6 +72,7 @@ pub fn html(evidence: &Evidence) -> String {
                         (interference::section(evidence))
                         (flood::section(evidence))
                         (net::section(evidence))
+                        (workload::section(evidence))
                     }
                     (origin(evidence))
                     @if evidence.run.is_none() && !watched_only { (glossary()) }

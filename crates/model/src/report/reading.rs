@@ -335,6 +335,9 @@ pub(super) fn headline(evidence: &Evidence, kernels: &[Kernel<'_>]) -> (Option<S
     if let ([], [watched, ..]) = (evidence.experiments.as_slice(), evidence.watches.as_slice()) {
         return super::watch::headline(watched);
     }
+    if let ([], [workload, ..]) = (evidence.experiments.as_slice(), evidence.workloads.as_slice()) {
+        return super::workload::headline(workload);
+    }
     if settings == 0 {
         let text = "No experiment was run: this describes the machine only.";
         return (None, text.to_owned(), String::new());

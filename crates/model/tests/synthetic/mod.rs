@@ -282,6 +282,7 @@ pub fn full() -> Evidence {
         floods: vec![],
         packets: vec![],
         watches: vec![],
+        workloads: vec![],
         run: None,
         experiments: SHAPES.iter().flat_map(|shape| shape.sizes.iter().map(|&size| experiment(lcg, shape, size)).collect::<Vec<_>>()).collect(),
         warnings: vec![
