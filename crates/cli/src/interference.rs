@@ -67,7 +67,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
                 Some((ways, given))
             }
             Err(error) => {
-                told(format!("No cache ways, so what they are worth is not shown: {error:#}"));
+                told(format!("No cache ways, so what they are worth is not shown: {error}"));
                 None
             }
         };

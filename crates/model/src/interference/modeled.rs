@@ -52,13 +52,13 @@ pub fn play(
         going &= progress(accesses);
         going
     };
-    'all: for partitioning in parts {
-        let part = divided.iter().find(|divided| divided.by == partitioning);
-        for program in 0..count {
-            // The first job brings everything in; the second tells how many it takes.
-            let twice = request.run(program, 2, None, part, &mut go_on)?.cycles;
-            let once = request.run(program, 1, None, part, &mut go_on)?.cycles;
-            let jobs = 1 + request.cycles(request.length).div_ceil(twice.saturating_sub(once).max(1));
+    'all: for program in 0..count {
+        // The first job brings everything in; the second tells how many it takes. As many in every condition.
+        let twice = request.run(program, 2, None, None, &mut go_on)?.cycles;
+        let once = request.run(program, 1, None, None, &mut go_on)?.cycles;
+        let jobs = 1 + request.cycles(request.length).div_ceil(twice.saturating_sub(once).max(1));
+        for partitioning in parts.clone() {
+            let part = divided.iter().find(|divided| divided.by == partitioning);
             let alone = request.run(program, jobs, None, part, &mut go_on)?;
             for sharing in [Sharing::InterCore, Sharing::IntraCore] {
                 let together = request.run(program, jobs, Some(sharing), part, &mut go_on)?;
@@ -105,8 +105,8 @@ impl Request<'_> {
 
     /// How the outermost level can be divided evenly.
     fn divided(&self) -> Vec<Divided> {
-        let data = self.machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
-        let number = data.clone().count() as u8;
+        let data: Vec<_> = self.machine.levels.iter().filter(|level| level.holds != Holds::Instruction).collect();
+        let number = data.len() as u8;
         let Some(outermost) = data.last().map(|level| &level.cache) else { return Vec::new() };
         let disjoint = outermost.colors_are_disjoint(self.machine.page_bytes);
         let colors = if disjoint { outermost.color_count(self.machine.page_bytes) } else { 0 };
@@ -232,6 +232,8 @@ mod tests {
         for partitioning in [Partitioning::Colors, Partitioning::Ways] {
             let own = row(&measured, Sharing::InterCore, partitioning);
             assert_eq!(own.asked[1].misses, [1024.0; 3], "{own:?}");
+            // As much is run as without parts.
+            assert_eq!(own.asked[0].misses[0], first.misses[0]);
             assert_eq!(own.together, 0.0);
         }
     }

@@ -339,7 +339,7 @@ pub struct Change {
 /// Changes below each other as bars to both sides of none, from half to half as much again; what is beyond is cut off there and told by its number alone.
 pub fn changes(title: &str, changes: &[Change], text: impl Fn(f64) -> String) -> Markup {
     const NAMES: f64 = 74.0;
-    const NUMBERS: f64 = 56.0;
+    const NUMBERS: f64 = 72.0;
     const LINE: f64 = 14.0;
     /// What fills a side.
     const FULL: f64 = 0.5;
