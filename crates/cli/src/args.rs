@@ -58,12 +58,14 @@ pub enum Verb {
     #[command(
         after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
                             isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch\n  \
-                            isochrome bench net --svg net.svg"
+                            isochrome bench net --svg net.svg\n  \
+                            isochrome bench interference --program 'gzip -9c big.tar' --program 'isochrome job --jobs 6000 write 1024' -o interference.json\n  \
+                            isochrome bench interference --machine i7-2600 --mhz 3400"
     )]
     Bench(BenchOptions),
     /// Drive a cache to the state that tasks like least, and prove that it is reached
     #[command(after_help = "Examples:\n  isochrome flood --verify\n  isochrome flood --verify --json | jq .worst\n  \
-                            isochrome flood --pattern storm --colors 4-15 --duration 30s\n\
+                            isochrome flood --pattern storm --colors 4-15 --duration 30s\n  isochrome probe -o machine.json && isochrome flood --verify --machine machine.json\n\
                             With --verify: exit code 2 where even the worst flood leaves more than 5 % of a victim's lines.")]
     Flood(FloodOptions),
     /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
@@ -365,7 +367,7 @@ pub enum BenchKernel {
     Switch(SwitchOptions),
     /// What packets cost a network stack after a flood, with and without colors of its components
     Net(NetOptions),
-    /// What unmodified programs cost each other, on different CPUs and on one by turns, with and without colors
+    /// What unmodified programs cost each other, on different CPUs and on one by turns, with and without colors or cache ways
     Interference(InterferenceOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
@@ -393,6 +395,9 @@ pub struct FloodOptions {
     /// Colors to flood [default: all]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
+    /// What `isochrome probe -o FILE` has measured here: sizes of caches as loads felt them, against those of sysfs
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
     /// Times a pattern is carried out for one flood
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub passes: u32,
@@ -499,7 +504,8 @@ pub struct SwitchOptions {
 /// Options of `bench interference`.
 #[derive(Debug, Args)]
 pub struct InterferenceOptions {
-    /// A program that ends by itself, and its arguments, without quotes; repeatable [default: three that are built in]
+    /// A program that ends by itself, and its arguments, without quotes; repeatable; on a modeled machine a workload, such as
+    /// chase:area=4M,line=64,steps=65536,seed=1 [default: three that are built in]
     #[arg(long, value_name = "COMMAND")]
     pub program: Vec<String>,
     /// CPU on which programs are measured; the others are for co-runners [default: the last one allowed]
@@ -514,6 +520,9 @@ pub struct InterferenceOptions {
     /// Time on a CPU before a run is timed
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     pub warm_up: Ns,
+    /// Longest time that a program may take alone, from where it is timed
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub limit: Ns,
     /// Blocks of each program and condition; more are run, up to four times as many, while fewer than half are quiet
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
@@ -529,6 +538,12 @@ pub struct InterferenceOptions {
     /// Seed of every random choice [default: a fresh one, which is printed]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// Play it on this machine that comes with isochrome, or that a file describes, instead of here
+    #[arg(long, value_name = "MACHINE", requires = "mhz")]
+    pub machine: Option<String>,
+    /// Clock rate of the modeled machine
+    #[arg(long, value_name = "MHZ", requires = "machine", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub mhz: Option<u32>,
     /// Where results go.
     #[command(flatten)]
     pub results: Results,

@@ -1,6 +1,7 @@
 //! `isochrome flood`: drives a cache to the state that tasks like least, and proves that it did.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -14,8 +15,10 @@ use isochrome_host::pool::FramePool;
 use isochrome_host::sys::clock;
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
+use isochrome_model::flood::parameters::Parameters;
 use isochrome_model::flood::verify::{Block, NotTried, Verification, conclude};
 use isochrome_model::geometry::Geometry;
+use isochrome_model::machine::{Machine, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::report::flood::text;
 use isochrome_model::units::{Bytes, Color, parse_list};
@@ -50,14 +53,48 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     );
     let place = &options.place;
     let station = Station::new(place)?;
-    let target = station.target(place)?;
-    let first = first_level(&station);
-    let (palette, pool) = station.collect_pages(place, target, pages_to_verify(target, first))?;
+    let declared = station.target(place)?;
+    let parameters = parameters(options.machine.as_deref(), &station, declared.level)?;
+    parameters.iter().for_each(|parameters| eprintln!("{parameters}"));
+    if options.machine.is_none() {
+        eprintln!(
+            "(hint: isochrome probe -o machine.json, then --machine machine.json, holds them against what is measured)"
+        );
+    }
+    let geometry = |level| parameters.iter().find(|it| it.level == level).map(Parameters::geometry);
+    let first = first_level(&station).and(geometry(1));
+    let target = Target { geometry: geometry(declared.level).unwrap_or(declared.geometry), ..declared };
+    // Colors are found in the cache as the system tells it.
+    let (palette, pool) = station.collect_pages(place, declared, pages_to_verify(target, first))?;
     if options.verify {
-        check(options, &station, palette, &pool, target, first)
+        check(options, &station, palette, &pool, target, first, &parameters)
     } else {
         flood(options, &station, &pool, target, first)
     }
+}
+
+/// Of the first level and the one to flood what the system says, and what a saved probe has measured.
+fn parameters(probe: Option<&Path>, station: &Station, level: u8) -> Result<Vec<Parameters>> {
+    let probed: Option<Machine> = probe.map(|path| files::read_json(path, MACHINE_SCHEMA)).transpose()?;
+    if let (Some(path), Some(probed)) = (probe, &probed) {
+        let shown = path.display();
+        anyhow::ensure!(
+            probed.fingerprint() == station.machine.fingerprint(),
+            "{shown}: was measured on another machine\n  hint: isochrome probe -o {shown}"
+        );
+        anyhow::ensure!(
+            !probed.latency.is_empty(),
+            "{shown}: holds no times of loads\n  hint: isochrome probe -o {shown}"
+        );
+    }
+    let of = |number: u8| {
+        let declared = station.machine.data_level_of(number, station.cpu)?.geometry.value;
+        let felt = probed.as_ref().and_then(|probed| probed.felt_bytes(number, station.cpu));
+        Some(Parameters { level: number, declared, felt })
+    };
+    let mut numbers = vec![1, level];
+    numbers.dedup();
+    Ok(numbers.into_iter().filter_map(of).collect())
 }
 
 /// The first data level of the station's CPU, if the level to flood is another.
@@ -86,6 +123,7 @@ fn check(
     pool: &FramePool,
     target: Target,
     first: Option<Geometry>,
+    parameters: &[Parameters],
 ) -> Result<Verdict> {
     anyhow::ensure!(options.colors.is_none(), "--verify floods all colors\n  hint: leave --colors out");
     let reserved = reserved_colors(first);
@@ -122,6 +160,7 @@ fn check(
     let verification = Verification {
         level: target.level,
         ways: [first.map_or(0, |first| first.ways), target.geometry.ways],
+        parameters: parameters.iter().map(Parameters::to_string).collect(),
         lines: verified.lines,
         counted: Verification::all_counted(&achieved),
         achieved,

@@ -3,21 +3,24 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use isochrome_host::counters::{Counters, usable_slots};
-use isochrome_host::events::{Event, Quantity, event, miss_events};
+use isochrome_host::events::{LevelEvents, level_events, levels_within};
 use isochrome_host::interference::{InterferenceRequest, conditions, interference};
 use isochrome_host::interrupt;
 use isochrome_host::ledger::Owner;
 use isochrome_host::recolor::process::Pid;
-use isochrome_model::interference::{Block, Interference, Program, Sharing, conclude};
-use isochrome_model::miss_ratio::Touches;
+use isochrome_host::resctrl;
+use isochrome_model::interference::{Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled};
 use isochrome_model::report::interference::text;
-use isochrome_model::units::{Color, CpuId};
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{By, ChosenColors, InterferenceOptions, Place};
 use crate::coloring::Coloring;
-use crate::station::Station;
+use crate::simulate::named_machine;
+use crate::station::{Station, spinner};
+use crate::ways::{self, Given};
 use crate::{Verdict, evidence, job, results};
 
 /// Workloads where no programs are named; the last one leaves nothing of a second level of 1 MiB.
@@ -26,37 +29,51 @@ const WORKLOADS: [(&str, usize); 3] = [("filter", 8192), ("fft", 4096), ("write"
 /// So many times as long as a program is warmed up it runs in all.
 const RUN_LENGTH: u32 = 4;
 
+/// Turns that a run takes alone on a modeled machine.
+const MODELED_TURNS: u64 = 4;
+
 pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
+    if let (Some(name), Some(mhz)) = (&options.machine, options.mhz) {
+        return modeled(options, name, mhz);
+    }
     let place =
         Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: options.seed };
     let station = Station::new(&place)?;
     let named = if options.program.is_empty() { built_in(options)? } else { options.program.clone() };
     let programs: Vec<Vec<String>> = named.iter().map(|text| command(text)).collect::<Result<_>>()?;
-    ensure!(programs.len() > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
-    ensure!(
-        options.turn.0 > 0 && options.turn.0.saturating_mul(programs.len() as u64) <= options.period.0,
-        "{} programs have no turn of {} ms each within {} ms\n  hint: a longer --period",
-        programs.len(),
-        options.turn.0 as f64 / 1e6,
-        options.period.0 as f64 / 1e6
-    );
+    check(options, programs.len())?;
     let others: Vec<CpuId> = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).collect();
     let mut warnings = Vec::new();
     let mut told = |text: String| {
         eprintln!("{text}");
         warnings.push(text);
     };
-    let (coloring, lease) = match colored(options, &station) {
-        Ok((coloring, lease)) => (Some(coloring), Some(lease)),
+    let mut divided = Vec::new();
+    let colored = match colored(options, &station, programs.len()) {
+        Ok((coloring, lease, part)) => {
+            divided.push(part);
+            Some((coloring, lease))
+        }
         Err(error) => {
             told(format!("No colors, so what they are worth is not shown: {error:#}"));
-            (None, None)
+            None
         }
     };
-    let shares: Vec<Vec<Color>> = match &coloring {
-        Some(coloring) => shares(coloring.color_count(), programs.len())?,
-        None => vec![Vec::new(); programs.len()],
-    };
+    let ways =
+        match divided_by_ways(&station, programs.len()).and_then(|(given, part)| Ok((given.give()?, given, part))) {
+            Ok((ways, given, part)) => {
+                divided.push(part);
+                given.warning().into_iter().for_each(&mut told);
+                Some((ways, given))
+            }
+            Err(error) => {
+                told(format!("No cache ways, so what they are worth is not shown: {error}"));
+                None
+            }
+        };
+    let joins = ways
+        .as_ref()
+        .map_or_else(Vec::new, |(_, given)| (0..programs.len()).filter_map(|at| given.joins(at)).collect());
     if others.len() + 1 < programs.len() {
         told(match others.len() {
             0 => "There is one CPU only: nothing runs on different ones.".to_owned(),
@@ -65,8 +82,8 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
             }
         });
     }
-    let events = events(&station);
-    if events.is_empty() {
+    let levels = levels(&station);
+    if levels.is_empty() {
         told("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
     }
     let settings = station.settle();
@@ -74,7 +91,8 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     if !realtime {
         told("No SCHED_FIFO: programs have no turns, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
     }
-    let conditions = conditions(programs.len(), others.len(), realtime, coloring.is_some());
+    let parts: Vec<Partitioning> = divided.iter().map(|divided| divided.by).collect();
+    let conditions = conditions(programs.len(), others.len(), realtime, &parts);
     ensure!(!conditions.is_empty(), "neither another CPU nor turns\n  hint: run as root, or on more than one CPU");
     let request = InterferenceRequest {
         programs: &programs,
@@ -84,64 +102,127 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         period: options.period,
         warm_up: options.warm_up,
         conditions: &conditions,
+        limit: options.limit,
         realtime,
-        events: &events,
+        joins: &joins,
+        levels: &levels,
         blocks: options.blocks as usize,
         seed: station.seed,
     };
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
     let mut place = |program: usize, pid: Pid| {
-        let Some(coloring) = &coloring else { return Ok(()) };
-        let tally = coloring.of_another(shares[program].clone(), station.allowed.clone()).place(&[pid])?;
+        let Some((coloring, _)) = &colored else { return Ok(()) };
+        let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
+        let colors =
+            part.map_or_else(Vec::new, |part| part.shares[program].iter().map(|it| Color(*it as u16)).collect());
+        let tally = coloring.of_another(colors, station.allowed.clone()).place(&[pid])?;
         let share = tally.right as f64 / tally.resident.max(1) as f64;
         placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
         Ok(())
     };
+    let mut failures = Vec::new();
     let blocks = results::until_quiet(
         "running",
         // Blocks take long: half of those asked for are enough.
         options.blocks.div_ceil(2),
         |round, progress| {
             let request = InterferenceRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
-            interference(&request, &mut place, progress)
+            let measured = interference(&request, &mut place, progress)?;
+            failures.extend(measured.failures);
+            Ok(measured.blocks)
         },
         |blocks| conclude(blocks).iter().map(|row| row.blocks_quiet).min(),
     )?;
     let mut runs = blocks.iter().flat_map(|block| [&block.alone, &block.control, &block.together]);
-    if !events.is_empty() && runs.any(|run| run.counts.is_empty()) {
+    if !levels.is_empty() && runs.any(|run| run.asked.is_empty()) {
         told("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
     }
-    drop(lease);
+    if let [first, ..] = &failures[..] {
+        told(format!("{} runs do not count, as programs failed beside others; the first: {first}", failures.len()));
+    }
+    if let Some((ways, given)) = ways {
+        for (number, program) in programs.iter().enumerate() {
+            if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
+                told(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
+            }
+        }
+        // Everything is measured: what stays changed is told, and the next start tries again.
+        ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut told);
+    }
+    drop(colored);
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);
     let measured = Interference {
-        level: coloring.as_ref().map(Coloring::level),
-        colors: coloring.as_ref().map(Coloring::color_count),
+        modeled: None,
+        divided,
         programs: programs
             .iter()
-            .zip(shares)
             .zip(placed)
-            .map(|((words, colors), placed)| Program { command: words.join(" "), colors, placed })
+            .map(|(words, placed)| Program { command: words.join(" "), placed })
             .collect(),
         beside: others.len().min(programs.len() - 1),
         turn_ns: [options.turn, options.period],
-        events: events.iter().map(|event| event.name.to_owned()).collect(),
+        counted: levels.iter().map(counted).collect(),
         rows: conclude(&blocks),
     };
+    leave(options, &station, &measured, &blocks, warnings)?;
+    let conclusive = measured.is_conclusive() && measured.rows.len() == conditions.len() && !interrupt::interrupted();
+    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+}
+
+/// Whether so many programs can share, and have turns.
+fn check(options: &InterferenceOptions, programs: usize) -> Result<()> {
+    ensure!(programs > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
+    ensure!(
+        options.turn.0 > 0 && options.turn.0.saturating_mul(programs as u64) <= options.period.0,
+        "{programs} programs have no turn of {} ms each within {} ms\n  hint: a longer --period",
+        options.turn.0 as f64 / 1e6,
+        options.period.0 as f64 / 1e6
+    );
+    Ok(())
+}
+
+fn leave(
+    options: &InterferenceOptions,
+    station: &Station,
+    measured: &Interference,
+    blocks: &[Block],
+    warnings: Vec<String>,
+) -> Result<()> {
     results::leave(
         &options.results,
-        &measured,
-        text(&measured),
+        measured,
+        text(measured),
         station.seed,
-        || csv(&blocks, &measured),
+        || csv(blocks, measured),
         |raw| {
-            let mut evidence = evidence::of(&station, None, Vec::new(), raw, warnings);
+            let mut evidence = evidence::of(station, None, Vec::new(), raw, warnings);
             evidence.interference = vec![measured.clone()];
             evidence
         },
-    )?;
-    let conclusive = measured.is_conclusive() && measured.rows.len() == conditions.len() && !interrupt::interrupted();
-    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+    )
+}
+
+/// The experiment on a modeled machine, where programs are workloads of the simulator.
+fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdict> {
+    let machine = named_machine(name)?;
+    let outermost = machine.levels.last().map(|level| level.cache.geometry.cache_bytes()).unwrap_or_default();
+    let programs = if options.program.is_empty() { modeled::programs(outermost) } else { options.program.clone() };
+    check(options, programs.len())?;
+    let turn_ns = [options.turn, options.period];
+    let length = Ns(MODELED_TURNS.saturating_mul(options.turn.0));
+    let bar = spinner("playing");
+    let request = modeled::Request { machine: &machine, mhz, programs: &programs, turn_ns, length };
+    let (measured, blocks) = modeled::play(&request, &mut |_| {
+        bar.tick();
+        !interrupt::interrupted()
+    })?;
+    bar.finish_and_clear();
+    // What the evidence says of the machine it was taken on is not what it is about; the report says so.
+    let station = Station::at(None, options.seed.unwrap_or_default())?;
+    let warnings = vec![format!("Played on the modeled {}: nothing here was measured.", machine.name)];
+    leave(options, &station, &measured, &blocks, warnings)?;
+    Ok(if interrupt::interrupted() { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
 /// The workloads as programs: with as many jobs as take the time here that a run is to have.
@@ -165,8 +246,12 @@ fn command(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// The palette that tells the colors, all of which are this program's as long as the lease is kept.
-fn colored(options: &InterferenceOptions, station: &Station) -> Result<(Coloring, crate::coloring::Lease)> {
+/// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
+fn colored(
+    options: &InterferenceOptions,
+    station: &Station,
+    programs: usize,
+) -> Result<(Coloring, crate::coloring::Lease, Divided)> {
     let chosen = ChosenColors {
         colors: Some("all".to_owned()),
         palette: options.palette.clone(),
@@ -175,57 +260,70 @@ fn colored(options: &InterferenceOptions, station: &Station) -> Result<(Coloring
         ..ChosenColors::default()
     };
     let mut coloring = Coloring::of(&chosen, station.allowed.clone(), station.seed)?;
+    let count = coloring.color_count();
+    let shares = equal_shares(count, programs).with_context(|| {
+        format!("{count} colors for {programs} programs\n  hint: fewer programs, or another --level")
+    })?;
     let lease = coloring.lease(Owner::of(std::process::id())?)?;
-    Ok((coloring, lease))
+    let divided = Divided { by: Partitioning::Colors, level: coloring.level(), count, shares };
+    Ok((coloring, lease, divided))
 }
 
-/// `count` colors in equal shares, what is left over to the first.
-fn shares(count: u32, programs: usize) -> Result<Vec<Vec<Color>>> {
-    let programs = programs as u32;
-    ensure!(count >= programs, "{count} colors for {programs} programs\n  hint: fewer programs, or another --level");
-    let end = |program: u32| program * count / programs;
-    Ok((0..programs)
-        .map(|program| (end(program)..end(program + 1)).map(|color| Color(color as u16)).collect())
-        .collect())
+/// The ways of the outermost level that has some to give, in equal shares.
+fn divided_by_ways(station: &Station, programs: usize) -> Result<(Given, Divided)> {
+    let of = |level| ways::Divided::of(&station.sysfs, &station.machine, level, &station.allowed);
+    let mut levels: Vec<u8> = station.machine.levels.iter().map(|level| level.level).collect();
+    levels.sort_unstable();
+    levels.dedup();
+    let mut found = levels.into_iter().rev().map(of);
+    let first = found
+        .next()
+        .with_context(|| format!("{} tells of no caches\n  hint: isochrome doctor", resctrl::root().display()))?;
+    // Where none has, what the outermost says is told.
+    let cache = first.or_else(|error| found.find_map(Result::ok).ok_or(error))?;
+    let shares = cache.equal_shares(programs)?;
+    let divided = Divided { by: Partitioning::Ways, level: cache.level(), count: cache.rules.count, shares };
+    Ok((cache.shared_out(&divided.shares)?, divided))
 }
 
-/// Hits and misses of each level that this processor has proved to count, as many as it counts at once.
-fn events(station: &Station) -> Vec<Event> {
-    let quantities = [Quantity::L1DataRefills, Quantity::FillsFromL2, Quantity::FillsFromL3];
-    let last = [Quantity::FillsFromMemory, Quantity::LastLevelLoadMisses];
-    let of = |quantity: &Quantity| event(&station.processor, *quantity);
-    let known = quantities
-        .iter()
-        .filter_map(of)
-        .chain(miss_events(&station.processor, 2, Touches::Data).next())
-        .chain(last.iter().filter_map(of));
+/// Levels whose hits and misses this processor has proved to count, as many as it counts at once.
+fn levels(station: &Station) -> Vec<LevelEvents> {
     let slots = usable_slots().map_or(0, |slots| slots.usable);
-    let counts = |event: &Event| Counters::open(std::slice::from_ref(event)).map(drop);
-    known.filter(|event| counts(event).is_ok()).take(slots).collect()
+    let counts = |level: &LevelEvents| {
+        level.accesses.iter().chain(&level.misses).all(|event| Counters::open(std::slice::from_ref(event)).is_ok())
+    };
+    // Without counters nothing is tried.
+    let known = if slots == 0 { Vec::new() } else { level_events(&station.processor) };
+    levels_within(known.into_iter().filter(counts).collect(), slots)
+}
+
+fn counted(level: &LevelEvents) -> Counted {
+    let names = |events: &[isochrome_host::events::Event]| events.iter().map(|event| event.name.to_owned()).collect();
+    Counted { level: format!("L{}", level.level), accesses: names(&level.accesses), misses: names(&level.misses) }
 }
 
 /// Every run, one line each; times in ns.
 fn csv(blocks: &[Block], measured: &Interference) -> String {
-    let mut text = "block,program,sharing,colored,beside,cpu_ns".to_owned();
-    for event in &measured.events {
-        let _ = write!(text, ",{event}");
+    let mut text = "block,program,sharing,partitioning,beside,cpu_ns".to_owned();
+    for Counted { level, .. } in &measured.counted {
+        let _ = write!(text, ",{level}_hits,{level}_misses");
     }
     text.push('\n');
+    let name = |value: serde_json::Result<serde_json::Value>| {
+        value.ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
+    };
     for (at, block) in blocks.iter().enumerate() {
         let condition = block.condition;
-        let sharing = if condition.sharing == Sharing::InterCore { "inter_core" } else { "intra_core" };
+        let sharing = name(serde_json::to_value(condition.sharing));
+        let partitioning = name(serde_json::to_value(condition.partitioning));
         let runs = [("nobody", &block.alone), ("spinning", &block.control), ("programs", &block.together)];
         for (beside, run) in runs {
-            let _ = write!(
-                text,
-                "{at},{},{sharing},{},{beside},{}",
-                condition.program,
-                u8::from(condition.colored),
-                run.cpu.0
-            );
-            for event in 0..measured.events.len() {
-                let count = run.counts.get(event).map_or(String::new(), u64::to_string);
-                let _ = write!(text, ",{count}");
+            let _ = write!(text, "{at},{},{sharing},{partitioning},{beside},{}", condition.program, run.cpu.0);
+            for level in 0..measured.counted.len() {
+                let _ = match run.asked.get(level) {
+                    Some(asked) => write!(text, ",{},{}", asked.hits, asked.misses),
+                    None => write!(text, ",,"),
+                };
             }
             text.push('\n');
         }
@@ -236,15 +334,6 @@ fn csv(blocks: &[Block], measured: &Interference) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn shares_are_equal_and_leave_nothing() {
-        let sizes = |count, programs| shares(count, programs).unwrap().iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(sizes(16, 4), [4; 4]);
-        assert_eq!(sizes(16, 3).iter().sum::<usize>(), 16);
-        assert!(sizes(16, 3).iter().all(|size| (5..=6).contains(size)));
-        assert!(shares(2, 3).unwrap_err().to_string().contains("hint"));
-    }
 
     #[test]
     fn a_command_with_quotes_is_refused() {

@@ -9,6 +9,7 @@ use isochrome_host::resctrl::{self, Group, Mounted, Ways};
 use isochrome_host::runtime;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::export::ways::{WayRules, arrange, groups, is_shared};
+use isochrome_model::interference::equal_shares;
 use isochrome_model::machine::Machine;
 use isochrome_model::plan::Plan;
 use isochrome_model::taskset::programs::Partitioning;
@@ -95,6 +96,42 @@ impl Divided {
         let rest = masks.keys().map(|id| (*id, all(self.rules.count) & !mask)).collect();
         let group = Group { name: TASKS.to_owned(), masks };
         self.given(rest, vec![group], vec![Some(TASKS.to_owned()); tasks])
+    }
+
+    /// For programs that may run on any of the CPUs, these `shares` of the ways, the same in every cache. Everybody else keeps all, as where
+    /// nothing is divided.
+    pub fn shared_out(&self, shares: &[Vec<u32>]) -> Result<Given> {
+        ensure!(
+            shares.len() < self.rules.classes as usize,
+            "{} programs need as many classes of service, and one is everybody else's: level {} has {}\n  hint: fewer programs",
+            shares.len(),
+            self.level,
+            self.rules.classes
+        );
+        let of_all = |mask: u64| self.instance.values().map(|id| (*id, mask)).collect::<BTreeMap<_, _>>();
+        let group = |(number, share): (usize, &Vec<u32>)| Group {
+            name: (number + 1).to_string(),
+            masks: of_all(share.iter().fold(0, |mask, way| mask | 1 << way)),
+        };
+        let made: Vec<Group> = shares.iter().enumerate().map(group).collect();
+        let group_of = made.iter().map(|group| Some(group.name.clone())).collect();
+        Ok(self.given(of_all(all(self.rules.count)), made, group_of))
+    }
+
+    /// The ways in equal shares for so many programs, in masks that the cache takes.
+    pub fn equal_shares(&self, programs: usize) -> Result<Vec<Vec<u32>>> {
+        let (partitions, each) = (self.rules.partitions().min(64), self.rules.least.max(1));
+        let shares = equal_shares(partitions, programs).with_context(|| {
+            format!("level {} can be divided among {partitions} programs by ways\n  hint: fewer programs", self.level)
+        })?;
+        // Of each partition the ways.
+        let ways = |share: Vec<u32>| share.into_iter().flat_map(|at| at * each..(at + 1) * each).collect();
+        Ok(shares.into_iter().map(ways).collect())
+    }
+
+    /// Number of the level.
+    pub fn level(&self) -> u8 {
+        self.level
     }
 
     /// For the tasks of `plan`, in its order, as `method` wants it.

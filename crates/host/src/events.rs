@@ -4,6 +4,7 @@
 //! code that means something else on another processor is worse than none. On machines with two types of core the rows are
 //! those of the larger one, to which the kernel sends raw events.
 
+use isochrome_model::interference::Asked;
 use isochrome_model::miss_ratio::Touches;
 use serde::Serialize;
 
@@ -169,6 +170,7 @@ const fn raw(quantity: Quantity, name: &'static str, code: u64, source: &'static
 const AMD_L2: &str = "AMD PPR, families 17h, 19h and 1Ah, PMCx064; Linux, tools/perf/pmu-events/arch/x86/amdzen*";
 const AMD_FILLS: &str =
     "AMD PPR, families 17h (model 30h on), 19h and 1Ah, PMCx043; Linux, tools/perf/pmu-events/arch/x86/amdzen[2-5]";
+const AMD_DISPATCH: &str = "AMD PPR, families 17h, 19h and 1Ah, PMCx029; Linux, tools/perf/pmu-events/arch/x86/amdzen*, all data cache accesses";
 const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-events/arch/x86/";
 const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
 
@@ -184,6 +186,7 @@ const ZEN_2: &[Event] = &[
     raw(Quantity::FillsFromL2, "ls_dmnd_fills_from_sys.local_l2", 0x0143, AMD_FILLS),
     raw(Quantity::FillsFromL3, "ls_dmnd_fills_from_sys.local_ccx", 0x0243, AMD_FILLS),
     raw(Quantity::FillsFromMemory, "ls_dmnd_fills_from_sys.dram_io", 0x4843, AMD_FILLS),
+    raw(Quantity::L1DataAccesses, "ls_dispatch.all_dc_accesses", 0x0729, AMD_DISPATCH),
 ];
 
 /// Sandy Bridge and Ivy Bridge number their second-level events differently.
@@ -292,6 +295,74 @@ pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]>
     pairs.iter().find_map(|[all, missed]| Some([known(*all)?, known(*missed)?, INSTRUCTIONS, CYCLES]))
 }
 
+/// What is counted of a level: events of which every access counts in exactly one, and those of them that count misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LevelEvents {
+    /// The level.
+    pub level: u8,
+    /// Together they count what asks it.
+    pub accesses: Vec<Event>,
+    /// Together they count what of that misses.
+    pub misses: Vec<Event>,
+}
+
+/// What counts hits and misses of each level for a thread of `processor`, innermost first; levels of which it cannot be told are left out.
+pub fn level_events(processor: &Processor) -> Vec<LevelEvents> {
+    use Quantity::*;
+    let known = |list: &[Quantity]| list.iter().map(|it| event(processor, *it)).collect::<Option<Vec<Event>>>();
+    let of = |level: u8| {
+        // By where demanded lines come from; by loads, each of which counts at every level that it misses; else as for miss ratios.
+        let found = match level {
+            1 => [
+                (known(&[L1DataAccesses]), known(&[FillsFromL2, FillsFromL3, FillsFromMemory])),
+                (known(&[Loads]), known(&[L1LoadMisses])),
+            ],
+            2 => [
+                (known(&[FillsFromL2, FillsFromL3, FillsFromMemory]), known(&[FillsFromL3, FillsFromMemory])),
+                (known(&[L1LoadMisses]), known(&[L2LoadMisses])),
+            ],
+            _ => [
+                (known(&[FillsFromL3, FillsFromMemory]), known(&[FillsFromMemory])),
+                (known(&[L2LoadMisses]), known(&[LastLevelLoadMisses])),
+            ],
+        };
+        let found = found.into_iter().find_map(|(accesses, misses)| Some((accesses?, misses?)));
+        let ratio = || miss_ratio_events(processor, level).map(|[all, missed, ..]| (vec![all], vec![missed]));
+        found.or_else(ratio).map(|(accesses, misses)| LevelEvents { level, accesses, misses })
+    };
+    (1..=3).filter_map(of).collect()
+}
+
+/// The events of `levels`, each once.
+pub fn events_of_levels(levels: &[LevelEvents]) -> Vec<Event> {
+    let mut events = Vec::new();
+    for event in levels.iter().flat_map(|level| level.accesses.iter().chain(&level.misses)) {
+        if !events.contains(event) {
+            events.push(*event);
+        }
+    }
+    events
+}
+
+/// As many of `levels` as `slots` counters count at once, from the outermost inward: what others evict shows there.
+pub fn levels_within(mut levels: Vec<LevelEvents>, slots: usize) -> Vec<LevelEvents> {
+    while events_of_levels(&levels).len() > slots {
+        levels.remove(0);
+    }
+    levels
+}
+
+impl LevelEvents {
+    /// What was got of the level, by the `counts` of `events`, which have all of its own.
+    pub fn asked(&self, events: &[Event], counts: &[u64]) -> Asked {
+        let sum = |of: &[Event]| -> u64 {
+            events.iter().zip(counts).filter(|(event, _)| of.contains(event)).map(|(_, count)| count).sum()
+        };
+        let misses = sum(&self.misses);
+        Asked { hits: sum(&self.accesses).saturating_sub(misses), misses }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,6 +460,37 @@ mod tests {
                 assert!(proof.is_some(), "{} is believed without proof", event.name);
             }
         }
+    }
+
+    #[test]
+    fn hits_and_misses_of_each_level_are_sums_of_what_is_counted() {
+        let asked = |processor: &Processor, readings: &[(Quantity, u64)]| {
+            let levels = level_events(processor);
+            let events = events_of_levels(&levels);
+            let count = |event: &Event| readings.iter().find(|(of, _)| *of == event.quantity).unwrap().1;
+            let counts: Vec<u64> = events.iter().map(count).collect();
+            levels.iter().map(|level| level.asked(&events, &counts)).map(|it| [it.hits, it.misses]).collect::<Vec<_>>()
+        };
+        use Quantity::*;
+        // Zen 3: of 1000 accesses 80 lines came from the second level, 15 from the third, 5 from memory.
+        let zen = [(L1DataAccesses, 1000), (FillsFromL2, 80), (FillsFromL3, 15), (FillsFromMemory, 5)];
+        assert_eq!(asked(&x86("AuthenticAMD", 0x19, 0x01), &zen), [[900, 100], [80, 20], [15, 5]]);
+        let loads = [(Loads, 1000), (L1LoadMisses, 100), (L2LoadMisses, 20), (LastLevelLoadMisses, 5)];
+        assert_eq!(asked(&x86("GenuineIntel", 6, 0x55), &loads), [[900, 100], [80, 20], [15, 5]]);
+        let arm_events = [(L1DataAccesses, 1000), (L1DataRefills, 100), (L2Accesses, 150), (L2Refills, 20)];
+        assert_eq!(asked(&arm("0xd08"), &arm_events), [[900, 100], [130, 20]]);
+        assert!(level_events(&Processor::default()).is_empty());
+    }
+
+    #[test]
+    fn where_counters_are_few_the_outer_levels_are_counted() {
+        let levels = |processor: &Processor, slots| {
+            levels_within(level_events(processor), slots).iter().map(|level| level.level).collect::<Vec<_>>()
+        };
+        let zen = x86("AuthenticAMD", 0x19, 0x01);
+        assert_eq!((levels(&zen, 4), levels(&zen, 3), levels(&zen, 2)), (vec![1, 2, 3], vec![2, 3], vec![3]));
+        assert_eq!((levels(&arm("0xd0c"), 6), levels(&arm("0xd0c"), 4)), (vec![1, 2, 3], vec![2, 3]));
+        assert!(levels(&zen, 0).is_empty());
     }
 
     #[test]

@@ -9,22 +9,29 @@
 //! for as long. SCHED_DEADLINE, which promises the same, admits no program that is bound to one CPU. Where nobody has a turn this program spins,
 //! which is the control as well; a program that waits in its turn leaves the rest of it to the others.
 //!
-//! Co-runners end too. Others of them, started and moved to their colors beforehand, stand still until they are needed.
+//! Co-runners end too. Others of them, started and moved to their colors beforehand, stand still until they are needed. One that fails, or ends much
+//! sooner than it does alone, was no co-runner: the run does not count.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use isochrome_model::interference::{Block, Condition, Run, Sharing};
+use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{CpuId, Cycles, Ns};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::counters::Counters;
 use crate::error::HostError;
-use crate::events::Event;
+use crate::events::{LevelEvents, events_of_levels};
 use crate::interrupt;
 use crate::jobs::JobError;
 use crate::jobs::line::command;
@@ -47,6 +54,12 @@ const LIMIT: Duration = Duration::from_secs(20);
 const RESERVE: f64 = 1.5;
 /// Co-runners of one program that stand ready, at most.
 const READY_MAX: u64 = 16;
+/// Programs that end within such a share of their time alone have not done the same.
+const EARLY: f64 = 0.25;
+/// Failures of a program one after the other that end the experiment.
+const FAILURES_MAX: u32 = 3;
+/// How much of what a program that failed has said last is told.
+const SAID_BYTES: usize = 400;
 /// SIGKILL, SIGCONT and SIGSTOP.
 const KILL: i32 = 9;
 const CONTINUE: i32 = 18;
@@ -69,10 +82,14 @@ pub struct InterferenceRequest<'a> {
     pub warm_up: Ns,
     /// What is measured.
     pub conditions: &'a [Condition],
+    /// How long a program may take from its mark to its end, alone.
+    pub limit: Ns,
     /// Whether programs may have real-time priorities. Turns need them.
     pub realtime: bool,
-    /// Events to count, which proved to count; none without counters.
-    pub events: &'a [Event],
+    /// By program, the file by which it joins the group that has its ways; none without ways.
+    pub joins: &'a [PathBuf],
+    /// Levels to count, by events that proved to count; none without counters.
+    pub levels: &'a [LevelEvents],
     /// Blocks of each condition.
     pub blocks: usize,
     /// Seed of every random choice.
@@ -81,6 +98,15 @@ pub struct InterferenceRequest<'a> {
 
 /// Moves the pages of a program, by its number, to its colors.
 pub type Place<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// Blocks in the order run.
+    pub blocks: Vec<Block>,
+    /// What kept runs, and so their blocks, from counting, in words: programs that failed.
+    pub failures: Vec<String>,
+}
 
 /// A program that runs, or stands still at its mark. Dropped, it is ended with all that it started.
 struct Player {
@@ -91,6 +117,8 @@ struct Player {
     /// Time it had a CPU until then.
     mark: Ns,
     ended: bool,
+    /// What it says to standard error: memory.
+    said: File,
 }
 
 impl Player {
@@ -99,6 +127,7 @@ impl Player {
     fn start(
         request: &InterferenceRequest<'_>,
         words: &[String],
+        joins: Option<&PathBuf>,
         place: Option<&mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
     ) -> Result<Option<Player>, HostError> {
         let name = words.join(" ");
@@ -107,13 +136,22 @@ impl Player {
             cpus: Some(vec![request.cpu.0]),
             scheduling: request.realtime.then(|| Scheduling::fifo(RUNNING)),
             attached: true,
+            joins: joins
+                .map(|path| File::options().write(true).open(path).map(Arc::new))
+                .transpose()
+                .map_err(failed)?
+                .into_iter()
+                .collect(),
             ..Launch::default()
         };
         let mut command = command(words).map_err(failed)?;
         launch.prepare(&mut command);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().map_err(failed)?;
+        let said = memfd_create("said", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let said = File::from(said);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone().map_err(failed)?);
+        let child = command.spawn().map_err(failed)?;
         let pid = Pid(child.id() as i32);
-        let mut player = Player { name, pid, threads: Vec::new(), mark: Ns(0), ended: false };
+        let mut player = Player { name, pid, threads: Vec::new(), mark: Ns(0), ended: false, said };
         let mut moving = 0;
         if let Some(place) = place {
             if !player.run_until(Ns(request.warm_up.0 / 2), request.warm_up)? {
@@ -159,6 +197,35 @@ impl Player {
         threads.iter().filter_map(time).sum()
     }
 
+    /// How it ended, and what it said last.
+    fn last_words(&self, end: End) -> String {
+        let length = self.said.metadata().map_or(0, |about| about.len());
+        let mut bytes = vec![0; SAID_BYTES.min(length as usize)];
+        let begin = length - bytes.len() as u64;
+        let read = self.said.read_at(&mut bytes, begin).unwrap_or(0);
+        let said = String::from_utf8_lossy(&bytes[..read]);
+        match said.trim() {
+            "" => format!("{end}; it said nothing on standard error"),
+            said => format!("{end}; on standard error: {said}"),
+        }
+    }
+
+    /// What a run took, or why it does not count; `alone`: what it takes alone.
+    fn judge(&self, end: End, cpu: Ns, alone: Ns) -> Result<Ns, String> {
+        let took = Ns(cpu.0.saturating_sub(self.mark.0));
+        if end != End::Code(0) {
+            Err(format!("failed ({})", self.last_words(end)))
+        } else if (took.0 as f64) < EARLY * alone.0 as f64 {
+            let [took, alone] = [took, alone].map(|time| time.0 as f64 / 1e6);
+            Err(format!(
+                "ended {took:.1} ms behind its mark, and {alone:.1} ms when it ran alone ({})",
+                self.last_words(end)
+            ))
+        } else {
+            Ok(took)
+        }
+    }
+
     /// Whether it got there: it did not if there was an interrupt.
     fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, HostError> {
         let begin = Instant::now();
@@ -167,8 +234,13 @@ impl Player {
                 return Ok(false);
             }
             if let Some((end, _)) = self.end()? {
-                let what = format!("ended ({end}) within its first {} ms on a CPU", warm_up.0 as f64 / 1e6);
-                return Err(self.unfit(what, "a program that takes longer, or a shorter --warm-up"));
+                let hint = match end {
+                    End::Code(0) => "a program that takes longer, or a shorter --warm-up",
+                    _ => "run it by hand: it must end by itself with exit code 0",
+                };
+                let what =
+                    format!("ended within its first {} ms on a CPU ({})", warm_up.0 as f64 / 1e6, self.last_words(end));
+                return Err(self.unfit(what, hint));
             }
             if begin.elapsed() > LIMIT {
                 let what = format!("has not had a CPU for {} ms after {LIMIT:?}", warm_up.0 as f64 / 1e6);
@@ -242,20 +314,57 @@ struct Stage<'r, 'p> {
     request: &'r InterferenceRequest<'r>,
     place: &'r mut Place<'p>,
     rng: fastrand::Rng,
-    /// Time of a run alone, by program.
+    /// Time of a run alone, by program; 0 until it is known.
     lengths: Vec<Ns>,
-    /// Co-runners at their mark or behind it, by program and whether they have colors.
-    ready: Vec<(usize, bool, Player)>,
+    /// Co-runners at their mark or behind it, by program and what they have parts by.
+    ready: Vec<(usize, Partitioning, Player)>,
+    /// How often each program has failed since it last did not.
+    failed: Vec<u32>,
+    failures: Vec<String>,
 }
 
 impl Stage<'_, '_> {
-    fn player(&mut self, program: usize, colored: bool) -> Result<Option<Player>, HostError> {
+    fn player(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Player>, HostError> {
+        let (words, joins) = (&self.request.programs[program], self.request.joins.get(program));
         let mut place = |pid| (self.place)(program, pid);
-        Player::start(self.request, &self.request.programs[program], if colored { Some(&mut place) } else { None })
+        match partitioning {
+            Partitioning::None => Player::start(self.request, words, None, None),
+            Partitioning::Colors => Player::start(self.request, words, None, Some(&mut place)),
+            Partitioning::Ways => Player::start(self.request, words, joins, None),
+            Partitioning::Both => Player::start(self.request, words, joins, Some(&mut place)),
+        }
+    }
+
+    /// What the run of `program` took that has ended so, or `None` where it does not count.
+    ///
+    /// Fails when it failed alone, or again and again.
+    fn judge(&mut self, program: usize, player: &Player, (end, cpu): (End, Ns)) -> Result<Option<Ns>, HostError> {
+        let alone = self.lengths[program];
+        match player.judge(end, cpu, alone) {
+            Ok(took) => {
+                self.failed[program] = 0;
+                Ok(Some(took))
+            }
+            Err(what) if alone.0 == 0 => {
+                Err(player.unfit(what, "run it by hand: it must end by itself with exit code 0"))
+            }
+            Err(what) => {
+                self.failed[program] += 1;
+                if self.failed[program] >= FAILURES_MAX {
+                    let hint = "run it twice at the same time by hand: programs that share files, ports or devices get into each other's way";
+                    return Err(player.unfit(
+                        format!("{what}: {FAILURES_MAX} times one after the other, and not when it ran alone"),
+                        hint,
+                    ));
+                }
+                self.failures.push(format!("{} {what}", player.name));
+                Ok(None)
+            }
+        }
     }
 
     /// Has enough co-runners of `program` stand ready for a run of another one that takes `length` alone, unless it is interrupted.
-    fn prepare(&mut self, program: usize, colored: bool, length: Ns) -> Result<(), HostError> {
+    fn prepare(&mut self, program: usize, partitioning: Partitioning, length: Ns) -> Result<(), HostError> {
         let each = self.lengths[program].0.max(1);
         let enough = 1 + (RESERVE * length.0 as f64 / each as f64).ceil() as u64;
         if enough > READY_MAX {
@@ -266,22 +375,23 @@ impl Stage<'_, '_> {
             }
             .into());
         }
-        while (self.ready.iter().filter(|(of, has, _)| (*of, *has) == (program, colored)).count() as u64) < enough {
-            let Some(player) = self.player(program, colored)? else { break };
-            self.ready.push((program, colored, player));
+        while (self.ready.iter().filter(|(of, has, _)| (*of, *has) == (program, partitioning)).count() as u64) < enough
+        {
+            let Some(player) = self.player(program, partitioning)? else { break };
+            self.ready.push((program, partitioning, player));
         }
         Ok(())
     }
 
-    fn next(&mut self, program: usize, colored: bool) -> Option<Player> {
-        let at = self.ready.iter().position(|(of, has, _)| (*of, *has) == (program, colored))?;
+    fn next(&mut self, program: usize, partitioning: Partitioning) -> Option<Player> {
+        let at = self.ready.iter().position(|(of, has, _)| (*of, *has) == (program, partitioning))?;
         Some(self.ready.remove(at).2)
     }
 
-    /// One run; `None` if the co-runners were used up, or it was interrupted.
+    /// One run; `None` if the co-runners were used up, somebody failed, or it was interrupted.
     fn run(&mut self, condition: Condition, company: Company) -> Result<Option<Run>, HostError> {
         let request = self.request;
-        let Condition { sharing, program, colored } = condition;
+        let Condition { sharing, program, partitioning } = condition;
         let mut others: Vec<usize> = (0..request.programs.len()).filter(|other| *other != program).collect();
         self.rng.shuffle(&mut others);
         if sharing == Sharing::InterCore {
@@ -289,14 +399,14 @@ impl Stage<'_, '_> {
         }
         if company == Company::Programs {
             let length = self.lengths[program];
-            others.iter().try_for_each(|other| self.prepare(*other, colored, length))?;
+            others.iter().try_for_each(|other| self.prepare(*other, partitioning, length))?;
         }
-        let Some(mut subject) = self.player(program, colored)? else { return Ok(None) };
+        let Some(mut subject) = self.player(program, partitioning)? else { return Ok(None) };
         let by_turns = sharing == Sharing::IntraCore && company != Company::Nobody;
         let mut mates: Vec<Option<Player>> = others.iter().map(|_| None).collect();
         if company == Company::Programs {
             for (mate, other) in mates.iter_mut().zip(&others) {
-                *mate = self.next(*other, colored);
+                *mate = self.next(*other, partitioning);
             }
         }
         let place_of = |mate: usize| match sharing {
@@ -304,8 +414,9 @@ impl Stage<'_, '_> {
             Sharing::IntraCore => (request.cpu, Some(WAITING)),
         };
         // They count one thread. Of a program with more, or where they were there before and are not now, the run has none.
-        let counters = (!request.events.is_empty() && subject.threads.len() == 1)
-            .then(|| Counters::of_thread(request.events, subject.pid.0).ok())
+        let events = events_of_levels(request.levels);
+        let counters = (!events.is_empty() && subject.threads.len() == 1)
+            .then(|| Counters::of_thread(&events, subject.pid.0).ok())
             .flatten();
         let counted = counters.as_ref().and_then(|counters| counters.read().ok());
         for (at, mate) in mates.iter().enumerate() {
@@ -318,6 +429,9 @@ impl Stage<'_, '_> {
 
         let slots = if by_turns { (request.period.0 / request.turn.0.max(1)) as usize } else { 1 };
         let turn = Duration::from_nanos(request.turn.0);
+        // By turns it takes as many times as long, and beside others it may take twice as long.
+        let times = if company == Company::Nobody { 1 } else { 2 * slots as u64 };
+        let limit = Duration::from_nanos(request.limit.0.saturating_mul(times));
         let spinning = (sharing == Sharing::InterCore && company == Company::Spinning) as usize * others.len();
         let over = AtomicBool::new(false);
         let mut alone = true;
@@ -332,7 +446,8 @@ impl Stage<'_, '_> {
                 });
             }
             let mut turns = || -> Result<Option<Ns>, HostError> {
-                let mut until = Instant::now();
+                let begin = Instant::now();
+                let mut until = begin;
                 for slot in (0..slots).cycle() {
                     until += turn;
                     let left = || until.saturating_duration_since(Instant::now());
@@ -353,22 +468,28 @@ impl Stage<'_, '_> {
                         }
                     }
                     alone &= counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
-                    if let Some((end, cpu)) = subject.end()? {
-                        if end != End::Code(0) {
-                            return Err(subject.unfit(format!("failed ({end})"), "run it by hand"));
-                        }
-                        return Ok(Some(cpu));
-                    }
+                    // Who failed before the program ended was not beside it.
                     for (at, mate) in mates.iter_mut().enumerate() {
-                        if mate.as_mut().map_or(Ok(None), Player::end)?.is_some() {
-                            *mate = self.next(others[at], colored);
+                        let Some(ended) = mate.as_mut() else { continue };
+                        if let Some(end) = ended.end()? {
+                            if self.judge(others[at], ended, end)?.is_none() {
+                                return Ok(None);
+                            }
+                            *mate = self.next(others[at], partitioning);
                             let Some(mate) = mate else { return Ok(None) };
                             let (cpu, priority) = place_of(at);
                             mate.go_on(cpu, priority)?;
                         }
                     }
+                    if let Some(end) = subject.end()? {
+                        return self.judge(program, &subject, end);
+                    }
                     if interrupt::interrupted() {
                         return Ok(None);
+                    }
+                    if begin.elapsed() > limit {
+                        let what = format!("has not ended after {:.0} s", limit.as_secs_f64());
+                        return Err(subject.unfit(what, "a program that ends by itself, or a longer --limit"));
                     }
                 }
                 unreachable!("a cycle of one slot or more does not end")
@@ -378,21 +499,22 @@ impl Stage<'_, '_> {
             total
         })?;
         for (mate, other) in mates.into_iter().zip(&others) {
-            if let Some(mut mate) = mate {
+            if let Some(mut mate) = mate.filter(|mate| !mate.ended) {
                 mate.hold()?;
-                self.ready.insert(0, (*other, colored, mate));
+                self.ready.insert(0, (*other, partitioning, mate));
             }
         }
         let counts = counters.zip(counted).filter(|_| alone).and_then(|(counters, before)| {
             Some(counters.between(&before, &counters.read().ok()?).ok()?.values().to_vec())
         });
-        Ok(total
-            .map(|total| Run { cpu: Ns(total.0.saturating_sub(subject.mark.0)), counts: counts.unwrap_or_default() }))
+        let asked = |counts: Vec<u64>| request.levels.iter().map(|level| level.asked(&events, &counts)).collect();
+        Ok(total.map(|cpu| Run { cpu, asked: counts.map(asked).unwrap_or_default() }))
     }
 }
 
-/// The conditions that can be measured with so many CPUs for others, with real-time priorities or without, with colors or without.
-pub fn conditions(programs: usize, others: usize, realtime: bool, colored: bool) -> Vec<Condition> {
+/// The conditions that can be measured with so many CPUs for others, with real-time priorities or without; programs share everything, or have
+/// parts of their own by one of `parts`.
+pub fn conditions(programs: usize, others: usize, realtime: bool, parts: &[Partitioning]) -> Vec<Condition> {
     let mut conditions = Vec::new();
     for sharing in [Sharing::InterCore, Sharing::IntraCore] {
         let possible = match sharing {
@@ -400,9 +522,8 @@ pub fn conditions(programs: usize, others: usize, realtime: bool, colored: bool)
             Sharing::IntraCore => realtime,
         };
         for program in (0..programs).filter(|_| possible) {
-            conditions.push(Condition { sharing, program, colored: false });
-            if colored {
-                conditions.push(Condition { sharing, program, colored: true });
+            for partitioning in [Partitioning::None].iter().chain(parts) {
+                conditions.push(Condition { sharing, program, partitioning: *partitioning });
             }
         }
     }
@@ -412,22 +533,26 @@ pub fn conditions(programs: usize, others: usize, realtime: bool, colored: bool)
 /// Measures. The calling thread is to run on the CPU of the request, with a real-time priority if programs are to have one.
 ///
 /// `progress` is called after each block with the number done and of all; an interrupt ends the run, and the block under way is left out, as is one whose
-/// co-runners were used up.
+/// co-runners were used up or failed.
+///
+/// Fails when a program cannot be measured so: [`JobError::Unfit`].
 pub fn interference(
     request: &InterferenceRequest<'_>,
     place: &mut Place<'_>,
     mut progress: impl FnMut(usize, usize),
-) -> Result<Vec<Block>, HostError> {
+) -> Result<Measured, HostError> {
     let mut stage = Stage {
         request,
         place,
         rng: fastrand::Rng::with_seed(request.seed),
         lengths: vec![Ns(0); request.programs.len()],
         ready: Vec::new(),
+        failed: vec![0; request.programs.len()],
+        failures: Vec::new(),
     };
     for program in 0..request.programs.len() {
-        let alone = Condition { sharing: Sharing::InterCore, program, colored: false };
-        let Some(run) = stage.run(alone, Company::Nobody)? else { return Ok(Vec::new()) };
+        let alone = Condition { sharing: Sharing::InterCore, program, partitioning: Partitioning::None };
+        let Some(run) = stage.run(alone, Company::Nobody)? else { return Ok(Measured::default()) };
         stage.lengths[program] = run.cpu;
     }
     let mut order: Vec<Condition> = request.conditions.iter().flat_map(|it| vec![*it; request.blocks]).collect();
@@ -454,19 +579,23 @@ pub fn interference(
             break;
         }
     }
-    Ok(blocks)
+    Ok(Measured { blocks, failures: stage.failures })
 }
 
 #[cfg(test)]
 mod tests {
+    use isochrome_model::interference::Asked;
+
     use super::*;
+    use crate::events::PAGE_FAULTS;
 
     #[test]
     fn what_cannot_be_shared_is_left_out() {
-        assert_eq!(conditions(4, 1, true, true).len(), 2 * 4 * 2);
-        assert!(conditions(3, 0, true, false).iter().all(|it| it.sharing == Sharing::IntraCore && !it.colored));
-        assert!(conditions(3, 2, false, false).iter().all(|it| it.sharing == Sharing::InterCore));
-        assert!(conditions(3, 0, false, true).is_empty());
+        assert_eq!(conditions(4, 1, true, &[Partitioning::Colors, Partitioning::Ways]).len(), 2 * 4 * 3);
+        let open = |it: &Condition| it.partitioning == Partitioning::None;
+        assert!(conditions(3, 0, true, &[]).iter().all(|it| it.sharing == Sharing::IntraCore && open(it)));
+        assert!(conditions(3, 2, false, &[]).iter().all(|it| it.sharing == Sharing::InterCore));
+        assert!(conditions(3, 0, false, &[Partitioning::Ways]).is_empty());
     }
 
     /// The loop is the shell's own work, or that of a child for which it waits.
@@ -492,27 +621,104 @@ mod tests {
         assert!(own.0 > 5_000_000 && childs.0 < own.0 / 4, "{own:?} {childs:?}");
     }
 
-    #[test]
-    fn a_program_that_ends_before_its_mark_is_named_with_what_helps() {
-        let words = vec!["true".to_owned()];
-        let cpu = crate::setting::allowed_cpus().unwrap()[0];
+    /// What becomes of shell scripts.
+    fn tried(scripts: &[&str], levels: &[LevelEvents], warm_up: Ns, limit: Ns) -> Result<Measured, String> {
+        let programs: Vec<Vec<String>> =
+            scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
+        let cpus = crate::setting::allowed_cpus().unwrap();
+        // With one CPU only they are beside it on that.
+        let others = [cpus[cpus.len() - 1]];
         let request = InterferenceRequest {
-            programs: std::slice::from_ref(&words),
-            cpu,
-            others: &[],
-            turn: Ns(1),
-            period: Ns(1),
-            warm_up: Ns(1_000_000_000),
-            conditions: &[],
+            programs: &programs,
+            cpu: cpus[0],
+            others: &others,
+            turn: Ns(1_000_000),
+            period: Ns(2_000_000),
+            warm_up,
+            conditions: &conditions(programs.len(), others.len(), false, &[]),
+            limit,
             realtime: false,
-            events: &[],
-            blocks: 1,
+            joins: &[],
+            levels,
+            blocks: 2,
             seed: 1,
         };
-        let error = interference(&request, &mut |_, _| Ok(()), |_, _| {}).unwrap_err().to_string();
+        interference(&request, &mut |_, _| Ok(()), |_, _| {}).map_err(|error| error.to_string())
+    }
+
+    const SECOND: Ns = Ns(1_000_000_000);
+    const MINUTE: Ns = Ns(60_000_000_000);
+    /// Behind a mark at its beginning.
+    const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
+    const BEGINNING: Ns = Ns(2_000_000);
+
+    #[test]
+    fn a_program_that_ends_before_its_mark_is_named_with_what_helps() {
+        let error = tried(&["echo too quick >&2"], &[], SECOND, SECOND).unwrap_err();
         assert!(
-            error.contains("true ended (exit code 0) within its first 1000 ms") && error.contains("--warm-up"),
+            error.contains("ended within its first 1000 ms on a CPU (exit code 0; on standard error: too quick)"),
             "{error}"
         );
+        assert!(error.contains("--warm-up"), "{error}");
+        let error = tried(&["exit 7"], &[], SECOND, SECOND).unwrap_err();
+        assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_fails_alone_or_never_ends_is_named_with_what_helps() {
+        let error = tried(&[&format!("{LOOP}; echo no file of that name >&2; exit 3")], &[], BEGINNING, MINUTE);
+        let error = error.unwrap_err();
+        assert!(error.contains("failed (exit code 3; on standard error: no file of that name)"), "{error}");
+        let error = tried(&["while :; do :; done"], &[], BEGINNING, Ns(100_000_000)).unwrap_err();
+        assert!(error.contains("has not ended after 0 s") && error.contains("--limit"), "{error}");
+    }
+
+    #[test]
+    fn a_run_whose_co_runner_fails_does_not_count_and_one_that_always_fails_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let been = folder.path().join("been");
+        // Not the first time, and then at its end.
+        let fails = format!("{LOOP}; [ -e {0} ] && {{ echo {0} is there >&2; exit 5; }}; touch {0}", been.display());
+        let long = format!("{LOOP}; {LOOP}; {LOOP}");
+        let error = tried(&[&long, &fails], &[], BEGINNING, MINUTE).unwrap_err();
+        assert!(error.contains("exit code 5") && error.contains("is there): 3 times one after the other"), "{error}");
+        assert!(error.contains("twice at the same time"), "{error}");
+        // Once only.
+        let once = format!(
+            "{LOOP}; [ -e {0}.2 ] || {{ [ -e {0}.1 ] && touch {0}.2 && exit 5; touch {0}.1; }}; exit 0",
+            been.display()
+        );
+        let measured = tried(&[&long, &once], &[], BEGINNING, MINUTE).unwrap();
+        assert!(matches!(&measured.failures[..], [failure] if failure.contains("failed (exit code 5")), "{measured:?}");
+        assert!(measured.blocks.len() < 4, "{measured:?}");
+    }
+
+    #[test]
+    fn a_program_that_does_less_than_alone_has_failed() {
+        let player = |mark| Player {
+            name: String::new(),
+            // Of nobody: nothing is ended when it is dropped.
+            pid: Pid(i32::MAX),
+            threads: Vec::new(),
+            mark: Ns(mark),
+            ended: true,
+            said: File::open("/dev/null").unwrap(),
+        };
+        assert_eq!(player(10).judge(End::Code(0), Ns(110), Ns(100)), Ok(Ns(100)));
+        assert_eq!(player(10).judge(End::Code(0), Ns(36), Ns(100)), Ok(Ns(26)));
+        assert!(player(10).judge(End::Code(0), Ns(34), Ns(100)).unwrap_err().contains("when it ran alone"));
+        assert!(player(10).judge(End::Signal(11), Ns(110), Ns(100)).unwrap_err().contains("signal 11"));
+    }
+
+    /// By an event that the kernel counts on any machine, in place of those of caches.
+    #[test]
+    fn what_a_program_did_from_its_mark_to_its_end_is_counted() {
+        let faults = LevelEvents { level: 1, accesses: vec![PAGE_FAULTS], misses: vec![PAGE_FAULTS] };
+        // The shell's own, in one thread.
+        let measured = tried(&[LOOP, LOOP], &[faults], BEGINNING, MINUTE).unwrap();
+        for run in measured.blocks.iter().flat_map(|block| [&block.alone, &block.control, &block.together]) {
+            assert!(matches!(run.asked[..], [Asked { hits: 0, .. }]), "{run:?}");
+        }
+        assert!(!measured.blocks.is_empty());
     }
 }

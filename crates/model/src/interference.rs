@@ -4,12 +4,15 @@
 //! takes is the time for which the program had a CPU. The control of a run is the same with co-runners that only spin: what other CPUs being busy,
 //! or turns by themselves, cost is in both, and what is left between them is what co-runners do to caches and memory.
 
+pub mod modeled;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::stats::median;
-use crate::units::{Color, Ns};
+use crate::taskset::programs::Partitioning;
+use crate::units::Ns;
 
 /// Where the others run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -28,8 +31,17 @@ pub struct Condition {
     pub sharing: Sharing,
     /// Which program is measured.
     pub program: usize,
-    /// Whether every program has colors of its own.
-    pub colored: bool,
+    /// By what means every program has a part of a cache of its own.
+    pub partitioning: Partitioning,
+}
+
+/// How often a program asked a cache level, and what it got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Times it had the line.
+    pub hits: u64,
+    /// Times it did not.
+    pub misses: u64,
 }
 
 /// One run of a program, from its mark to its end.
@@ -37,8 +49,8 @@ pub struct Condition {
 pub struct Run {
     /// Time for which it had a CPU.
     pub cpu: Ns,
-    /// Counts of the events, in the order of [`Interference::events`]; empty without counters.
-    pub counts: Vec<u64>,
+    /// What it got of each of [`Interference::counted`]; empty where nothing was counted.
+    pub asked: Vec<Asked>,
 }
 
 /// Three runs, one after the other: the one with co-runners between the other two, whose order is random.
@@ -70,14 +82,51 @@ pub struct Row {
     pub interference: f64,
     /// Share of the quiet blocks in which the run was longer with the others than where they spin.
     pub blocks_longer: f64,
-    /// For each event: how often alone, where the others spin, and with them, in the quiet blocks of whose runs all three were counted;
-    /// empty where there is none.
+    /// What it got of each of [`Interference::counted`], in the quiet blocks of whose runs all three were counted; empty where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub counts: Vec<[f64; 3]>,
+    pub asked: Vec<Answers>,
     /// Blocks run.
     pub blocks: u64,
     /// Blocks that count.
     pub blocks_quiet: u64,
+}
+
+/// What a program got of a level alone, where the others spin, and with them: medians.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answers {
+    /// How often it had the line.
+    pub hits: [f64; 3],
+    /// How often it did not.
+    pub misses: [f64; 3],
+}
+
+/// By what share a count is higher with the others than alone; `None` where there was none alone.
+pub fn change([alone, _, together]: [f64; 3]) -> Option<f64> {
+    (alone > 0.0).then(|| together / alone - 1.0)
+}
+
+/// A cache level whose hits and misses are counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Its name.
+    pub level: String,
+    /// What counts as asking it, by the names of the processor's manual.
+    pub accesses: Vec<String>,
+    /// What of that counts as a miss.
+    pub misses: Vec<String>,
+}
+
+/// How a cache is divided among the programs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Divided {
+    /// By what.
+    pub by: Partitioning,
+    /// Which level.
+    pub level: u8,
+    /// Colors or ways of that level.
+    pub count: u32,
+    /// Those of each program.
+    pub shares: Vec<Vec<u32>>,
 }
 
 /// A program of the experiment.
@@ -85,9 +134,7 @@ pub struct Row {
 pub struct Program {
     /// Its command line.
     pub command: String,
-    /// Its colors where programs have their own; empty if that was not measured.
-    pub colors: Vec<Color>,
-    /// Smallest share of its resident pages that had these colors when a run began.
+    /// Smallest share of its resident pages that had its colors when a run with colors began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placed: Option<f64>,
 }
@@ -95,20 +142,19 @@ pub struct Program {
 /// The experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interference {
-    /// Cache level whose colors programs have; absent where colors were not measured.
+    /// The modeled machine, where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub level: Option<u8>,
-    /// Colors of that level.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub colors: Option<u32>,
+    pub modeled: Option<String>,
+    /// Caches whose parts programs had.
+    pub divided: Vec<Divided>,
     /// The programs.
     pub programs: Vec<Program>,
     /// Co-runners at a time on other CPUs.
     pub beside: usize,
     /// Time of a turn on a shared CPU, and after which a program has its next.
     pub turn_ns: [Ns; 2],
-    /// Events counted, by the names of the processor's manual; none without counters.
-    pub events: Vec<String>,
+    /// Levels counted, innermost first; none without counters.
+    pub counted: Vec<Counted>,
     /// Every condition.
     pub rows: Vec<Row>,
 }
@@ -126,6 +172,13 @@ const QUIET_MIN: u64 = 5;
 /// Share of the quiet blocks in which others must have cost time for there to be interference.
 const AGREEING: f64 = 0.9;
 
+/// `count` colors or ways in equal shares, what is left over to some of them; `None` where there are fewer than programs.
+pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
+    let end = |program: usize| (program as u64 * u64::from(count) / programs as u64) as u32;
+    (count as usize >= programs)
+        .then(|| (0..programs).map(|program| (end(program)..end(program + 1)).collect()).collect())
+}
+
 /// The rows of `blocks`.
 pub fn conclude(blocks: &[Block]) -> Vec<Row> {
     let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
@@ -140,13 +193,16 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
         let typical = |of: &dyn Fn(&Block) -> f64| median(&quiet.iter().map(|block| of(block)).collect::<Vec<_>>());
         let share = |run: &Run, block: &Block| run.cpu.0 as f64 / block.alone.cpu.0 as f64;
         // Only blocks of whose three runs all were counted: what is missing is not zero.
-        let runs = |block: &Block| [&block.alone, &block.control, &block.together].map(|run| run.counts.clone());
-        let counted: Vec<[Vec<u64>; 3]> = quiet.iter().map(|block| runs(block)).collect();
-        let events = counted.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let runs = |block: &Block| [&block.alone, &block.control, &block.together].map(|run| run.asked.clone());
+        let counted: Vec<[Vec<Asked>; 3]> = quiet.iter().map(|block| runs(block)).collect();
+        let levels = counted.iter().flatten().map(Vec::len).max().unwrap_or(0);
         let counted: Vec<_> =
-            counted.into_iter().filter(|runs| runs.iter().all(|counts| counts.len() == events)).collect();
-        let count = |event: usize, run: usize| {
-            median(&counted.iter().map(|runs| runs[run][event] as f64).collect::<Vec<_>>()).unwrap_or_default()
+            counted.into_iter().filter(|runs| runs.iter().all(|asked| asked.len() == levels)).collect();
+        let count = |level: usize, of: fn(&Asked) -> u64| {
+            [0, 1, 2].map(|run| {
+                let counts: Vec<f64> = counted.iter().map(|runs| of(&runs[run][level]) as f64).collect();
+                median(&counts).unwrap_or_default()
+            })
         };
         let longer = quiet.iter().filter(|block| block.together.cpu > block.control.cpu).count();
         Row {
@@ -157,8 +213,11 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
             interference: typical(&|block| share(&block.together, block) - share(&block.control, block))
                 .unwrap_or_default(),
             blocks_longer: longer as f64 / quiet.len().max(1) as f64,
-            counts: (0..if counted.is_empty() { 0 } else { events })
-                .map(|event| [0, 1, 2].map(|run| count(event, run)))
+            asked: (0..if counted.is_empty() { 0 } else { levels })
+                .map(|level| Answers {
+                    hits: count(level, |asked| asked.hits),
+                    misses: count(level, |asked| asked.misses),
+                })
                 .collect(),
             blocks: blocks.len() as u64,
             blocks_quiet: quiet.len() as u64,
@@ -168,11 +227,6 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
 }
 
 impl Row {
-    /// Whether others cost time beyond doubt.
-    pub fn interferes(&self) -> bool {
-        self.blocks_quiet >= QUIET_MIN && self.blocks_longer >= AGREEING && self.interference > 0.0
-    }
-
     /// Whether enough blocks were quiet.
     pub fn is_conclusive(&self) -> bool {
         self.blocks_quiet >= QUIET_MIN
@@ -180,21 +234,30 @@ impl Row {
 }
 
 impl Interference {
-    /// The row of the same program in the same company that differs in whether programs have colors.
-    pub fn other(&self, row: &Row) -> Option<&Row> {
-        let other = Condition { colored: !row.condition.colored, ..row.condition };
-        self.rows.iter().find(|row| row.condition == other)
+    /// The rows of the same program in the same company in which programs have parts of a cache.
+    pub fn divided_rows(&self, row: &Row) -> impl Iterator<Item = &Row> {
+        let Condition { sharing, program, .. } = row.condition;
+        let parts = [Partitioning::Colors, Partitioning::Ways, Partitioning::Both];
+        let of = move |partitioning| Condition { sharing, program, partitioning };
+        parts.into_iter().filter_map(move |part| self.rows.iter().find(|row| row.condition == of(part)))
     }
 
-    /// Whether enough blocks of every condition were quiet.
+    /// Whether enough blocks of every condition were quiet, or nothing could be otherwise.
     pub fn is_conclusive(&self) -> bool {
-        !self.rows.is_empty() && self.rows.iter().all(Row::is_conclusive)
+        !self.rows.is_empty() && (self.modeled.is_some() || self.rows.iter().all(Row::is_conclusive))
     }
 
-    /// The row of the strongest interference beyond doubt without colors.
+    /// Whether others cost the program of `row` time beyond doubt.
+    pub fn interferes(&self, row: &Row) -> bool {
+        let beyond_doubt = self.modeled.is_some() || (row.is_conclusive() && row.blocks_longer >= AGREEING);
+        beyond_doubt && row.interference > 0.0
+    }
+
+    /// The row of the strongest interference beyond doubt among programs that share everything.
     pub fn worst(&self, sharing: Sharing) -> Option<&Row> {
-        let open = self.rows.iter().filter(|row| row.condition.sharing == sharing && !row.condition.colored);
-        open.filter(|row| row.interferes()).max_by(|a, b| a.interference.total_cmp(&b.interference))
+        let open = |row: &&Row| row.condition.sharing == sharing && row.condition.partitioning == Partitioning::None;
+        let open = self.rows.iter().filter(open);
+        open.filter(|row| self.interferes(row)).max_by(|a, b| a.interference.total_cmp(&b.interference))
     }
 }
 
@@ -208,17 +271,21 @@ pub(crate) mod tests {
         let mut blocks = Vec::new();
         for sharing in [Sharing::InterCore, Sharing::IntraCore] {
             for program in [0, 1] {
-                for colored in [false, true] {
-                    let cost = match (program, colored) {
-                        (0, false) => 450,
-                        (0, true) => 90,
+                for partitioning in [Partitioning::None, Partitioning::Colors, Partitioning::Ways] {
+                    let cost = match (program, partitioning) {
+                        (0, Partitioning::None) => 450,
+                        (0, Partitioning::Colors) => 90,
+                        (0, _) => 50,
                         _ => 0,
                     };
                     // The last two are disturbed, in the run alone and in the control: they must not count.
                     for noise in [[0, 0], [1, 2], [2, 1], [3, 3], [4, 4], [500, 0], [0, 500]] {
-                        let run = |ns: u64| Run { cpu: Ns(ns * 1000), counts: vec![ns] };
+                        let run = |ns: u64| Run {
+                            cpu: Ns(ns * 1000),
+                            asked: vec![Asked { hits: 5000, misses: ns }, Asked { hits: 2000 - ns, misses: 0 }],
+                        };
                         blocks.push(Block {
-                            condition: Condition { sharing, program, colored },
+                            condition: Condition { sharing, program, partitioning },
                             alone: run(1000 + noise[0]),
                             control: run(1050 + noise[1]),
                             together: run(1050 + cost + noise[1]),
@@ -227,18 +294,24 @@ pub(crate) mod tests {
                 }
             }
         }
-        let program = |command: &str, colors: [u16; 2]| Program {
-            command: command.to_owned(),
-            colors: colors.map(Color).to_vec(),
-            placed: Some(0.95),
+        let program = |command: &str| Program { command: command.to_owned(), placed: Some(0.95) };
+        let counted = |level: &str, accesses: &str, misses: &str| Counted {
+            level: level.to_owned(),
+            accesses: vec![accesses.to_owned()],
+            misses: vec![misses.to_owned()],
         };
+        let divided =
+            |by, level, shares: [[u32; 2]; 2]| Divided { by, level, count: 4, shares: shares.map(Vec::from).to_vec() };
         Interference {
-            level: Some(2),
-            colors: Some(4),
-            programs: vec![program("hungry --much", [0, 1]), program("modest", [2, 3])],
+            modeled: None,
+            divided: vec![
+                divided(Partitioning::Colors, 2, [[0, 1], [2, 3]]),
+                divided(Partitioning::Ways, 3, [[2, 3], [0, 1]]),
+            ],
+            programs: vec![program("hungry --much"), program("modest")],
             beside: 1,
             turn_ns: [Ns(2_500_000), Ns(10_000_000)],
-            events: vec!["refills".to_owned()],
+            counted: vec![counted("L1", "loads", "L1 misses"), counted("L2", "L1 misses", "L2 misses")],
             rows: conclude(&blocks),
         }
     }
@@ -246,36 +319,59 @@ pub(crate) mod tests {
     #[test]
     fn interference_is_what_others_cost_beyond_others_that_spin() {
         let measured = modeled();
-        assert_eq!(measured.rows.len(), 8);
+        assert_eq!(measured.rows.len(), 12);
         let row = measured.worst(Sharing::InterCore).unwrap();
         assert_eq!((row.condition.program, row.blocks, row.blocks_quiet), (0, 7, 5));
         // 450 of 1000, at most 1004; control 50, so that together it is 500.
         assert!((row.interference - 0.45).abs() < 0.003 && (row.control - 0.05).abs() < 0.003, "{row:?}");
         assert!((row.together - 0.5).abs() < 0.005, "{row:?}");
-        assert!((row.counts[0][2] - 1502.0).abs() <= 2.0, "{row:?}");
-        assert!((measured.other(row).unwrap().interference - 0.09).abs() < 0.003);
+        let parts: Vec<f64> = measured.divided_rows(row).map(|row| row.interference).collect();
+        assert!(parts.len() == 2 && (parts[0] - 0.09).abs() < 0.003 && (parts[1] - 0.05).abs() < 0.003, "{parts:?}");
         assert!(measured.is_conclusive());
+    }
+
+    #[test]
+    fn shares_are_equal_and_leave_nothing() {
+        let sizes = |count, programs| equal_shares(count, programs).unwrap().iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(sizes(16, 4), [4; 4]);
+        assert_eq!(sizes(16, 3).iter().sum::<usize>(), 16);
+        assert!(sizes(16, 3).iter().all(|size| (5..=6).contains(size)));
+        assert_eq!(equal_shares(2, 3), None);
+    }
+
+    #[test]
+    fn hits_and_misses_of_a_level_are_held_against_those_alone() {
+        let measured = modeled();
+        let row = measured.worst(Sharing::IntraCore).unwrap();
+        // 1002 misses alone and 500 more together; as many hits of the second level fewer.
+        let [first, second] = row.asked[..] else { panic!("{row:?}") };
+        assert!((first.misses[2] - 1502.0).abs() <= 2.0 && (change(first.misses).unwrap() - 0.5).abs() < 0.005);
+        assert_eq!(change(first.hits), Some(0.0));
+        assert!((change(second.hits).unwrap() + 0.5).abs() < 0.005, "{second:?}");
+        // Of none there is no share.
+        assert_eq!(change(second.misses), None);
     }
 
     #[test]
     fn a_program_that_is_not_longer_in_most_blocks_is_not_interfered_with() {
         let measured = modeled();
         let modest = measured.rows.iter().filter(|row| row.condition.program == 1);
-        assert!(modest.clone().count() == 4 && modest.clone().all(|row| !row.interferes()));
+        assert!(modest.clone().count() == 6 && modest.clone().all(|row| !measured.interferes(row)));
         // 450 in three of five blocks is no agreement.
         let row = Row { blocks_longer: 0.6, ..measured.rows[0].clone() };
-        assert!(!row.interferes());
+        assert!(!measured.interferes(&row));
     }
 
     #[test]
     fn a_run_that_was_not_counted_is_not_counted_as_zero() {
-        let condition = Condition { sharing: Sharing::InterCore, program: 0, colored: false };
-        let run = |counts: &[u64]| Run { cpu: Ns(1000), counts: counts.to_vec() };
+        let condition = Condition { sharing: Sharing::InterCore, program: 0, partitioning: Partitioning::None };
+        let asked = |misses: &u64| Asked { hits: 0, misses: *misses };
+        let run = |misses: &[u64]| Run { cpu: Ns(1000), asked: misses.iter().map(asked).collect() };
         let block =
             |together: &[u64]| Block { condition, alone: run(&[5]), control: run(&[6]), together: run(together) };
         let row = &conclude(&[block(&[]), block(&[]), block(&[9])])[0];
-        assert_eq!((row.blocks_quiet, &row.counts[..]), (3, &[[5.0, 6.0, 9.0]][..]));
-        assert!(conclude(&[block(&[])])[0].counts.is_empty());
+        assert_eq!((row.blocks_quiet, row.asked[0].misses), (3, [5.0, 6.0, 9.0]));
+        assert!(conclude(&[block(&[])])[0].asked.is_empty());
     }
 
     #[test]
@@ -284,6 +380,9 @@ pub(crate) mod tests {
         let mut measured = modeled();
         measured.rows[3].blocks_quiet = 4;
         assert!(!measured.is_conclusive());
+        // A model has no noise.
+        measured.modeled = Some("i7-2600".to_owned());
+        assert!(measured.is_conclusive());
         assert!(conclude(&[]).is_empty());
     }
 }

@@ -1,6 +1,8 @@
 //! File systems of the kernel in user space, for machines without them, mounted by FUSE: resctrl, by the tree that the tests of `host` have,
 //! and cgroup v2 with cpuset.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;

@@ -3,6 +3,7 @@
 //! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache. What it achieved on real memory is
 //! judged in [`verify`].
 
+pub mod parameters;
 pub mod verify;
 
 use std::fmt;

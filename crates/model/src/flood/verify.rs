@@ -91,6 +91,9 @@ pub struct Verification {
     pub level: u8,
     /// Ways of the first data level and of this one.
     pub ways: [u32; 2],
+    /// Where these are from, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
     /// Lines of the victim looked at each time.
     pub lines: u64,
     /// Whether lines gone were counted; otherwise they were judged by time.
@@ -245,6 +248,7 @@ pub(crate) mod tests {
         Verification {
             level: 2,
             ways: [8, 8],
+            parameters: vec!["L2: 8 ways, by sysfs".to_owned()],
             lines: 100,
             counted: false,
             achieved: conclude(&blocks, 100, 1_000_000_000, |_| Bytes(1 << 20)),

@@ -400,6 +400,42 @@ pub fn tracks(title: &str, description: &str, (label, span): (&str, f64), tracks
     }
 }
 
+/// A change to draw: what of, by what share, in which hue.
+pub struct Change {
+    /// What it is of; empty where it is of the same as the one above.
+    pub name: String,
+    /// By what share; `None` where there is none.
+    pub share: Option<f64>,
+    /// Class of its bar.
+    pub class: &'static str,
+}
+
+/// Changes below each other as bars to both sides of none, from half to half as much again; what is beyond is cut off there and told by its number alone.
+pub fn changes(title: &str, changes: &[Change], text: impl Fn(f64) -> String) -> Markup {
+    const NAMES: f64 = 74.0;
+    const NUMBERS: f64 = 72.0;
+    const LINE: f64 = 14.0;
+    /// What fills a side.
+    const FULL: f64 = 0.5;
+    let side = (WIDTH - NAMES - NUMBERS) / 2.0;
+    let (zero, height) = (NAMES + side, changes.len() as f64 * LINE + 6.0);
+    html! {
+        svg.chart viewBox=(format!("0 0 {WIDTH} {}", at(height))) role="img" {
+            title { (title) }
+            @for (i, change) in changes.iter().enumerate() {
+                @let y = i as f64 * LINE;
+                text x="0" y=(at(y + 11.0)) { (change.name) }
+                @if let Some(share) = change.share {
+                    @let end = zero + share.clamp(-FULL, FULL) / FULL * side;
+                    g class=(change.class) { rect.solid x=(at(zero.min(end))) y=(at(y + 2.0)) width=(at((end - zero).abs())) height="10" {} }
+                }
+                text.tick x=(at(WIDTH)) y=(at(y + 11.0)) text-anchor="end" { (change.share.map_or(format::DASH.to_owned(), &text)) }
+            }
+            line.axis x1=(at(zero)) y1="0" x2=(at(zero)) y2=(at(height)) {}
+        }
+    }
+}
+
 /// A short piece of a line, for a key in running text.
 pub fn sample(look: Look) -> Markup {
     html! {

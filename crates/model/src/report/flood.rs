@@ -45,7 +45,7 @@ pub fn text(verified: &Verification) -> String {
         );
     }
     text.push('\n');
-    for finding in findings(verified) {
+    for finding in findings(verified).iter().chain(&verified.parameters) {
         let _ = writeln!(text, "{finding}");
     }
     text
@@ -108,7 +108,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                     such a load: as long as one of a line that is there, and what it takes longer. [Loeser1999, §3]"
                 }
                 figure.wide { (bars(verified)) }
-                ul { @for finding in findings(verified) { li { (finding) } } }
+                ul { @for finding in findings(verified) { li { (finding) } } @for parameter in &verified.parameters { li { (parameter) } } }
                 (scroll(html! {
                     table {
                         thead { tr {

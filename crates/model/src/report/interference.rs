@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use super::chart::{self, Bar};
+use super::chart::{self, Bar, Change};
 use super::reading::Standing;
 use super::{format, scroll};
 use crate::evidence::Evidence;
-use crate::interference::{Interference, Row, Sharing};
-use crate::units::Ns;
+use crate::interference::{Divided, Interference, Row, Sharing, change};
+use crate::taskset::programs::Partitioning;
+use crate::units::{Ns, format_list};
 
 const SHARINGS: [Sharing; 2] = [Sharing::InterCore, Sharing::IntraCore];
 
@@ -44,14 +45,36 @@ fn rows(measured: &Interference, sharing: Sharing) -> impl Iterator<Item = &Row>
     measured.rows.iter().filter(move |row| row.condition.sharing == sharing)
 }
 
-fn colors(row: &Row) -> &'static str {
-    if row.condition.colored { "own colors" } else { "all colors" }
+/// What the program of a row has, in words, and the class of its hue.
+fn part(row: &Row) -> (&'static str, &'static str) {
+    match row.condition.partitioning {
+        Partitioning::None => ("all of it", "unpartitioned"),
+        Partitioning::Colors => ("own colors", "partitioned"),
+        Partitioning::Ways => ("own ways", "by-ways"),
+        Partitioning::Both => ("own colors and ways", "single-writer"),
+    }
+}
+
+fn is_open(row: &Row) -> bool {
+    row.condition.partitioning == Partitioning::None
+}
+
+fn changed(counts: [f64; 3]) -> String {
+    change(counts).map_or(format::DASH.to_owned(), percent)
+}
+
+/// The parts of a cache that program `number` has, in words.
+fn has(divided: &Divided, number: usize) -> String {
+    let what = if divided.by == Partitioning::Ways { "ways" } else { "colors" };
+    let list = divided.shares.get(number).map_or_else(String::new, |share| format_list(share));
+    format!("{what} {list} of {} of level {}", divided.count, divided.level)
 }
 
 /// What the report begins with where there is nothing else.
 pub(super) fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
     let basis = format!(
-        "{} programs, {} conditions; each run beside the others against one where the others only spin.",
+        "{}{} programs, {} conditions; each run beside the others against one where the others only spin.",
+        measured.modeled.as_ref().map_or_else(String::new, |machine| format!("On the modeled {machine}: ")),
         measured.programs.len(),
         measured.rows.len()
     );
@@ -70,8 +93,8 @@ pub(super) fn headline(measured: &Interference) -> (Option<Standing>, String, St
                 command(measured, row),
                 format_args!("{:.0}", 100.0 * row.interference)
             );
-            if let Some(own) = measured.other(row) {
-                let _ = write!(sentence, ", {:.0} % with colors of its own", 100.0 * own.interference);
+            for own in measured.divided_rows(row) {
+                let _ = write!(sentence, ", {:.0} % with its {}", 100.0 * own.interference, part(own).0);
             }
             sentence.push('.');
             (Some(Standing::Holds), sentence, basis)
@@ -95,29 +118,34 @@ fn findings(measured: &Interference) -> Vec<String> {
                     command(measured, row),
                     percent(row.interference)
                 );
-                if let Some(own) = measured.other(row) {
-                    let _ = write!(text, "; {} % with colors of its own", percent(own.interference));
+                for own in measured.divided_rows(row) {
+                    let _ = write!(text, "; {} % with its {}", percent(own.interference), part(own).0);
                 }
                 found.push(text);
             }
         }
     }
-    let mut price: Vec<String> = Vec::new();
-    for row in rows(measured, Sharing::IntraCore).filter(|row| !row.condition.colored && row.alone_ns > 0.0) {
-        if let Some(own) = measured.other(row).filter(|own| own.blocks_quiet > 0) {
-            price.push(format!("{} {}", percent(own.alone_ns / row.alone_ns - 1.0), command(measured, row)));
+    for (of, less) in [(Partitioning::Colors, "colors"), (Partitioning::Ways, "ways")] {
+        let mut price: Vec<String> = Vec::new();
+        for row in rows(measured, Sharing::IntraCore).filter(|row| is_open(row) && row.alone_ns > 0.0) {
+            let own = measured.divided_rows(row).find(|own| own.condition.partitioning == of && own.blocks_quiet > 0);
+            price.extend(
+                own.map(|own| format!("{} {}", percent(own.alone_ns / row.alone_ns - 1.0), command(measured, row))),
+            );
         }
-    }
-    if !price.is_empty() {
-        found.push(format!("what fewer colors cost by themselves, %: {}", price.join(", ")));
+        if !price.is_empty() {
+            found.push(format!("what fewer {less} cost by themselves, %: {}", price.join(", ")));
+        }
     }
     found
 }
 
 /// The experiment for the terminal.
 pub fn text(measured: &Interference) -> String {
-    let mut text = format!(
-        "{} programs; time on a CPU from the mark to the end, in % of the run alone; {} beside it on other CPUs; turns of {} ms every {} ms\n",
+    let mut text = measured.modeled.as_ref().map_or_else(String::new, |machine| format!("on the modeled {machine}: "));
+    let _ = writeln!(
+        text,
+        "{} programs; time on a CPU from the mark to the end, in % of the run alone; {} beside it on other CPUs; turns of {} ms every {} ms",
         measured.programs.len(),
         measured.beside,
         ms(measured.turn_ns[0]),
@@ -129,7 +157,7 @@ pub fn text(measured: &Interference) -> String {
         }
         let _ = writeln!(
             text,
-            "\n{:<36} {:>9} {:>10} {:>10} {:>13} {:>8}",
+            "\n{:<37} {:>9} {:>10} {:>10} {:>13} {:>8}",
             place(sharing),
             "alone ms",
             "spinning %",
@@ -140,34 +168,52 @@ pub fn text(measured: &Interference) -> String {
         for row in rows(measured, sharing) {
             let _ = writeln!(
                 text,
-                "  {:<24} {:<9} {:>9.1} {:>10} {:>10} {:>13} {:>8}",
+                "  {:<24} {:<10} {:>9.1} {:>10} {:>10} {:>13} {:>8}",
                 command(measured, row),
-                if row.condition.colored { "  colors" } else { "" },
+                if is_open(row) { "" } else { part(row).0 },
                 row.alone_ns / 1e6,
                 percent(row.control),
                 percent(row.together),
-                format!("{}{}", percent(row.interference), if row.interferes() { "  " } else { " ?" }),
+                format!("{}{}", percent(row.interference), if measured.interferes(row) { "  " } else { " ?" }),
                 format!("{}/{}", row.blocks_quiet, row.blocks)
             );
-            for (event, [alone, control, together]) in measured.events.iter().zip(&row.counts) {
-                let _ = writeln!(text, "    {event}: {alone:.0} alone, {control:.0} spinning, {together:.0} together");
+            for (counted, asked) in measured.counted.iter().zip(&row.asked) {
+                for (what, counts) in [("hits", asked.hits), ("misses", asked.misses)] {
+                    let [alone, _, together] = counts;
+                    let _ = writeln!(
+                        text,
+                        "    {:<22} {alone:>12.0} alone {together:>12.0} together {:>10} %",
+                        format!("{} {what}", counted.level),
+                        changed(counts)
+                    );
+                }
             }
         }
     }
-    text.push_str("\n?: the run with the others was not the longer one in 90 % of the quiet blocks\n");
+    text.push_str(if measured.modeled.is_some() {
+        "\n?: the run with the others was not the longer one\n"
+    } else {
+        "\n?: the run with the others was not the longer one in 90 % of the quiet blocks\n"
+    });
     for finding in findings(measured) {
         let _ = writeln!(text, "{finding}");
     }
-    for (program, number) in measured.programs.iter().zip(1..) {
-        if let Some(placed) = program.placed {
-            let list: Vec<u32> = program.colors.iter().map(|color| u32::from(color.0)).collect();
-            let _ = writeln!(
-                text,
-                "program {number}, `{}`: colors {}, at least {:.0} % of its resident pages",
-                program.command,
-                crate::units::format_list(&list),
-                100.0 * placed
-            );
+    for counted in &measured.counted {
+        let names = |names: &[String]| names.join(" + ");
+        let _ = writeln!(
+            text,
+            "{}: asked by {}, missed by {}",
+            counted.level,
+            names(&counted.accesses),
+            names(&counted.misses)
+        );
+    }
+    for (number, program) in measured.programs.iter().enumerate() {
+        for divided in &measured.divided {
+            let placed = program.placed.filter(|_| divided.by == Partitioning::Colors);
+            let placed = placed
+                .map_or_else(String::new, |placed| format!(", at least {:.0} % of its resident pages", 100.0 * placed));
+            let _ = writeln!(text, "program {}, `{}`: {}{placed}", number + 1, program.command, has(divided, number));
         }
     }
     text
@@ -178,6 +224,7 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
         @for measured in &evidence.interference {
             section id="interference" {
                 h2 { "What programs cost each other" }
+                @if let Some(machine) = &measured.modeled { p { "On the modeled " (machine) ": nothing here was measured." } }
                 p {
                     "Each of " (measured.programs.len()) " programs runs to its end alone, with " (measured.beside) " of the others on other CPUs, and on one CPU with the others, "
                     (ms(measured.turn_ns[0])) " of every " (ms(measured.turn_ns[1])) " ms each. The first part of a bar is what the run takes longer where the others only spin, \
@@ -188,6 +235,12 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                     @if rows(measured, sharing).next().is_some() {
                         h3 { "On " (place(sharing)) }
                         figure.wide { (bars(measured, sharing)) }
+                        @if rows(measured, sharing).any(|row| !row.asked.is_empty()) {
+                            p {
+                                "Time, and hits and misses of each level, with the others against alone, in %. A bar that fills its side stands for half as much, or more."
+                            }
+                            div.figures { @for row in rows(measured, sharing).filter(|row| is_open(row)) { figure { (changes(measured, row)) } } }
+                        }
                     }
                 }
                 ul { @for finding in findings(measured) { li { (finding) } } }
@@ -196,19 +249,21 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
                         thead { tr {
                             th scope="col" { "on" } th scope="col" { "program" } th scope="col" { "in" } th.number scope="col" { "alone, ms" }
                             th.number scope="col" { "others spin, %" } th.number scope="col" { "together, %" } th.number scope="col" { "interference, %" }
-                            @for event in &measured.events { th.number scope="col" { (event) ", alone, together" } }
+                            @for counted in &measured.counted {
+                                th.number scope="col" { (counted.level) " hits, %" } th.number scope="col" { (counted.level) " misses, %" }
+                            }
                             th.number scope="col" { "quiet blocks" }
                         } }
                         tbody {
                             @for row in &measured.rows {
                                 tr {
-                                    td { (place(row.condition.sharing)) } td { code { (command(measured, row)) } } td { (colors(row)) }
+                                    td { (place(row.condition.sharing)) } td { code { (command(measured, row)) } } td { (part(row).0) }
                                     td.number { (format!("{:.1}", row.alone_ns / 1e6)) } td.number { (percent(row.control)) } td.number { (percent(row.together)) }
                                     td.number { (percent(row.interference)) }
-                                    @for at in 0..measured.events.len() {
-                                        td.number {
-                                            (row.counts.get(at).map_or(format::DASH.to_owned(), |[alone, _, together]| format!("{alone:.0}, {together:.0}")))
-                                        }
+                                    @for at in 0..measured.counted.len() {
+                                        @let asked = row.asked.get(at);
+                                        td.number { (asked.map_or(format::DASH.to_owned(), |asked| changed(asked.hits))) }
+                                        td.number { (asked.map_or(format::DASH.to_owned(), |asked| changed(asked.misses))) }
                                     }
                                     td.number { (row.blocks_quiet) " of " (row.blocks) }
                                 }
@@ -221,17 +276,42 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
     }
 }
 
-/// The figure: a bar for each program, and below it one with colors.
+/// Of one program: how time, hits and misses change by the others, and below each the same with parts of its own.
+fn changes(measured: &Interference, row: &Row) -> Markup {
+    let rows: Vec<&Row> = [row].into_iter().chain(measured.divided_rows(row)).collect();
+    let mut lines = Vec::new();
+    let mut add = |name: &str, of: &dyn Fn(&Row) -> Option<f64>| {
+        for (at, row) in rows.iter().enumerate() {
+            let name = if at == 0 { name.to_owned() } else { String::new() };
+            lines.push(Change { name, share: of(row), class: part(row).1 });
+        }
+    };
+    add("time", &|row| Some(row.together));
+    for (at, counted) in measured.counted.iter().enumerate() {
+        add(&format!("{} hits", counted.level), &|row| row.asked.get(at).and_then(|asked| change(asked.hits)));
+        add(&format!("{} misses", counted.level), &|row| row.asked.get(at).and_then(|asked| change(asked.misses)));
+    }
+    let title = format!("Changes for {} on {}", command(measured, row), place(row.condition.sharing));
+    html! {
+        (chart::changes(&title, &lines, |share| format!("{} %", percent(share))))
+        figcaption {
+            code { (command(measured, row)) } ": "
+            @for (at, row) in rows.iter().enumerate() { @if at > 0 { ", " } (super::swatch(&format!("solid {}", part(row).1))) " " (part(row).0) }
+        }
+    }
+}
+
+/// The figure: a bar for each program, and below it one for each kind of parts of its own.
 fn bars(measured: &Interference, sharing: Sharing) -> Markup {
     let bar = |row: &Row| Bar {
-        name: if row.condition.colored { "  own colors".to_owned() } else { command(measured, row) },
+        name: if is_open(row) { command(measured, row) } else { format!("  {}", part(row).0) },
         parts: [row.control, row.interference],
-        class: if row.condition.colored { "partitioned" } else { "unpartitioned" },
+        class: part(row).1,
         text: format!(
             "{} {} %{}",
             percent(row.control),
             percent(row.interference),
-            if row.interferes() { "" } else { " ?" }
+            if measured.interferes(row) { "" } else { " ?" }
         ),
     };
     let bars: Vec<Bar> = rows(measured, sharing).map(bar).collect();
@@ -246,13 +326,17 @@ mod tests {
     #[test]
     fn the_table_tells_interference_apart_from_what_spinning_costs() {
         let text = text(&modeled());
-        assert!(text.contains("most for `hungry --much`, +44.9 % of its time alone; +9.0 % with colors"), "{text}");
+        assert!(text.contains("most for `hungry --much`, +44.9 % of its time alone; +9.0 % with its own colors; +5.0 % with its own ways"), "{text}");
         assert!(
             text.contains("  modest") && text.contains("5/7") && text.contains("turns of 2.5 ms every 10 ms"),
             "{text}"
         );
-        assert!(text.contains("`modest`: colors 2-3, at least 95 %"), "{text}");
-        assert!(text.contains("refills: 1002 alone, 1052 spinning, 1502 together"), "{text}");
+        assert!(text.contains("`modest`: colors 2-3 of 4 of level 2, at least 95 %"), "{text}");
+        assert!(text.contains("`modest`: ways 0-1 of 4 of level 3\n"), "{text}");
+        let line = |beginning: &str| text.lines().find(|line| line.trim_start().starts_with(beginning)).unwrap();
+        assert!(line("L1 misses").ends_with("1002 alone         1502 together      +49.9 %"), "{text}");
+        assert!(line("L2 misses").ends_with("0 alone            0 together          – %"), "{text}");
+        assert!(text.contains("L2: asked by L1 misses, missed by L2 misses"), "{text}");
     }
 
     #[test]
@@ -273,11 +357,15 @@ mod tests {
     }
 
     #[test]
-    fn both_figures_have_a_bar_for_each_program_with_and_without_colors() {
+    fn both_figures_have_a_bar_for_each_program_with_and_without_parts_of_its_own() {
         for sharing in SHARINGS {
             let svg = bars(&modeled(), sharing).into_string();
-            assert_eq!(svg.matches("own colors").count(), 2, "{svg}");
+            assert_eq!((svg.matches("own colors").count(), svg.matches("own ways").count()), (2, 2), "{svg}");
             assert!(!svg.contains("NaN"), "{svg}");
+            // Time, hits and misses of two levels, three times each; of no misses alone there is no share.
+            let svg = changes(&modeled(), &modeled().rows[0]).into_string();
+            assert_eq!(svg.matches("<rect class=\"solid\"").count(), 3 * 4, "{svg}");
+            assert!(svg.contains("L2 misses") && !svg.contains("NaN"), "{svg}");
         }
     }
 }

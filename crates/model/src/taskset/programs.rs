@@ -31,9 +31,11 @@ pub struct Programs {
 }
 
 /// By what means a cache is partitioned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
+    /// Not at all.
+    None,
     /// Page colors.
     #[default]
     Colors,
@@ -41,8 +43,6 @@ pub enum Partitioning {
     Ways,
     /// Page colors within ways.
     Both,
-    /// Not at all.
-    None,
 }
 
 /// How jobs of a program are seen.

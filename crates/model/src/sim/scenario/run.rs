@@ -88,6 +88,8 @@ struct Cpu {
     /// The job that runs, on top of those it pre-empted.
     stack: Vec<Job>,
     queue: VecDeque<Turn>,
+    /// Whose turn it is, and since when.
+    turn_of: Option<usize>,
     turn_began: u64,
 }
 
@@ -267,8 +269,12 @@ impl<'a> Stage<'a> {
                 Some(Turn::GoesOn(job)) => job,
                 None => return Ok(()),
             };
-            self.cpus[number].turn_began = clock;
-            self.cpus[number].stack.push(job);
+            let cpu = &mut self.cpus[number];
+            // The next job of a task goes on in its turn.
+            if cpu.turn_of.replace(job.task) != Some(job.task) {
+                cpu.turn_began = clock;
+            }
+            cpu.stack.push(job);
         }
         let cpu = &mut self.cpus[number];
         let Some(job) = cpu.stack.last_mut() else { return Ok(()) };
@@ -373,8 +379,11 @@ impl<'a> Stage<'a> {
         if !cpu.stack.is_empty() || actor.jobs_left == 0 {
             return Ok(());
         }
-        if actor.background {
+        if actor.background && self.scenario.slice_cycles.is_none() {
             cpu.queue.push_back(Turn::Begins(task));
+        } else if actor.background {
+            // Its turn ends when its time is over.
+            cpu.queue.push_front(Turn::Begins(task));
         } else {
             actor.jobs_left -= 1;
             if actor.jobs_left > 0 {
@@ -587,6 +596,29 @@ mod tests {
         assert!((258..=260).contains(&outcome.cpu_cycles[1]), "{:?}", outcome.cpu_cycles);
         let names: Vec<&str> = outcome.levels.iter().map(|level| level.name.as_str()).collect();
         assert_eq!(names, ["L1.1", "L1.0", "L2"]);
+    }
+
+    #[test]
+    fn a_turn_lasts_for_its_time_however_short_the_jobs_are() {
+        let outcome = outcome(
+            "levels = ['64:1:32:lru:wb:wa']
+            slice_cycles = 100
+            timing = { access_cycles = 1, read_cycles = [], write_cycles = [], memory_read_cycles = 9, memory_write_cycles = 0 }
+            [[task]]
+            name = 'short'
+            workload = 'walk:area=32,stride=32,passes=1'
+            jobs = 200
+            [[task]]
+            name = 'other'
+            workload = 'walk:area=32,stride=32,passes=10'
+            background = true",
+            &[],
+        )
+        .unwrap();
+        let [short, other] = &outcome.tasks[..] else { panic!("{outcome:?}") };
+        // Both want the same line. Of short's turns the first access of each misses, for 10 cycles, and 90 hit: 91, 91, 18. In between other
+        // has two turns of 91 accesses.
+        assert_eq!((short.accesses, short.cycles, other.accesses), (200, 227, 182));
     }
 
     #[test]

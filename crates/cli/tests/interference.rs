@@ -1,0 +1,251 @@
+//! What programs cost each other: that they have their parts of a cache while they run and nobody has afterwards, that what they do wrong is named, and
+//! that nothing is left running.
+//!
+//! Nothing here depends on how long something takes. A test that the machine cannot run is reported as ignored, with the reason;
+//! `HARDWARE_REQUIRED=1` makes that a failure.
+
+#[path = "../../host/tests/kernel/mod.rs"]
+mod kernel;
+mod mounted;
+mod trial;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use kernel::State;
+use mounted::Mounted;
+use trial::{NotRun, Outcome, run as run_trials, trial};
+
+fn main() -> ExitCode {
+    let trials = vec![
+        trial("every_program_has_its_ways_while_it_runs_and_all_have_all_afterwards", || ways(&Stage::new())),
+        trial("after_sigint_nothing_is_left_running_and_all_have_all_ways", || ended(&Stage::new(), "INT")),
+        trial("after_sigkill_nothing_is_left_running_and_the_next_start_gives_ways_back", || {
+            ended(&Stage::new(), "KILL")
+        }),
+        trial("ways_that_cannot_be_had_are_told_and_the_rest_is_measured", || no_ways(&Stage::new())),
+        trial("what_a_program_does_wrong_is_named_with_what_to_do", || faults(&Stage::new())),
+        trial("on_a_modeled_machine_hits_and_misses_of_every_level_are_counted", || modeled(&Stage::new())),
+    ];
+    run_trials(trials)
+}
+
+/// A folder with programs: shell scripts that count.
+struct Stage {
+    folder: TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        let stage = Stage { folder };
+        stage.script("counts", "count");
+        stage.script("other", "count");
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A script; `count` stands for some work.
+    fn script(&self, name: &str, text: &str) {
+        let count = "count() { i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done; }\n";
+        fs::write(self.path(name), format!("{count}{text}\n")).unwrap();
+    }
+
+    fn bench(&self, programs: &[&str], options: &[&str]) -> Command {
+        let mut command = self.tool(&["bench", "interference", "--json"]);
+        for (option, usual) in [("--blocks", "1"), ("--warm-up", "3ms")] {
+            if !options.contains(&option) {
+                command.args([option, usual]);
+            }
+        }
+        for program in programs {
+            command.arg("--program").arg(format!("sh {}", self.path(program).display()));
+        }
+        command.args(options);
+        command
+    }
+
+    fn tool(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
+        command.args(arguments).env("ISOCHROME_RUNTIME_DIR", self.path("runtime"));
+        command.env("ISOCHROME_RESCTRL", self.path("nowhere"));
+        command
+    }
+
+    fn resctrl(&self) -> Result<Mounted<State>, NotRun> {
+        Mounted::resctrl(2, self.path("resctrl"))
+    }
+
+    /// Processes of scripts of this folder.
+    fn running(&self) -> Vec<String> {
+        let of_this_folder = |entry: &fs::DirEntry| {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).into_owned();
+            line.starts_with("sh\0") && line.contains(self.folder.path().to_str().unwrap())
+        };
+        let entries = fs::read_dir("/proc").unwrap().flatten();
+        entries.filter(of_this_folder).map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+fn wait_until(what: &str, reached: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !reached() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "not reached: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json_of(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(output)))
+}
+
+/// Where caches have no numbers nothing can be divided.
+fn numbered() -> Result<(), NotRun> {
+    let id = isochrome_host::sysfs::Sysfs::system().cache_id(2, isochrome_model::units::CpuId(0));
+    id.map(drop).ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))
+}
+
+fn ways(stage: &Stage) -> Outcome {
+    numbered()?;
+    let tree = stage.resctrl()?;
+    let mut bench = stage.bench(&["counts", "other"], &[]);
+    let run =
+        bench.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let output = run.wait_with_output().unwrap();
+    let result = json_of(&output);
+    let written = tree.state().written.clone();
+    // Everybody else keeps all, each program gets half, in every cache.
+    let mask = |line: &str| line.rsplit_once('=').unwrap().1.to_owned();
+    assert_eq!(written.iter().map(|line| mask(line)).collect::<Vec<_>>()[..3], ["ffff", "ff", "ff00"], "{written:?}");
+    let divided = result["divided"].as_array().unwrap();
+    let by_ways = divided.iter().find(|divided| divided["by"] == "ways").unwrap();
+    assert_eq!((by_ways["level"].clone(), by_ways["count"].clone()), (json!(2), json!(16)));
+    assert_eq!(by_ways["shares"], json!([(0..8).collect::<Vec<_>>(), (8..16).collect::<Vec<_>>()]));
+    let rows = result["rows"].as_array().unwrap();
+    let of = |by: &str| rows.iter().filter(|row| row["partitioning"] == by).count();
+    assert!(of("ways") > 0 && of("ways") == of("none"), "{result}");
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    assert!(!stage.path("runtime/resctrl.json").exists());
+    assert_eq!(stage.running(), Vec::<String>::new());
+    Ok(())
+}
+
+fn ended(stage: &Stage, signal: &str) -> Outcome {
+    numbered()?;
+    let tree = stage.resctrl()?;
+    // As many blocks as nobody waits for.
+    let mut bench = stage.bench(&["counts", "other"], &["--blocks", "1000"]);
+    bench.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run: Child = bench.spawn().unwrap();
+    let joined = |group: &str| tree.state().tasks.get(group).is_some_and(|tasks| !tasks.is_empty());
+    wait_until("a program in each group", || joined("isochrome-1") && joined("isochrome-2"));
+    assert!(Command::new("kill").args(["-s", signal, &run.id().to_string()]).status().unwrap().success());
+    if signal == "INT" {
+        let output = run.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+        assert_eq!(json_of(&output)["programs"].as_array().unwrap().len(), 2);
+    } else {
+        run.wait().unwrap();
+        let next = stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+        assert!(told(&next).contains("all have all cache ways"), "{}", told(&next));
+    }
+    assert_eq!(tree.state().groups, State::new(2).groups);
+    wait_until("nothing left running", || stage.running().is_empty());
+    Ok(())
+}
+
+fn no_ways(stage: &Stage) -> Outcome {
+    numbered()?;
+    let output = stage.bench(&["counts", "other"], &[]).output().unwrap();
+    assert!(told(&output).contains("No cache ways") && told(&output).contains("mount -t resctrl"), "{}", told(&output));
+    let result = json_of(&output);
+    assert!(result["rows"].as_array().unwrap().iter().all(|row| row["partitioning"] == "none"));
+    // One class of service too few.
+    let tree = stage.resctrl()?;
+    tree.state().classes = 2;
+    let output = stage.bench(&["counts", "other"], &[]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    assert!(told(&output).contains("2 programs need as many classes of service"), "{}", told(&output));
+    assert_eq!(tree.state().written, Vec::<String>::new());
+    Ok(())
+}
+
+fn faults(stage: &Stage) -> Outcome {
+    let been = stage.path("been");
+    let been = been.display();
+    stage.script(
+        "fails",
+        &format!("count; [ -e {been} ] && {{ echo {been} is in the way >&2; exit 5; }}; touch {been}"),
+    );
+    stage.script("alone", "count; echo no input >&2; exit 4");
+    stage.script("quick", "exit 0");
+    stage.script("forever", "while :; do :; done");
+    let refused = |programs: &[&str], options: &[&str], named: &[&str]| {
+        let output = stage.bench(programs, options).output().unwrap();
+        let told = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("hint:") && named.iter().all(|named| told.contains(named)), "{named:?}: {told}");
+        assert_eq!(stage.running(), Vec::<String>::new());
+    };
+    refused(
+        &["counts", "fails"],
+        &["--blocks", "9"],
+        &["exit code 5", "is in the way", "3 times one after the other", "twice at the same time"],
+    );
+    refused(&["counts", "alone"], &[], &["exit code 4; on standard error: no input", "run it by hand"]);
+    refused(&["counts", "quick"], &["--warm-up", "50ms"], &["ended within its first 50 ms", "--warm-up"]);
+    refused(&["counts", "forever"], &["--limit", "300ms"], &["has not ended", "--limit"]);
+    refused(&["counts"], &["--program", "/no/such/program"], &["/no/such/program", "cannot be started"]);
+    refused(&["counts"], &[], &["nobody to share with", "--program"]);
+    Ok(())
+}
+
+fn modeled(stage: &Stage) -> Outcome {
+    let evidence = stage.path("evidence.json");
+    let raw = stage.path("runs.csv");
+    let programs = ["walk:area=192K,stride=64,passes=1,write=0", "walk:area=1M,stride=64,passes=1,write=1"];
+    let mut command =
+        stage.tool(&["bench", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--turn", "100us"]);
+    command
+        .args(programs.iter().flat_map(|program| ["--program", program]))
+        .arg("-o")
+        .arg(&evidence)
+        .arg("--raw")
+        .arg(&raw);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    let result = json_of(&output);
+    let levels: Vec<&str> =
+        result["counted"].as_array().unwrap().iter().map(|it| it["level"].as_str().unwrap()).collect();
+    assert_eq!((levels.len(), levels[2]), (3, "L3"));
+    // Two programs, on two CPUs and on one, with all, colors and ways.
+    let rows = result["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2 * 2 * 3);
+    let row = |sharing: &str| {
+        let of = |row: &&Value| row["sharing"] == sharing && row["program"] == 0 && row["partitioning"] == "none";
+        rows.iter().find(of).unwrap()
+    };
+    // 192 KiB of a second level of 256 KiB: beside a neighbor it keeps them, by turns with one of 1 MiB it does not.
+    let misses = |row: &Value| [0, 2].map(|at| row["asked"][1]["misses"][at].as_f64().unwrap());
+    let [alone, together] = misses(row("inter_core"));
+    assert!(alone > 0.0 && together == alone, "{result}");
+    let [alone, together] = misses(row("intra_core"));
+    assert!(together >= 2.0 * alone, "{result}");
+    assert_eq!(fs::read_to_string(&raw).unwrap().lines().count(), 1 + 3 * rows.len());
+    let report = stage.tool(&["report", evidence.to_str().unwrap()]).output().unwrap();
+    let report = String::from_utf8(report.stdout).unwrap();
+    assert!(report.contains("i7-2600") && report.contains("nothing here was measured"), "{report}");
+    Ok(())
+}

@@ -1,0 +1,265 @@
+//! The experiment on a modeled machine: what the caches alone make of it, exactly, in cycles and without noise.
+//!
+//! A co-runner that spins touches nothing, so the control is the run alone.
+
+use std::collections::BTreeMap;
+
+use super::{Asked, Block, Condition, Counted, Divided, Interference, Program, Run, Sharing, conclude, equal_shares};
+use crate::machine::Holds;
+use crate::sim::DescribedMachine;
+use crate::sim::scenario::{self, SCHEMA, Scenario, ScenarioError, Task, TaskOutcome};
+use crate::taskset::programs::Partitioning;
+use crate::units::{Bytes, Ns, format_list};
+
+/// What to play.
+pub struct Request<'a> {
+    /// The machine.
+    pub machine: &'a DescribedMachine,
+    /// Its clock rate.
+    pub mhz: u32,
+    /// The programs, as [`Workload`](crate::workload::Workload)s in words.
+    pub programs: &'a [String],
+    /// Time of a turn on a shared CPU, and after which a program has its next.
+    pub turn_ns: [Ns; 2],
+    /// How long a run takes alone, at least.
+    pub length: Ns,
+}
+
+/// Three programs for a machine whose outermost level is of `bytes`: one at home in half of it, one that writes all of it, and one that needs
+/// the inner levels only.
+pub fn programs(bytes: Bytes) -> Vec<String> {
+    vec![
+        format!("chase:area={},line=64,steps={},seed=1", bytes.0 / 2, bytes.0 / 128),
+        format!("walk:area={},stride=64,passes=1,write=1", bytes.0),
+        "filter:order=8191,word=8,jobs=1".to_owned(),
+    ]
+}
+
+/// A block of one run of each kind for each condition, and what follows.
+///
+/// `progress` is told the accesses of each run from time to time and says whether to go on; what was not played by then is missing.
+///
+/// Fails where a program is none, and where the machine is described wrongly.
+pub fn play(
+    request: &Request,
+    progress: &mut dyn FnMut(u64) -> bool,
+) -> Result<(Interference, Vec<Block>), ScenarioError> {
+    let (divided, count) = (request.divided(), request.programs.len());
+    let parts = [Partitioning::None].into_iter().chain(divided.iter().map(|divided| divided.by));
+    let mut blocks = Vec::new();
+    let mut going = true;
+    let mut go_on = |accesses: u64| {
+        going &= progress(accesses);
+        going
+    };
+    'all: for program in 0..count {
+        // The first job brings everything in; the second tells how many it takes. As many in every condition.
+        let twice = request.run(program, 2, None, None, &mut go_on)?.cycles;
+        let once = request.run(program, 1, None, None, &mut go_on)?.cycles;
+        let jobs = 1 + request.cycles(request.length).div_ceil(twice.saturating_sub(once).max(1));
+        for partitioning in parts.clone() {
+            let part = divided.iter().find(|divided| divided.by == partitioning);
+            let alone = request.run(program, jobs, None, part, &mut go_on)?;
+            for sharing in [Sharing::InterCore, Sharing::IntraCore] {
+                let together = request.run(program, jobs, Some(sharing), part, &mut go_on)?;
+                // One that was interrupted is shorter than it should be.
+                if !go_on(0) {
+                    break 'all;
+                }
+                let [alone, together] = [&alone, &together].map(|outcome| request.seen(outcome));
+                let condition = Condition { sharing, program, partitioning };
+                blocks.push(Block { condition, control: alone.clone(), alone, together });
+            }
+        }
+    }
+    let told = |text: &str| vec![text.to_owned()];
+    let measured = Interference {
+        modeled: Some(request.machine.name.clone()),
+        divided,
+        programs: request.programs.iter().map(|text| Program { command: text.clone(), placed: None }).collect(),
+        beside: count - 1,
+        turn_ns: request.turn_ns,
+        counted: request
+            .levels()
+            .enumerate()
+            .map(|(at, level)| Counted {
+                level,
+                accesses: told(if at == 0 { "loads and stores" } else { "fetches by the level above" }),
+                misses: told("those that found nothing"),
+            })
+            .collect(),
+        rows: conclude(&blocks),
+    };
+    Ok((measured, blocks))
+}
+
+impl Request<'_> {
+    fn cycles(&self, time: Ns) -> u64 {
+        (u128::from(time.0) * u128::from(self.mhz) / 1000) as u64
+    }
+
+    /// Names of the levels that hold data, innermost first.
+    fn levels(&self) -> impl Iterator<Item = String> {
+        self.machine.colors().into_iter().map(|(name, _)| name)
+    }
+
+    /// How the outermost level can be divided evenly.
+    fn divided(&self) -> Vec<Divided> {
+        let data: Vec<_> = self.machine.levels.iter().filter(|level| level.holds != Holds::Instruction).collect();
+        let number = data.len() as u8;
+        let Some(outermost) = data.last().map(|level| &level.cache) else { return Vec::new() };
+        let disjoint = outermost.colors_are_disjoint(self.machine.page_bytes);
+        let colors = if disjoint { outermost.color_count(self.machine.page_bytes) } else { 0 };
+        let parts = [(Partitioning::Colors, colors), (Partitioning::Ways, outermost.geometry.ways.min(64))];
+        let divided = |(by, count)| {
+            equal_shares(count, self.programs.len()).map(|shares| Divided { by, level: number, count, shares })
+        };
+        parts.into_iter().filter_map(divided).collect()
+    }
+
+    /// What becomes of `program` run `jobs` times: alone, or with the others again and again.
+    fn run(
+        &self,
+        program: usize,
+        jobs: u64,
+        sharing: Option<Sharing>,
+        part: Option<&Divided>,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<TaskOutcome, ScenarioError> {
+        let outermost = self.levels().last().unwrap_or_default();
+        let others = (0..self.programs.len()).filter(|other| *other != program && sharing.is_some());
+        let task = |(at, number): (usize, usize)| {
+            let share = |by| part.filter(|part| part.by == by).map(|part| format_list(&part.shares[number]));
+            Task {
+                name: (number + 1).to_string(),
+                cpu: if sharing == Some(Sharing::InterCore) { at as u32 } else { 0 },
+                workload: Some(self.programs[number].clone()),
+                trace: None,
+                format: None,
+                data_only: false,
+                jobs: if at == 0 { jobs } else { 1 },
+                background: at > 0,
+                pages: None,
+                colors: share(Partitioning::Colors),
+                ways: share(Partitioning::Ways)
+                    .map(|ways| (outermost.clone(), ways))
+                    .into_iter()
+                    .collect::<BTreeMap<_, _>>(),
+                single_writer: false,
+            }
+        };
+        let scenario = Scenario {
+            schema: SCHEMA.to_owned(),
+            machine: None,
+            levels: Vec::new(),
+            shared_levels: 0,
+            timing: None,
+            // The same caches in every run.
+            cpus: Some(self.programs.len() as u32),
+            page: None,
+            memory: None,
+            slice_cycles: Some(self.cycles(self.turn_ns[0])),
+            tasks: [program].into_iter().chain(others).enumerate().map(task).collect(),
+            preemptions: Vec::new(),
+        };
+        let mut no_trace = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let mut outcome = scenario::run(&scenario, self.machine, &mut no_trace, progress)?;
+        Ok(outcome.tasks.swap_remove(0))
+    }
+
+    /// A run, as it was seen from outside. Of outer levels what the inner ones fetch counts, and not what they write back.
+    fn seen(&self, outcome: &TaskOutcome) -> Run {
+        let asked = |(at, name): (usize, String)| {
+            // A program on the first CPU has the first of each level's caches, or the only one.
+            let of = |it: &&scenario::TaskAtLevel| it.name == name || it.name.strip_suffix(".0") == Some(&name);
+            let counts = outcome.levels.iter().find(of).map(|it| it.tally.counts).unwrap_or_default();
+            let (writes, write_misses) = if at == 0 { (counts.writes, counts.write_misses) } else { (0, 0) };
+            let misses = counts.read_misses + write_misses;
+            Asked { hits: (counts.reads + writes).saturating_sub(misses), misses }
+        };
+        let cpu = Ns((u128::from(outcome.cycles) * 1000 / u128::from(self.mhz.max(1))) as u64);
+        Run { cpu, asked: self.levels().enumerate().map(asked).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> DescribedMachine {
+        // 8 colors of 4 ways in the shared level, 128 KiB.
+        let text = "schema = 'isochrome-scenario/1'
+            levels = ['8K:2:64:lru:wb:wa', '128K:4:64:lru:wb:wa']
+            shared_levels = 1
+            timing = { access_cycles = 1, read_cycles = [9], write_cycles = [0], memory_read_cycles = 10, memory_write_cycles = 0 }";
+        Scenario::from_toml(text).unwrap().described().unwrap().unwrap()
+    }
+
+    fn played(programs: &[&str]) -> Interference {
+        let programs: Vec<String> = programs.iter().map(|text| (*text).to_owned()).collect();
+        let machine = machine();
+        let request = Request {
+            machine: &machine,
+            mhz: 1000,
+            programs: &programs,
+            turn_ns: [Ns(20_000), Ns(40_000)],
+            length: Ns(400_000),
+        };
+        play(&request, &mut |_| true).unwrap().0
+    }
+
+    fn row(measured: &Interference, sharing: Sharing, partitioning: Partitioning) -> &super::super::Row {
+        let condition = Condition { sharing, program: 0, partitioning };
+        measured.rows.iter().find(|row| row.condition == condition).unwrap()
+    }
+
+    #[test]
+    fn a_co_runner_on_another_cpu_takes_lines_of_the_shared_level_and_neither_colors_nor_ways_let_it() {
+        // 64 KiB, half of the level, byte by byte beside one that goes over twice the level line by line: more than two new lines in each set
+        // before the program is back, whose own are two of four.
+        let measured =
+            played(&["walk:area=64K,stride=1,passes=1,write=0", "walk:area=256K,stride=64,passes=1,write=1"]);
+        assert_eq!(measured.rows.len(), 2 * 2 * 3);
+        let open = row(&measured, Sharing::InterCore, Partitioning::None);
+        assert!(measured.interferes(open) && open.together > 0.05, "{open:?}");
+        let [first, second] = open.asked[..] else { panic!("{open:?}") };
+        // The first level is its own: what it is asked and what it has is the same in both.
+        assert_eq!((first.hits[0], first.misses[0]), (first.hits[2], first.misses[2]));
+        assert_eq!(second.hits[0] + second.misses[0], first.misses[0]);
+        // Alone each line misses once.
+        assert_eq!(second.misses[0], 1024.0);
+        assert!(second.misses[2] > 2.0 * second.misses[0], "{second:?}");
+        for partitioning in [Partitioning::Colors, Partitioning::Ways] {
+            let own = row(&measured, Sharing::InterCore, partitioning);
+            assert_eq!(own.asked[1].misses, [1024.0; 3], "{own:?}");
+            // As much is run as without parts.
+            assert_eq!(own.asked[0].misses[0], first.misses[0]);
+            assert_eq!(own.together, 0.0);
+        }
+    }
+
+    #[test]
+    fn on_one_cpu_the_first_level_is_lost_at_every_turn_whatever_the_outermost_keeps() {
+        let measured = played(&["walk:area=4K,stride=64,passes=1,write=0", "walk:area=64K,stride=64,passes=1,write=1"]);
+        for partitioning in [Partitioning::None, Partitioning::Colors, Partitioning::Ways] {
+            let row = row(&measured, Sharing::IntraCore, partitioning);
+            // 64 lines, each fetched once alone, and again after every turn of the other.
+            assert_eq!(row.asked[0].misses[0], 64.0);
+            assert!(row.asked[0].misses[2] >= 5.0 * 64.0, "{row:?}");
+        }
+        let own = row(&measured, Sharing::IntraCore, Partitioning::Colors);
+        assert_eq!(own.asked[1].misses[2], 64.0);
+    }
+
+    #[test]
+    fn what_was_interrupted_is_not_concluded_from() {
+        let programs = ["walk:area=4K,stride=64,passes=1,write=0".to_owned(), "matmul".to_owned()];
+        let machine = machine();
+        let turn_ns = [Ns(20_000), Ns(40_000)];
+        let request = Request { machine: &machine, mhz: 1000, programs: &programs, turn_ns, length: Ns(400_000) };
+        assert!(play(&request, &mut |_| false).unwrap().0.rows.is_empty());
+        let wrong = ["walk:area=4K".to_owned(), "nothing".to_owned()];
+        let error = play(&Request { programs: &wrong, ..request }, &mut |_| true).unwrap_err().to_string();
+        assert!(error.contains("hint"), "{error}");
+    }
+}
