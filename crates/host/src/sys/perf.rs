@@ -169,9 +169,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the kernel write records, or not.
+    /// Has the kernel write records, or not. The leader alone: its members go and come with it.
     pub fn enable(&mut self, on: bool) -> io::Result<()> {
-        if on { self.sampler.enable_group() } else { self.sampler.disable_group() }
+        if on { self.sampler.enable() } else { self.sampler.disable() }
     }
 
     /// Gives every record since the last call, oldest first, its kind, its flags and what is behind its header. No system call.
