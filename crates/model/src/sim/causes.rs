@@ -1,7 +1,8 @@
 //! Why lines were missing: who evicted whom, and what would have helped.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::VecDeque;
 
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Slot;
@@ -101,15 +102,15 @@ pub(super) struct Watch {
     level: Level,
     page_bytes: Bytes,
     /// The task that displaced each sector that was there once and is not now.
-    displaced_by: HashMap<u64, u16>,
+    displaced_by: FxHashMap<u64, u16>,
     shadow: FullyAssociative,
 }
 
 impl Watch {
     pub fn new(level: &Level, page_bytes: Bytes) -> Watch {
         let capacity = level.geometry.set_count as usize * level.geometry.ways as usize;
-        let shadow = FullyAssociative { capacity, now: 0, stamps: HashMap::new(), lines: BTreeMap::new() };
-        let (seen, displaced_by) = (Interference::default(), HashMap::new());
+        let shadow = FullyAssociative { capacity, now: 0, last: FxHashMap::default(), touches: VecDeque::new() };
+        let (seen, displaced_by) = (Interference::default(), FxHashMap::default());
         Watch { seen, level: level.clone(), page_bytes, displaced_by, shadow }
     }
 
@@ -170,23 +171,57 @@ impl Watch {
 struct FullyAssociative {
     capacity: usize,
     now: u64,
-    stamps: HashMap<u64, u64>,
-    lines: BTreeMap<u64, u64>,
+    /// When each line that is there was touched last.
+    last: FxHashMap<u64, u64>,
+    /// Touches, oldest first, with those that were not the last of their line.
+    touches: VecDeque<(u64, u64)>,
 }
 
 impl FullyAssociative {
     fn access(&mut self, line: u64) -> bool {
         self.now += 1;
-        let before = self.stamps.insert(line, self.now);
-        if let Some(before) = before {
-            self.lines.remove(&before);
-        }
-        self.lines.insert(self.now, line);
-        if self.lines.len() > self.capacity
-            && let Some((_, oldest)) = self.lines.pop_first()
+        let there = self.last.insert(line, self.now).is_some();
+        self.touches.push_back((self.now, line));
+        while self.last.len() > self.capacity
+            && let Some((touched, oldest)) = self.touches.pop_front()
         {
-            self.stamps.remove(&oldest);
+            if self.last.get(&oldest) == Some(&touched) {
+                self.last.remove(&oldest);
+            }
         }
-        before.is_some()
+        // Each touch is looked at a bounded number of times: as many go as stay.
+        if self.touches.len() > 2 * self.capacity.max(1) + self.last.len() {
+            self.touches.retain(|(touched, line)| self.last.get(line) == Some(touched));
+        }
+        there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_without_sets_holds_the_lines_touched_last() {
+        let mut random = fastrand::Rng::with_seed(1);
+        for capacity in [0, 1, 7, 64] {
+            let mut shadow =
+                FullyAssociative { capacity, now: 0, last: FxHashMap::default(), touches: VecDeque::new() };
+            let mut order: Vec<u64> = Vec::new();
+            for step in 0..5000 {
+                // Few lines over and over, then more than there is room for.
+                let line = random.u64(..if step / 500 % 2 == 0 { 10 } else { 100 });
+                let there = order.iter().position(|other| *other == line);
+                assert_eq!(shadow.access(line), there.is_some());
+                if let Some(position) = there {
+                    order.remove(position);
+                }
+                order.push(line);
+                if order.len() > capacity {
+                    order.remove(0);
+                }
+                assert!(shadow.touches.len() <= 3 * capacity.max(1) + 1);
+            }
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! From virtual to physical addresses: the operating system's part in which sets a task uses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+
+use rustc_hash::FxHashMap;
 
 use super::Access;
 use crate::units::{Bytes, Color, FrameNumber};
@@ -70,7 +72,7 @@ pub struct PageTable {
     next: u64,
     rng: fastrand::Rng,
     taken: HashSet<u64>,
-    frames: HashMap<u64, u64>,
+    frames: FxHashMap<u64, u64>,
 }
 
 impl PageTable {
@@ -81,7 +83,7 @@ impl PageTable {
         if let Allocation::Colored { colors, .. } | Allocation::Free { colors, .. } = &allocation {
             assert!(!colors.is_empty(), "a task without colors has no memory");
         }
-        let (taken, frames) = (HashSet::new(), HashMap::new());
+        let (taken, frames) = (HashSet::new(), FxHashMap::default());
         PageTable {
             page_shift: page_bytes.0.trailing_zeros(),
             allocation,
