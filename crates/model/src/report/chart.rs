@@ -176,6 +176,13 @@ pub struct Line {
     pub band: Vec<(f64, f64, f64)>,
 }
 
+impl Line {
+    /// One without marks and without a spread.
+    pub fn plain(name: &str, class: &'static str, dash: Dash, points: Vec<(f64, f64)>) -> Line {
+        Line { name: name.to_owned(), look: Look { class, dash }, points, marks: Vec::new(), band: Vec::new() }
+    }
+}
+
 /// A chart.
 pub struct Chart {
     /// What it shows, in a few words; for those who do not see it.

@@ -57,13 +57,6 @@ pub fn execution_times(profile: &Profile) -> String {
 
 fn of_task(task: &TaskProfile, partitions: u32) -> Chart {
     let micro = |time: u64| time as f64 / 1e3;
-    let line = |name: &str, class, dash, points: Vec<(f64, f64)>| Line {
-        name: name.to_owned(),
-        look: Look { class, dash },
-        points,
-        marks: Vec::new(),
-        band: Vec::new(),
-    };
     let seen = |time: fn(&Point) -> u64| -> Vec<(f64, f64)> {
         let points = task.measured.iter().filter(|point| !point.visits.is_empty());
         points.map(|point| (f64::from(point.partitions), micro(time(point)))).collect()
@@ -81,9 +74,9 @@ fn of_task(task: &TaskProfile, partitions: u32) -> Chart {
         x: Axis::linear(&format!("{}: partitions", task.program.name), (1.0, f64::from(partitions)), format::tick),
         y: Axis::linear_rounded("execution time, µs", (0.0, highest), format::tick),
         lines: vec![
-            line("C^p", "partitioned", Dash::Solid, bound),
-            marked(line("longest", "unpartitioned", Dash::Dotted, seen(Point::high_water_ns))),
-            marked(line("typical", "alone", Dash::Dashed, seen(Point::typical_ns))),
+            Line::plain("C^p", "partitioned", Dash::Solid, bound),
+            marked(Line::plain("longest", "unpartitioned", Dash::Dotted, seen(Point::high_water_ns))),
+            marked(Line::plain("typical", "alone", Dash::Dashed, seen(Point::typical_ns))),
         ],
         rules: Vec::new(),
         named_lines: true,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use maud::{Markup, html};
 
-use super::chart::{Axis, Chart, Dash, Line, Look, Mark, extent};
+use super::chart::{Axis, Chart, Dash, Line, Mark, extent};
 use super::reading::Standing;
 use super::{figure, format, scroll};
 use crate::evidence::Evidence;
@@ -239,24 +239,17 @@ fn chart(comparison: &Comparison) -> Chart {
     };
     let per_line = task.accesses_per_pass() as f64 / task.lines.max(1) as f64;
     let at = |lines: u64, ratio: f64| (share(lines), 100.0 * ratio * per_line);
-    let line = |name: &str, class, dash, points: Vec<(f64, f64)>| Line {
-        name: name.to_owned(),
-        look: Look { class, dash },
-        points,
-        marks: Vec::new(),
-        band: Vec::new(),
-    };
     let marked = |(x, y): (f64, f64), hollow, line: Line| Line { marks: vec![Mark { x, y, hollow }], ..line };
     let mut lines = vec![
         marked(
             (share(task.lines), 100.0 * line_ratio(geometry, task.lines)),
             false,
-            line("LRU", "alone", Dash::Solid, curve(line_ratio)),
+            Line::plain("LRU", "alone", Dash::Solid, curve(line_ratio)),
         ),
         marked(
             (share(task.lines), 100.0 * straight_line(geometry, task.lines)),
             false,
-            line("straight", "single-writer", Dash::Dashed, curve(straight_line)),
+            Line::plain("straight", "single-writer", Dash::Dashed, curve(straight_line)),
         ),
     ];
     // A point with its quartiles is a line from one to the other.
@@ -265,14 +258,14 @@ fn chart(comparison: &Comparison) -> Chart {
         let points = whisker.map(|ratio| at(lines, ratio));
         // It ends at the point, beside which its name is written.
         let end = vec![points[0], points[2], points[1]];
-        marked(points[1], hollow, line(name, "unpartitioned", Dash::Thin, end))
+        marked(points[1], hollow, Line::plain(name, "unpartitioned", Dash::Thin, end))
     };
     lines.extend(comparison.search.iter().map(|tried| point("", tried.lines, &tried.executed, true)));
     match (&comparison.executed, comparison.miss_ratio()) {
         (Some(executed), _) => lines.push(point("measured", task.lines, executed, false)),
         (None, Some(modeled)) => {
             let modeled = at(task.lines, modeled);
-            lines.push(marked(modeled, false, line("modeled", "unpartitioned", Dash::Thin, vec![modeled])));
+            lines.push(marked(modeled, false, Line::plain("modeled", "unpartitioned", Dash::Thin, vec![modeled])));
         }
         (None, None) => {}
     }
