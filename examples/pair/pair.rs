@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use isochrome_model::stats::median;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Lines of the victim's set.
 const LINES: f64 = 1024.0;
@@ -65,6 +65,9 @@ struct Options {
     /// Palette to use instead of measuring one
     #[arg(long)]
     palette: Option<PathBuf>,
+    /// Believe that palette without eviction tests
+    #[arg(long, requires = "palette")]
+    trust_palette: bool,
     /// Seed of every random choice
     #[arg(long)]
     seed: Option<u64>,
@@ -86,6 +89,16 @@ impl Options {
         let mut command = Command::new(&self.isochrome);
         command.env("ISOCHROME_RUNTIME_DIR", &self.runtime);
         command
+    }
+
+    /// Adds the palette, where one is named, to the arguments of `exec` or `recolor`.
+    fn add_palette(&self, command: &mut Command) {
+        if let Some(palette) = &self.palette {
+            command.arg("--palette").arg(palette);
+        }
+        if self.trust_palette {
+            command.arg("--trust-palette");
+        }
     }
 }
 
@@ -278,11 +291,9 @@ impl Pair {
             let mut command = match (list, &report) {
                 (Some(list), Some(report)) => {
                     let mut command = options.isochrome();
-                    command.args(["exec", "--colors", list, "--cpu", &cpu, "--fifo", PRIORITY, "--memory", "1G"]);
+                    command.args(["exec", "--colors", list, "--cpu", &cpu, "--fifo", PRIORITY, "--max-memory", "1G"]);
                     command.args(["--ready", "line:ready", "-o"]).arg(report);
-                    if let Some(palette) = &options.palette {
-                        command.arg("--palette").arg(palette);
-                    }
+                    options.add_palette(&mut command);
                     command.arg("--");
                     command
                 }
@@ -317,9 +328,7 @@ impl Pair {
             loop {
                 let mut command = options.isochrome();
                 command.args(["recolor", pid, "--dry-run", "--json", "--colors", list]);
-                if let Some(palette) = &options.palette {
-                    command.arg("--palette").arg(palette);
-                }
+                options.add_palette(&mut command);
                 let output = command.stderr(Stdio::null()).output()?;
                 // A palette test that a neighbor disturbed is made again.
                 if output.status.success() {
@@ -513,10 +522,12 @@ fn text(outcome: &Outcome) -> String {
         FLOOD_BAR * 100.0
     );
     for report in &outcome.placements {
+        let immovable: u64 =
+            report["immovable"].as_object().into_iter().flat_map(Map::values).filter_map(Value::as_u64).sum();
         let _ = writeln!(
             text,
-            "{}: {} of {} resident pages on its colors, {} cannot be moved, {} drifted",
-            report["program"], report["right"], report["resident"], report["left"], report["drifted"]
+            "{}: {} of {} resident pages on its colors, {immovable} cannot be moved, {} drifted",
+            report["program"], report["on_color"], report["resident"], report["drifted"]
         );
     }
     let _ = writeln!(text, "{}: {}", outcome.verdict, outcome.why);

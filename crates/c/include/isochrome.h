@@ -52,7 +52,7 @@ int isochrome_color_of(const struct isochrome *isochrome, const void *address);
  * be in PATH or named by the environment variable ISOCHROME. Meant for the end of initialization; memory touched later has any color.
  *
  * colors: as after --colors, such as "0-3", or "auto:4" for any four that are free.
- * palette: a file that `isochrome palette -o` wrote; NULL for what `isochrome palette --save` saved. Colors are numbered as there, not as
+ * palette: a file that `isochrome palette -o` wrote; NULL for the colors that `isochrome recolor` measures. They are numbered as there, not as
  * by isochrome_open. Memory from isochrome_alloc, which has colors already, is moved as well: use the one or the other.
  *
  * 0, or -1 if it could not be moved; it is then as it was. */

@@ -1,8 +1,9 @@
 //! Arguments: the one definition behind parser, help, manual pages and completions. Parsing touches nothing.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use isochrome_model::analysis::Analysis;
 use isochrome_model::export::Target;
 use isochrome_model::flood::Pattern;
@@ -25,6 +26,38 @@ pub struct Arguments {
     pub verb: Verb,
 }
 
+impl Arguments {
+    /// Parses a command line. As with `env` or `nice` no `--` is needed before a program, also where processes may be named instead: what
+    /// is not a number begins a program.
+    pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+        let mut words: Vec<OsString> = words.into_iter().collect();
+        let mut definition = Arguments::command();
+        let verb = words.get(1).filter(|verb| *verb == "map" || *verb == "watch");
+        if let Some(verb) = verb.and_then(|verb| definition.find_subcommand_mut(verb)) {
+            // Only then it is known which options take values.
+            verb.build();
+            let takes_value = |word: &str| {
+                verb.get_opts().any(|option| match word.strip_prefix("--") {
+                    Some(name) => option.get_long() == Some(name),
+                    None => word.len() == 2 && word.chars().nth(1) == option.get_short(),
+                })
+            };
+            let mut at = 2;
+            while let Some(word) = words.get(at).map(|word| word.to_string_lossy().into_owned()) {
+                if word == "--" {
+                    break;
+                }
+                if !word.starts_with('-') && word.parse::<u64>().is_err() {
+                    words.insert(at, "--".into());
+                    break;
+                }
+                at += if word.starts_with('-') && takes_value(&word) { 2 } else { 1 };
+            }
+        }
+        Arguments::try_parse_from(words)
+    }
+}
+
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Verb {
@@ -45,13 +78,13 @@ pub enum Verb {
     Palette(PaletteOptions),
     /// Show the colors of a program's memory: pages per color and mapping, conflicts, expected misses
     #[command(
-        after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg -- python3 -c 'x = [0] * 10**7; input()'\n  \
+        after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg python3 -c 'x = [0] * 10**7; input()'\n  \
                       isochrome map --watch --json 1234 | jq .total.sum\nFrames are colored by the saved palette: isochrome palette --save"
     )]
     Map(MapOptions),
     /// List who holds which colors, and how much of their memory lies in them
     #[command(
-        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.[] | select(.memory.drift > 0.005)'"
+        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
     )]
     Ps(PsOptions),
     /// Measure what a cache flood costs a task, with and without colors of its own
@@ -88,7 +121,7 @@ pub enum Verb {
     Simulate(Box<SimulateOptions>),
     /// Record what a program accesses, for `simulate`
     #[command(
-        after_help = "Examples:\n  isochrome trace -- ls -l\n  isochrome trace --by lackey --format din -o ls.din -- ls -l\n\
+        after_help = "Examples:\n  isochrome trace ls -l\n  isochrome trace --by lackey --format din -o ls.din ls -l\n\
                       Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
     )]
     Trace(TraceOptions),
@@ -143,8 +176,8 @@ pub enum Verb {
     )]
     Recolor(RecolorOptions),
     /// Run a program on chosen colors, and keep it there
-    #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 -- ./control --rate 1000\n  \
-                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started -- ./server\nIts exit status is that of the program.\n\
+    #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 ./control --rate 1000\n  \
+                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started ./server\nIts exit status is that of the program.\n\
                       Killed with SIGKILL, it leaves the program running and no longer watched; killed while it moves pages, it leaves the program\n\
                       waiting, unharmed, until `isochrome recolor PID --repair`.")]
     Exec(ExecOptions),
@@ -526,9 +559,15 @@ pub struct InterferenceOptions {
     /// Blocks of each program and condition; more are run, up to four times as many, while fewer than half are quiet
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
-    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    /// What to divide the cache by; repeatable [default: colors and ways, as far as they can be had]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub by: Vec<Division>,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`, and what is measured]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
+    /// Believe the palette without eviction tests
+    #[arg(long)]
+    pub trust_palette: bool,
     /// Cache level that the palette must be of
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
@@ -547,6 +586,15 @@ pub struct InterferenceOptions {
     /// Where results go.
     #[command(flatten)]
     pub results: Results,
+}
+
+/// What a cache is divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Division {
+    /// Page colors.
+    Colors,
+    /// Cache ways, by resctrl.
+    Ways,
 }
 
 /// Options of `bench net`.
@@ -735,9 +783,12 @@ pub struct ProfileOptions {
     /// Take the refill time from this machine file, as `isochrome probe -o` writes it [default: measure it]
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
-    /// Palette that tells the color of a frame [default: that of `isochrome palette --save`]
+    /// Palette that tells the color of a frame [default: that of `isochrome palette --save`, and what is measured]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
+    /// Believe the palette without eviction tests
+    #[arg(long)]
+    pub trust_palette: bool,
     /// Limit of the memory touched to find frames of the colors [default: half of what is available]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
@@ -902,9 +953,12 @@ pub struct RunPlanOptions {
     /// Schedule by fixed priorities, or by deadlines; the plan's bounds are those of fixed priorities
     #[arg(long, value_enum, default_value_t = Policy::Fifo)]
     pub policy: Policy,
-    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`, and what is measured]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
+    /// Believe the palette without eviction tests
+    #[arg(long)]
+    pub trust_palette: bool,
     /// Limit of the memory touched to find frames of the colors [default: half of what is available]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
@@ -958,13 +1012,13 @@ pub struct TraceOptions {
     /// Write the trace here [default: trace.FORM]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The program and its arguments; options go before it
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub command: Vec<std::ffi::OsString>,
 }
 
 /// Colors for a program, and where they come from.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct ChosenColors {
     /// Colors, such as 0-3, all, or auto:4 for any four that are free
     #[arg(long, value_name = "LIST")]
@@ -975,20 +1029,26 @@ pub struct ChosenColors {
     /// Share the colors with all that name the same group
     #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
-    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`]
+    /// Deal the pages evenly over the colors, all of them unless --colors says which: a placement without conflicts
+    #[arg(long)]
+    pub spread: bool,
+    /// Palette that tells the color of a frame, as `isochrome palette -o` writes it [default: that of `isochrome palette --save`, and
+    /// what is measured]
     #[arg(long, value_name = "FILE")]
     pub palette: Option<PathBuf>,
-    /// Tell colors by eviction tests inside the program: as is done anyway where frame numbers are hidden; right also where free frames lose
-    /// their color, as in virtual machines that report free memory
-    #[arg(long, conflicts_with = "palette")]
-    pub by_eviction: bool,
-    /// Cache level that the palette must be of
+    /// Believe the palette without eviction tests: for emulators without caches, and for palettes by formula
+    #[arg(long)]
+    pub trust_palette: bool,
+    /// Cache level [default: the outermost private one with more than one color]
     #[arg(long, value_name = "N")]
     pub level: Option<u8>,
-    /// Limit of the memory touched to find frames of the colors [default: half of what is available]
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<Bytes>,
-    /// Also where asynchronous I/O or pinned memory make it a risk
+    /// Most memory that is touched to find frames of the colors [default: half of what is available]
+    #[arg(long, value_name = "SIZE", alias = "memory")]
+    pub max_memory: Option<Bytes>,
+    /// Longest that a program stands still at a time while pages are moved [default: 20ms]
+    #[arg(long, value_name = "TIME")]
+    pub max_pause: Option<Ns>,
+    /// Also where pinned memory or asynchronous I/O cannot be told from memory that may be moved
     #[arg(long)]
     pub force: bool,
 }
@@ -1002,7 +1062,10 @@ pub struct RecolorOptions {
     /// Which colors.
     #[command(flatten)]
     pub colors: ChosenColors,
-    /// Say what would be moved, and touch nothing
+    /// All processes below it as well
+    #[arg(long)]
+    pub tree: bool,
+    /// Say what would be moved and touched, and how long that takes, and touch nothing
     #[arg(long)]
     pub dry_run: bool,
     /// Put right what a recoloring that was killed has left
@@ -1011,6 +1074,9 @@ pub struct RecolorOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Write JSON here
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Options of `exec`.
@@ -1028,9 +1094,9 @@ pub struct ExecOptions {
     /// Run it as SCHED_DEADLINE: so much time in every period, such as 2ms:10ms
     #[arg(long, value_name = "RUNTIME:PERIOD")]
     pub deadline: Option<String>,
-    /// When it is ready to be moved: settle:TIME (its memory has not grown for so long), sd_notify, line:TEXT (it printed a line that
+    /// When it is ready to be moved: settle:TIME (its memory has not grown for so long, or it runs for 2s), sd_notify, line:TEXT (it printed a line that
     /// holds the text; its standard output is then a pipe), signal (it sent SIGUSR1 to its parent)
-    #[arg(long, value_name = "WHEN", default_value = "settle:500ms")]
+    #[arg(long, value_name = "WHEN", default_value = "settle:100ms")]
     pub ready: Ready,
     /// Time between two looks at its pages
     #[arg(long, value_name = "TIME", default_value = "1s")]
@@ -1038,11 +1104,20 @@ pub struct ExecOptions {
     /// Leave programs that it starts where they are
     #[arg(long)]
     pub no_follow_forks: bool,
-    /// Write what was done here, as JSON, instead of to standard error
+    /// Refuse to start a program that cannot be put on its colors now, instead of letting it run where it is
+    #[arg(long)]
+    pub strict: bool,
+    /// Say what would be touched and moved, and how long that takes; start the program, and leave it where it is
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print what was done as JSON lines on standard error: when the program is on its colors, and at the end
+    #[arg(long)]
+    pub json: bool,
+    /// Write what was done here, as JSON: when the program is on its colors, and again at the end
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    /// The program and its arguments; options go before it
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM ARGS")]
     pub command: Vec<std::ffi::OsString>,
 }
 
@@ -1068,7 +1143,7 @@ impl std::str::FromStr for Ready {
             Some(("line", text)) if !text.is_empty() => Ok(Ready::Line(text.to_owned())),
             None if text == "sd_notify" => Ok(Ready::SdNotify),
             None if text == "signal" => Ok(Ready::Signal),
-            _ => Err("write settle:500ms, sd_notify, line:TEXT or signal".to_owned()),
+            _ => Err("write settle:100ms, sd_notify, line:TEXT or signal".to_owned()),
         }
     }
 }
@@ -1337,4 +1412,64 @@ pub struct Program {
     /// A built-in workload, such as matmul, filter:order=256 or walk:area=1M,stride=64,passes=10
     #[arg(long, value_name = "SPEC")]
     pub workload: Option<isochrome_model::workload::Workload>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Verb, clap::Error> {
+        Arguments::of(line.split(' ').map(OsString::from)).map(|arguments| arguments.verb)
+    }
+
+    #[test]
+    fn a_program_needs_no_dashes_and_what_follows_it_is_its_own() {
+        Arguments::command().debug_assert();
+        for (line, command) in [
+            ("isochrome exec --colors 0-3 program -c 1 --colors all", "program -c 1 --colors all"),
+            ("isochrome exec --colors 0-3 -- program -c 1", "program -c 1"),
+            ("isochrome exec --colors 0-3 -- -program", "-program"),
+            ("isochrome exec --colors 0-3 program -- --help", "program -- --help"),
+            ("isochrome exec --colors=0-3 -o out program --json", "program --json"),
+        ] {
+            let Ok(Verb::Exec(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(options.command.join(" ".as_ref()), command, "{line}");
+            assert_eq!(options.colors.colors.as_deref(), Some("0-3"), "{line}");
+        }
+        for line in ["isochrome exec --colors 0-3", "isochrome exec --colors 0-3 --", "isochrome exec --absent program"]
+        {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        let Ok(Verb::Trace(options)) = parsed("isochrome trace --data-only ls -l") else { panic!("trace") };
+        assert_eq!((options.data_only, options.command.join(" ".as_ref())), (true, "ls -l".into()));
+    }
+
+    #[test]
+    fn a_number_is_a_process_and_anything_else_begins_a_program() {
+        for (line, pid, program, json) in [
+            ("isochrome map 12 --json", Some(12), "", true),
+            ("isochrome map --json 12", Some(12), "", true),
+            ("isochrome map sleep 10 --json", None, "sleep 10 --json", false),
+            ("isochrome map --json -o map.svg --after 1s sleep 10", None, "sleep 10", true),
+            ("isochrome map --json --cpu=1 -- 12 -x", None, "12 -x", true),
+        ] {
+            let Ok(Verb::Map(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(
+                (options.pid, options.program.join(" "), options.json),
+                (pid, program.to_owned(), json),
+                "{line}"
+            );
+        }
+        for line in ["isochrome map", "isochrome map 12 sleep 10", "isochrome map 99999999999"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        for (line, pids, program) in [
+            ("isochrome watch 1 2 --json", &[1, 2][..], ""),
+            ("isochrome watch --duration 1s sleep 10", &[], "sleep 10"),
+            ("isochrome watch 1 --json -- sleep 10", &[1], "sleep 10"),
+        ] {
+            let Ok(Verb::Watch(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!((&options.pids[..], options.program.join(" ")), (pids, program.to_owned()), "{line}");
+        }
+    }
 }

@@ -1,51 +1,30 @@
-//! From `--colors` and `--palette` to frames: the one place that knows where the color of a frame comes from, and whose it is.
+//! From `--colors` to frames: the one place that knows where the colors of pages come from, and whose they are.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
-use isochrome_host::ledger::{self, GrantRequest, Ledger, Numbering, Owner, Sharing};
-use isochrome_host::palette::reference::Reference;
-use isochrome_host::palette::saved::Boot;
+use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
+use isochrome_host::palette::Target;
+use isochrome_host::palette::known::{KnownColors, on_a_cpu};
+use isochrome_host::palette::reference::{Numbers, Ready, Reference};
+use isochrome_host::palette::saved::{self, Boot};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Tally, Watch};
-use isochrome_host::recolor::{Limits, Placed, RecolorError, Report, Source, Wanted, inspect};
+use isochrome_host::recolor::{Limits, MAX_PAUSE, RecolorError, Report, Wanted, inspect};
 use isochrome_host::sysfs::Sysfs;
-use isochrome_host::{pagemap, runtime};
-use isochrome_model::machine::CacheLevel;
+use isochrome_host::{pagemap, resident, runtime};
+use isochrome_model::machine::{CacheLevel, Machine};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, parse_list};
 
-use crate::args::{By, ChosenColors, Place};
+use crate::args::ChosenColors;
 use crate::files;
-use crate::station::Station;
 
-/// What colors are told by, here and now.
-enum Known {
-    Frames(Palette),
-    /// Where frame numbers are hidden, or do not tell for long.
-    Evictions(Reference),
-}
-
-impl Known {
-    fn level(&self) -> u8 {
-        match self {
-            Known::Frames(palette) => palette.level,
-            Known::Evictions(reference) => reference.level,
-        }
-    }
-
-    fn colors(&self) -> u32 {
-        match self {
-            Known::Frames(palette) => palette.colors,
-            Known::Evictions(reference) => reference.colors(),
-        }
-    }
-}
-
-/// Colors asked for, by a palette that holds here and now.
+/// Colors asked for, and what is known of colors here and now.
 #[derive(Clone)]
 pub struct Coloring {
     known: Arc<Known>,
@@ -56,30 +35,23 @@ pub struct Coloring {
     sharing: Sharing,
     asked: ledger::Wanted,
     colors: Vec<Color>,
+    /// Whether pages are dealt evenly over them.
+    spread: bool,
+    /// What became of the numbers of colors.
+    numbers: Option<Numbers>,
     /// How far to go.
     pub limits: Limits,
 }
 
 impl Coloring {
-    /// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet. `seed`: of the test that a saved palette is put to.
+    /// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet. Nothing has to be known
+    /// beforehand: colors that are not are measured. `seed`: of these measurements.
     pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
-        let known = match &chosen.palette {
-            Some(path) => Known::Frames(named_palette(&sysfs, path, &machine.fingerprint())?),
-            None => {
-                let cpu = cpus.last().map(|cpu| cpu.0);
-                let place = Place { cpu, level: chosen.level, by: By::Auto, memory: None, seed: Some(seed) };
-                let station = Station::at(cpu, seed)?;
-                let target = station.target(&place)?;
-                if chosen.by_eviction || pagemap::hidden() {
-                    let boot = Boot::of(&machine, &sysfs);
-                    Known::Evictions(Reference::load(&runtime::folder(), target.level, &boot)?)
-                } else {
-                    Known::Frames(station.saved_palette(&place, target)?.0)
-                }
-            }
-        };
+        let named =
+            chosen.palette.as_ref().map(|path| named_palette(&sysfs, path, &machine.fingerprint())).transpose()?;
+        let (known, numbers) = known_colors(chosen, named, &sysfs, &machine, &cpus, seed)?;
         if let Some(level) = chosen.level {
             anyhow::ensure!(
                 known.level() == level,
@@ -87,19 +59,34 @@ impl Coloring {
                 known.level()
             );
         }
-        let (asked, colors) = asked(chosen.colors.as_deref().unwrap_or_default(), known.colors())?;
+        let (asked, colors) =
+            asked(chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" }), known.colors())?;
         let available = available(&sysfs)?;
-        let memory = chosen.memory.unwrap_or(Bytes(available.0 / 2));
+        let memory = chosen.max_memory.unwrap_or(Bytes(available.0 / 2));
         anyhow::ensure!(
             memory <= available,
-            "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
+            "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --max-memory"
         );
         let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
         let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
-        let limits = Limits { memory, force: chosen.force };
-        Ok(Coloring { known: Arc::new(known), cache, cpus, sharing, asked, colors, limits })
+        let max_pause = chosen.max_pause.map_or(MAX_PAUSE, |time| Duration::from_nanos(time.0));
+        let limits = Limits { memory, max_pause, force: chosen.force };
+        let (known, spread) = (Arc::new(Known(known)), chosen.spread);
+        Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, limits })
+    }
+
+    /// Whether `chosen` can be had at all on `cpus`, as far as that is known without measuring.
+    pub fn check(chosen: &ChosenColors, cpus: &[CpuId]) -> Result<()> {
+        let sysfs = Sysfs::system();
+        let (machine, _) = sysfs.machine()?;
+        let cpu = *cpus.first().context("the program may run on no CPU")?;
+        let count = match &chosen.palette {
+            Some(path) => named_palette(&sysfs, path, &machine.fingerprint())?.colors,
+            None => Target::of(&machine, chosen.level, cpu)?.geometry.color_count(machine.page_bytes),
+        };
+        asked(chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" }), count).map(drop)
     }
 
     /// The same for another program, which gets `colors` and runs on `cpus`.
@@ -119,10 +106,6 @@ impl Coloring {
             cache: &self.cache,
             color_count: self.color_count(),
             cpus: self.cpus.clone(),
-            numbering: match *self.known {
-                Known::Frames(_) => Numbering::Frames,
-                Known::Evictions(_) => Numbering::Evictions,
-            },
             wanted: self.asked.clone(),
         })?;
         self.colors = grant.colors;
@@ -136,6 +119,42 @@ impl Coloring {
         Ok(Lease(owner))
     }
 
+    /// What became of the numbers of colors; `None` where a palette was named that is trusted.
+    pub fn numbers(&self) -> Option<&Numbers> {
+        self.numbers.as_ref()
+    }
+
+    /// The colors of the frames that `pid` has, as far as they are known.
+    ///
+    /// Fails with [`HostError::FramesHidden`] and as [`resident::mappings`] does.
+    pub fn palette_of(&self, pid: u32) -> Result<Palette, HostError> {
+        let mappings = resident::mappings(pid)?;
+        let frames = mappings.iter().flat_map(|mapping| &mapping.pages).filter_map(|page| page.frame);
+        let known = |frame: FrameNumber| Some((frame, self.known.0.of_frame(frame)?));
+        let table: BTreeMap<FrameNumber, Color> = frames.filter_map(known).collect();
+        let (frames, colors) = table.into_iter().unzip();
+        Ok(Palette {
+            schema: SCHEMA.to_owned(),
+            level: self.level(),
+            colors: self.color_count(),
+            rule: Rule::Table { frames, colors },
+            fingerprint: None,
+            boot_id: None,
+        })
+    }
+
+    /// Forgets what was measured of frames, which has turned out to be wrong too often.
+    pub fn forget_measured(&self) {
+        self.known.0.forget_all();
+    }
+
+    /// Follows the ledger: a `recolor` by somebody else may have given `owner` other colors since.
+    pub fn follow(&mut self, owner: &Owner) {
+        if let Some(colors) = ledger::colors_of(&runtime::folder(), owner, self.level()) {
+            self.colors = colors;
+        }
+    }
+
     /// The colors; none while they are still to be chosen.
     pub fn colors(&self) -> &[Color] {
         &self.colors
@@ -143,7 +162,7 @@ impl Coloring {
 
     /// Colors that the level has.
     pub fn color_count(&self) -> u32 {
-        self.known.colors()
+        self.known.0.colors()
     }
 
     /// Moves the pages of `pids` to the colors, and again where that fails for a reason that may pass.
@@ -153,27 +172,38 @@ impl Coloring {
 
     /// As [`place`](Self::place), but leaves alone what `watch` has seen to be in place.
     pub fn place_again(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Tally, RecolorError> {
-        /// Attempts.
+        /// Attempts in vain: at stopping a process, and at moving what is left.
         const ATTEMPTS: u32 = 20;
-        let mut round = || self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
-        for _ in 0..ATTEMPTS {
-            match round() {
-                None => return Ok(watch.tally().clone()),
-                Some((_, error)) if error.may_pass() => std::thread::sleep(Duration::from_millis(100)),
+        const IDLE: u32 = 3;
+        let (mut failed, mut idle, mut most) = (0, 0, 0);
+        loop {
+            let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
+            match error {
+                Some((_, error)) if error.may_pass() && failed < ATTEMPTS => {
+                    failed += 1;
+                    std::thread::sleep(Duration::from_millis(100));
+                }
                 Some((_, error)) => return Err(error),
+                None => {
+                    let tally = watch.tally();
+                    idle = if tally.on_color > most { 0 } else { idle + 1 };
+                    most = most.max(tally.on_color);
+                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE {
+                        return Ok(tally.clone());
+                    }
+                }
             }
         }
-        round().map_or(Ok(watch.tally().clone()), |(_, error)| Err(error))
     }
 
-    /// Where the pages of `pid` lie, which `watch` has moved.
-    pub fn look(&self, watch: &Watch, pid: Pid) -> Result<Report, RecolorError> {
-        self.with_placed(&self.colors, &watch.placed(pid), |wanted| inspect(pid, wanted))
+    /// Where the pages of `pid` lie.
+    pub fn look(&self, pid: Pid) -> Result<Report, RecolorError> {
+        self.with(|wanted| inspect(pid, wanted))
     }
 
     /// The level whose colors these are.
     pub fn level(&self) -> u8 {
-        self.known.level()
+        self.known.0.level()
     }
 
     /// Does `work` with the frames wanted.
@@ -183,21 +213,62 @@ impl Coloring {
 
     /// Does `work` with frames of some of the colors.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        self.with_placed(colors, &Placed::new(), work)
+        work(&Wanted { known: &self.known.0, colors, spread: self.spread })
     }
+}
 
-    fn with_placed<T>(&self, colors: &[Color], placed: &Placed, work: impl FnOnce(&Wanted) -> T) -> T {
-        let color_count = self.color_count();
-        match &*self.known {
-            Known::Frames(palette) => {
-                let color_of = |frame: FrameNumber| palette.color_of(frame);
-                work(&Wanted { source: Source::Frames(&color_of), colors, color_count })
-            }
-            Known::Evictions(reference) => {
-                work(&Wanted { source: Source::Evictions(reference, placed), colors, color_count })
-            }
+/// What is known of colors, from one command to its end.
+struct Known(KnownColors);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        // A saved table that was found to be wrong is repaired by what was measured in its place.
+        if let Some(measured) = self.0.stale() {
+            // Where it cannot be written, the next command finds it wrong as well.
+            let _ = saved::repair(&runtime::folder(), self.0.level(), &measured);
         }
     }
+}
+
+/// What is known of the colors of the level that `chosen` means.
+fn known_colors(
+    chosen: &ChosenColors,
+    named: Option<Palette>,
+    sysfs: &Sysfs,
+    machine: &Machine,
+    cpus: &[CpuId],
+    seed: u64,
+) -> Result<(KnownColors, Option<Numbers>)> {
+    let (folder, boot) = (runtime::folder(), Boot::of(machine, sysfs));
+    let cpu = *cpus.first().context("the program may run on no CPU")?;
+    if chosen.trust_palette {
+        if pagemap::hidden() {
+            return Err(HostError::FramesHidden.into());
+        }
+        let trusted = match named {
+            Some(palette) => palette,
+            None => saved::load(&folder, Target::of(machine, chosen.level, cpu)?.level, &boot)?,
+        };
+        return Ok((KnownColors::trusted(trusted), None));
+    }
+    let level = named.as_ref().map(|palette| palette.level).or(chosen.level);
+    let target = Target::of(machine, level, cpu)?;
+    let processor = sysfs.processor()?;
+    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, &processor, seed, &boot))?;
+    let Ready { reference, mut tester, numbers } = ready;
+    let is_named = named.is_some();
+    let palette = match named {
+        Some(palette) => {
+            if let Some(order) = reference.order_by_frames(&tester, &palette)? {
+                tester.renumber(&order);
+            }
+            Some(palette)
+        }
+        // What is saved only saves time, so whatever is wrong with it is no reason to stop.
+        None => saved::load(&folder, target.level, &boot).ok().or(reference.rule.clone()),
+    };
+    let reference = reference.with_sets(tester.sets().to_vec());
+    Ok((KnownColors::measured(reference, palette, is_named, cpus.to_vec()), Some(numbers)))
 }
 
 /// A list of colors, `all`, or `auto:N`.
@@ -245,7 +316,7 @@ pub fn available(sysfs: &Sysfs) -> Result<Bytes> {
     let text = sysfs.text("proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(Bytes(kib.context("/proc/meminfo does not say how much memory is available\n  hint: --memory 1G")? * 1024))
+    Ok(Bytes(kib.context("/proc/meminfo does not say how much memory is available\n  hint: --max-memory 1G")? * 1024))
 }
 
 /// Colors of `.0` in the ledger; given back when it goes.

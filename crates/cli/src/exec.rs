@@ -1,168 +1,144 @@
 //! `isochrome exec`: a program started on chosen colors, and kept there.
+//!
+//! The program starts at once and runs whatever happens to its colors. One thread passes signals on; another measures, moves pages
+//! and looks after them.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use isochrome_host::doctor::{self, Status};
 use isochrome_host::ledger::Owner;
-use isochrome_host::recolor::RecolorError;
+use isochrome_host::palette::known::Verified;
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::recolor::watch::{Tally, Watch, family};
+use isochrome_host::recolor::watch::{Watch, family};
+use isochrome_host::recolor::{self, RecolorError, Report, inspect};
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
+use isochrome_host::sys::memory::page_bytes;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::units::{CpuId, Ns, parse_list};
-use serde::Serialize;
+use isochrome_model::units::{Bytes, CpuId, Ns, parse_list};
 
 use crate::args::{ExecOptions, Ready};
 use crate::coloring::Coloring;
+use crate::notify::Relay;
+use crate::placed::{Event, Expected, Placed};
 use crate::{Verdict, files, station};
 
 /// Between two looks at whether a program has settled.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A program that never settles is moved after this many times the time for which it was to settle.
-const PATIENCE: u32 = 20;
+/// A program that still grows after this time is moved as it grows.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
 
-/// After this time it is told that a program is not ready yet.
+/// Between two looks at the pages of a program that grows.
+const GROWING: Duration = Duration::from_millis(100);
+
+/// After this time it is reported that a program is not ready yet.
 const LONG: Duration = Duration::from_secs(30);
+
+/// Attempts at placing pages anew after eviction tests found too many of them off color.
+pub const ATTEMPTS: u32 = 5;
+
+/// Longest time between two attempts at something that has failed.
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// SIGUSR1, as which a program may say that it is ready.
 const READY_SIGNAL: i32 = 10;
 
-/// SIGTERM.
-const END_SIGNAL: i32 = 15;
+/// Exit codes of env(1): it failed itself, the program cannot be executed, the program is not found.
+pub const FAILED: u8 = 125;
+const NOT_EXECUTABLE: u8 = 126;
+const NOT_FOUND: u8 = 127;
 
-/// What was done, as written at the end.
-#[derive(Serialize)]
-struct Outcome {
-    /// Time from the start to the first move; nothing where the program ended before.
-    ready_ns: Option<u64>,
-    #[serde(flatten)]
-    tally: Tally,
-    /// What of this machine may move pages to other colors.
-    movers: Vec<String>,
-    /// What went wrong, each once.
-    errors: Vec<String>,
+/// What the thread that passes signals on tells the one that moves pages.
+enum Message {
+    /// Look now: a child has ended, or the program has said that it is ready.
+    Look,
 }
 
-pub fn run(options: &ExecOptions) -> Result<Verdict> {
-    let launch = launch_of(options)?;
+/// Runs the program. Ends with its exit status, or with that of env(1) where it does not start.
+pub fn run(options: &ExecOptions) -> Verdict {
+    start(options).unwrap_or_else(|(code, error)| {
+        eprintln!("isochrome: {}", crate::told(&error));
+        Verdict::Ended(ExitCode::from(code))
+    })
+}
+
+fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
+    let failed = |error: anyhow::Error| (FAILED, error);
+    let mut launch = launch_of(options).map_err(failed)?;
     let cpus = match &launch.cpus {
         Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
-        None => isochrome_host::setting::allowed_cpus()?,
+        None => isochrome_host::setting::allowed_cpus().map_err(|error| failed(error.into()))?,
     };
-    let mut coloring = Coloring::of(&options.colors, cpus, station::seed(None))?;
-    // Refused before the program has begun.
-    let own = Owner::of(std::process::id())?;
-    coloring.grant(own.clone(), None)?;
-    let interval = Duration::from_nanos(options.interval.0);
-    anyhow::ensure!(!interval.is_zero(), "an interval of no time\n  hint: --interval 1s");
-    let signals = Signals::keep().context("signals cannot be kept")?;
-    launch::adopt_orphans().context("orphans cannot be adopted")?;
+    if options.interval.0 == 0 {
+        return Err(failed(anyhow::anyhow!("an interval of no time\n  hint: --interval 1s")));
+    }
+    let own = Owner::of(std::process::id()).map_err(|error| failed(error.into()))?;
+    let mut prepared = None;
+    if options.strict {
+        let mut coloring = Coloring::of(&options.colors, cpus.clone(), station::seed(None)).map_err(failed)?;
+        coloring.grant(own.clone(), None).map_err(failed)?;
+        prepared = Some(coloring);
+    }
+    // What is wrong whatever is measured is said at once.
+    let hopeless = Coloring::check(&options.colors, &cpus).err().map(|error| crate::told(&error));
+    let signals = Signals::keep().context("signals cannot be kept").map_err(failed)?;
+    launch::adopt_orphans().context("orphans cannot be adopted").map_err(failed)?;
 
-    let (program, arguments) = options.command.split_first().context("no program was named")?;
+    let (program, arguments) = options.command.split_first().context("no program was named").map_err(failed)?;
     let mut command = Command::new(program);
     command.args(arguments);
     let ready = Arc::new(AtomicBool::new(false));
-    let socket = if options.ready == Ready::SdNotify { Some(notify_socket(&mut command)?) } else { None };
+    // Also where it is not what is waited for: the program speaks to its service manager through us, as we are the main process.
+    let relay = match options.ready == Ready::SdNotify || std::env::var_os("NOTIFY_SOCKET").is_some() {
+        true => Some(Relay::new(&mut command, &mut launch).map_err(failed)?),
+        false => None,
+    };
     if matches!(options.ready, Ready::Line(_)) {
         command.stdout(Stdio::piped());
     }
     let begin = Instant::now();
-    let mut child = signals.start(&mut command, &launch).with_context(|| {
-        format!(
-            "{}: cannot be started\n  hint: is it in PATH, and may you use the CPUs and the policy asked for?",
-            program.display()
-        )
-    })?;
+    let mut child = signals.start(&mut command, &launch).map_err(|error| cannot_start(program, error))?;
     let pid = Pid(child.id() as i32);
-    // One that has ended already needs no colors.
-    if let Ok(owner) = Owner::of(child.id()) {
-        coloring.grant(owner, Some(&own))?;
-    }
     let copier = match (&options.ready, child.stdout.take()) {
         (Ready::Line(text), Some(output)) => Some(pass_on(output, text.clone(), Arc::clone(&ready))),
         _ => None,
     };
-    if let Some(socket) = socket {
-        listen(socket, Arc::clone(&ready));
-    }
-
-    let mut waiting = Waiting::new(&options.ready, ready);
-    let mut watch = Watch::default();
-    let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
-    let movers = movers.map(|mover| mover.name).collect();
-    let mut outcome = Outcome { ready_ns: None, tally: Tally::default(), movers, errors: Vec::new() };
-    let (mut refused, mut told) = (None, false);
-    let mut refusals = 0;
-    let mut again = false;
-    let mut next = Instant::now();
-    let end = loop {
-        if let Some(end) = launch::ends(pid.0) {
-            break end;
+    let (told, messages) = channel();
+    let kept = std::thread::scope(|scope| {
+        let mut keeper = Keeper::new(options, pid, own, cpus, begin, Arc::clone(&ready), relay.as_ref());
+        if let Some(hopeless) = hopeless {
+            keeper.warn(hopeless);
         }
-        if Instant::now() >= next {
-            if outcome.ready_ns.is_none() && waiting.is_over(pid) {
-                outcome.ready_ns = Some(begin.elapsed().as_nanos() as u64);
-            }
-            if outcome.ready_ns.is_none() && !told && begin.elapsed() > LONG {
-                told = true;
-                eprintln!(
-                    "isochrome: after {} s the program has not said that it is ready; it is not on its colors yet",
-                    LONG.as_secs()
-                );
-            }
-            if outcome.ready_ns.is_some() && refused.is_none() {
-                let pids = if options.no_follow_forks { vec![pid] } else { family(pid) };
-                let first = watch.tally().sweeps == 0;
-                again = false;
-                for (failed, error) in coloring.with(|wanted| watch.round(&pids, wanted, &coloring.limits)) {
-                    if first && failed == pid && looks(&error) < u32::MAX {
-                        refusals += 1;
-                        if refusals < looks(&error) {
-                            again = true;
-                            continue;
-                        }
-                        // It would run, but not as it was asked to.
-                        let _ = launch::send(pid.0, END_SIGNAL);
-                        refused = Some(error);
-                        break;
-                    }
-                    again |= error.may_pass();
-                    let passed = matches!(error, RecolorError::Changed { .. });
-                    let error = error.to_string();
-                    if !passed && !outcome.errors.contains(&error) {
-                        outcome.errors.push(error);
-                    }
+        let keeper = scope.spawn(move || keeper.keep(prepared, &messages));
+        while !keeper.is_finished() {
+            let Some(arrival) = signals.next(5 * GLANCE) else { continue };
+            match arrival.signal {
+                READY_SIGNAL if options.ready == Ready::Signal && !ready.load(Ordering::Relaxed) => {
+                    ready.store(true, Ordering::Relaxed);
                 }
+                signal if arrival.sent && is_passed_on(signal) => {
+                    let _ = launch::send(pid.0, signal);
+                }
+                _ => {}
             }
-            next = Instant::now()
-                + match outcome.ready_ns {
-                    None => GLANCE,
-                    Some(_) if again => interval.min(5 * GLANCE),
-                    Some(_) => interval,
-                };
+            // Where nobody listens any more the program has ended.
+            let _ = told.send(Message::Look);
         }
-        let Some(arrival) = signals.next(next.saturating_duration_since(Instant::now())) else { continue };
-        match arrival.signal {
-            READY_SIGNAL if options.ready == Ready::Signal && outcome.ready_ns.is_none() => {
-                waiting.said.store(true, Ordering::Relaxed);
-                next = Instant::now();
-            }
-            signal if arrival.sent && is_passed_on(signal) => {
-                let _ = launch::send(pid.0, signal);
-            }
-            _ => {}
-        }
-    };
+        keeper.join()
+    });
+    if let Some(relay) = relay {
+        relay.finish();
+    }
+    let (end, report) = kept.map_err(|_| failed(anyhow::anyhow!("the thread that moves pages has ended early")))?;
     if let Some(copier) = copier {
         // What the program printed last is on its way; what a program that it left behind prints is not waited for.
         let limit = Instant::now() + Duration::from_secs(1);
@@ -170,21 +146,350 @@ pub fn run(options: &ExecOptions) -> Result<Verdict> {
             std::thread::sleep(GLANCE);
         }
     }
-    if let Some(error) = refused {
-        return Err(error.into());
-    }
-    outcome.tally = watch.tally().clone();
-    match &options.output {
-        Some(path) => files::write_json(path, &outcome)?,
-        None => eprint!("{}", text(&outcome)),
-    }
-    match end {
-        End::Code(code) => Ok(Verdict::Ended(ExitCode::from(code as u8))),
+    publish(options, &report);
+    Ok(match end {
+        End::Code(code) => Verdict::Ended(ExitCode::from(code as u8)),
         End::Signal(signal) => {
             launch::end_by(signal);
-            Ok(Verdict::Ended(ExitCode::from(128 + signal as u8)))
+            Verdict::Ended(ExitCode::from(128 + signal as u8))
+        }
+    })
+}
+
+/// The exit code and the error for a program that does not start.
+fn cannot_start(program: &OsString, error: std::io::Error) -> (u8, anyhow::Error) {
+    let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
+    let hint = "is it in PATH, and may you use the CPUs and the policy asked for?";
+    (code, anyhow::Error::from(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
+}
+
+/// Prints a report, and writes it where that was asked for.
+fn publish(options: &ExecOptions, report: &Placed) {
+    if let Some(path) = &options.output
+        && let Err(error) = files::write_json(path, report)
+    {
+        eprintln!("isochrome: {}", crate::told(&error));
+    }
+    if options.json {
+        eprintln!("{}", serde_json::to_string(report).expect("a report is plain data"));
+    } else if options.output.is_none() {
+        eprintln!("isochrome: {}", report.line());
+    }
+}
+
+/// What puts a program on its colors and keeps it there.
+struct Keeper<'a> {
+    options: &'a ExecOptions,
+    pid: Pid,
+    own: Owner,
+    /// The program, once the colors are its own.
+    owner: Option<Owner>,
+    cpus: Vec<CpuId>,
+    begin: Instant,
+    watch: Watch,
+    waiting: Waiting,
+    report: Placed,
+    /// What went wrong so far, each once.
+    errors: Vec<String>,
+    /// How often pages were moved and turned out to be off color.
+    attempts: u32,
+    /// Passes on what the program says to its service manager.
+    relay: Option<&'a Relay>,
+}
+
+impl<'a> Keeper<'a> {
+    fn new(
+        options: &'a ExecOptions,
+        pid: Pid,
+        own: Owner,
+        cpus: Vec<CpuId>,
+        begin: Instant,
+        ready: Arc<AtomicBool>,
+        relay: Option<&'a Relay>,
+    ) -> Keeper<'a> {
+        let watch = Watch::default();
+        let report = Placed::of(Event::End, pid.0, watch.tally());
+        let waiting = Waiting::new(&options.ready, ready);
+        Keeper {
+            options,
+            pid,
+            own,
+            owner: None,
+            cpus,
+            begin,
+            watch,
+            waiting,
+            report,
+            errors: Vec::new(),
+            attempts: 0,
+            relay,
         }
     }
+
+    /// Looks after the program until it has ended.
+    fn keep(mut self, prepared: Option<Coloring>, messages: &Receiver<Message>) -> (End, Placed) {
+        let mut coloring = prepared;
+        if let Some(prepared) = &mut coloring {
+            self.hand_over(prepared);
+        }
+        let interval = Duration::from_nanos(self.options.interval.0);
+        let (mut ready, mut told) = (false, false);
+        let mut preparing = None;
+        let (mut pause, mut retry) = (GLANCE, GLANCE);
+        let mut next = Instant::now();
+        let end = loop {
+            if let Some(end) = launch::ends(self.pid.0) {
+                break end;
+            }
+            if Instant::now() >= next {
+                let mut failed = false;
+                if coloring.is_none() {
+                    let begun = preparing.get_or_insert_with(|| self.prepare());
+                    if begun.is_finished()
+                        && let Some(done) = preparing.take()
+                    {
+                        coloring = self.prepared(done);
+                        failed = coloring.is_none();
+                    }
+                }
+                let said = self.options.ready == Ready::SdNotify && self.relay.is_some_and(Relay::said_ready);
+                ready |= said || self.waiting.is_over(self.pid);
+                if !ready && !told && self.begin.elapsed() > LONG {
+                    told = true;
+                    let seconds = LONG.as_secs();
+                    eprintln!(
+                        "isochrome: after {seconds} s the program has not said that it is ready; it is not on its colors yet"
+                    );
+                }
+                if let (Some(coloring), Some(owner)) = (&mut coloring, &self.owner) {
+                    coloring.follow(owner);
+                }
+                pause = match &coloring {
+                    None if failed => {
+                        retry = (2 * retry).min(RETRY_MAX);
+                        retry
+                    }
+                    None => GLANCE,
+                    Some(_) if !ready => GLANCE,
+                    Some(coloring) if self.options.dry_run => {
+                        self.expect(coloring);
+                        RETRY_MAX
+                    }
+                    // A program that grows is looked at again soon, one that does not less and less often.
+                    Some(coloring) => match self.round(coloring) {
+                        Round::Moved => {
+                            retry = GLANCE;
+                            GROWING.min(interval)
+                        }
+                        Round::Failed => {
+                            retry = (2 * retry).min(RETRY_MAX);
+                            retry.max(GROWING)
+                        }
+                        Round::Nothing => {
+                            retry = GLANCE;
+                            (2 * pause).clamp(GROWING.min(interval), interval)
+                        }
+                    },
+                };
+                next = Instant::now() + pause;
+            }
+            match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(Message::Look) if !ready && coloring.is_some() => next = next.min(Instant::now() + GLANCE),
+                Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(GLANCE),
+            }
+        };
+        let seconds = self.report.seconds_to_colors;
+        let (verified, expected) = (self.report.verified, self.report.expected);
+        let numbers = self.report.numbers.clone();
+        let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
+        let report = Placed {
+            seconds_to_colors: seconds,
+            verified,
+            expected,
+            numbers,
+            movers: movers.map(|mover| mover.name).collect(),
+            errors: self.errors,
+            ..Placed::of(Event::End, self.pid.0, self.watch.tally())
+        };
+        (end, report)
+    }
+
+    /// Begins to find out about colors while the program runs. Nobody waits for it should the program end before.
+    fn prepare(&self) -> JoinHandle<Result<Coloring>> {
+        let (colors, cpus, own) = (self.options.colors.clone(), self.cpus.clone(), self.own.clone());
+        std::thread::spawn(move || {
+            let mut coloring = Coloring::of(&colors, cpus, station::seed(None))?;
+            coloring.grant(own, None)?;
+            Ok(coloring)
+        })
+    }
+
+    /// Takes over what was found out. Where that failed the program runs on as it is, with a warning.
+    fn prepared(&mut self, preparing: JoinHandle<Result<Coloring>>) -> Option<Coloring> {
+        let found = preparing
+            .join()
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that measures colors has ended early")));
+        match found {
+            Ok(mut coloring) => {
+                self.hand_over(&mut coloring);
+                Some(coloring)
+            }
+            Err(error) => {
+                self.warn(crate::told(&error));
+                self.release();
+                None
+            }
+        }
+    }
+
+    /// Makes the program the owner of the colors.
+    fn hand_over(&mut self, coloring: &mut Coloring) {
+        // One that has ended already needs no colors.
+        if let Ok(owner) = Owner::of(self.pid.0 as u32) {
+            match coloring.grant(owner.clone(), Some(&self.own)) {
+                Ok(()) => self.owner = Some(owner),
+                Err(error) => self.warn(crate::told(&error)),
+            }
+        }
+        self.report.numbers = coloring.numbers().cloned();
+    }
+
+    /// Lets the service manager know that the program is ready.
+    fn release(&self) {
+        if let Some(relay) = self.relay {
+            relay.release();
+        }
+    }
+
+    /// Says once that something went wrong.
+    fn warn(&mut self, error: String) {
+        if !self.errors.contains(&error) {
+            if self.errors.is_empty() {
+                eprintln!("isochrome: the program runs, but is not on its colors: {error}");
+            }
+            self.errors.push(error);
+        }
+    }
+
+    /// Looks at the program's pages, and moves those that are off color.
+    fn round(&mut self, coloring: &Coloring) -> Round {
+        let pids = if self.options.no_follow_forks { vec![self.pid] } else { family(self.pid) };
+        let sweeps = self.watch.tally().sweeps;
+        let errors = coloring.with(|wanted| self.watch.round(&pids, wanted, &coloring.limits));
+        let (mut failed, mut passing) = (false, false);
+        for (pid, error) in errors {
+            let passes = match error {
+                // One that is just beginning another program, or shares its memory for a moment, is looked at again.
+                RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => true,
+                // What lies where nothing is mapped yet belongs to a program that is just being begun.
+                RecolorError::NoCave { .. } => true,
+                // One that began another program while it was held has nothing left to repair but the journal.
+                RecolorError::Unrepaired { .. } => recolor::repair(pid).is_ok(),
+                // Until it has begun its program, the child of a process that has given up rights may not be traced.
+                RecolorError::Denied { .. } | RecolorError::NotStopping { .. } => self.begin.elapsed() < SETTLE_MAX,
+                _ => false,
+            };
+            failed |= !passes && pid == self.pid;
+            passing |= passes && pid == self.pid;
+            if !passes {
+                self.warn(error.to_string());
+            }
+        }
+        let tally = self.watch.tally();
+        let moved = tally.sweeps > sweeps;
+        if self.report.seconds_to_colors.is_none() && !failed && !passing && tally.resident > 0 {
+            let seconds = self.begin.elapsed().as_secs_f64();
+            let verified = match self.verify(coloring, &pids) {
+                // Measured in a noisy moment: once more, from the beginning.
+                Ok(Some(verified)) if !verified.holds() && self.attempts < ATTEMPTS => {
+                    self.attempts += 1;
+                    coloring.forget_measured();
+                    return Round::Moved;
+                }
+                // Those that were found off color are moved first.
+                Ok(Some(verified)) if verified.right < verified.pages && self.attempts < ATTEMPTS => {
+                    self.attempts += 1;
+                    return Round::Moved;
+                }
+                Ok(verified) => verified,
+                Err(_) if self.attempts < ATTEMPTS => {
+                    self.attempts += 1;
+                    return Round::Failed;
+                }
+                Err(error) => {
+                    self.warn(error.to_string());
+                    None
+                }
+            };
+            let numbers = self.report.numbers.clone();
+            self.report = Placed {
+                seconds_to_colors: Some(seconds),
+                verified,
+                numbers,
+                ..Placed::of(Event::OnColors, self.pid.0, self.watch.tally())
+            };
+            publish(self.options, &self.report);
+            self.release();
+        } else if failed {
+            // A service that cannot be moved now is ready all the same.
+            self.release();
+        }
+        match (failed, moved || passing) {
+            (true, _) => Round::Failed,
+            (_, true) => Round::Moved,
+            _ => Round::Nothing,
+        }
+    }
+
+    /// Puts samples of the pages to eviction tests.
+    fn verify(&self, coloring: &Coloring, pids: &[Pid]) -> Result<Option<Verified>, RecolorError> {
+        let mut sum: Option<Verified> = None;
+        for pid in pids {
+            match coloring.with(|wanted| recolor::verify(*pid, wanted, &coloring.limits)) {
+                Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
+                Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Says what would be done.
+    fn expect(&mut self, coloring: &Coloring) {
+        if self.report.expected.is_some() {
+            return;
+        }
+        let looked = coloring.with(|wanted| inspect(self.pid, wanted));
+        let Ok(report) = looked else { return };
+        self.report = expected(&report, coloring);
+        publish(self.options, &self.report);
+    }
+}
+
+/// What would be done to a program that `report` is about.
+pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
+    let mut tally = Default::default();
+    crate::placed::add(&mut tally, report);
+    let page = Bytes(page_bytes() as u64);
+    let (allowed, colors) = (coloring.colors().len(), coloring.color_count() as usize);
+    let pause_ns = coloring.limits.max_pause.as_nanos() as u64;
+    Placed {
+        moved: false,
+        expected: Some(Expected::of(report.moved(), page, allowed, colors, pause_ns)),
+        numbers: coloring.numbers().cloned(),
+        ..Placed::of(Event::DryRun, report.pid, &tally)
+    }
+}
+
+/// What came of a look at a program's pages.
+enum Round {
+    /// Pages were moved.
+    Moved,
+    /// Nothing was to be done.
+    Nothing,
+    /// The program itself could not be looked at, or moved.
+    Failed,
 }
 
 /// Whether a child's end is not to be passed on as a signal.
@@ -192,16 +497,6 @@ fn is_passed_on(signal: i32) -> bool {
     /// SIGCHLD.
     const CHILD: i32 = 17;
     signal != CHILD
-}
-
-/// After how many looks in vain a program is refused; the largest number: never.
-fn looks(error: &RecolorError) -> u32 {
-    match error {
-        RecolorError::Blind { .. } if error.may_pass() => 10,
-        _ if error.may_pass() => u32::MAX,
-        // A program that is just beginning another one looks odd for an instant.
-        _ => 2,
-    }
 }
 
 fn launch_of(options: &ExecOptions) -> Result<Launch> {
@@ -253,7 +548,7 @@ impl Waiting {
         if resident > self.resident {
             (self.resident, self.since) = (resident, Instant::now());
         }
-        self.since.elapsed() >= settle || self.began.elapsed() >= settle * PATIENCE
+        self.since.elapsed() >= settle || self.began.elapsed() >= SETTLE_MAX.max(settle)
     }
 }
 
@@ -279,46 +574,4 @@ fn pass_on(output: std::process::ChildStdout, text: String, ready: Arc<AtomicBoo
             line.clear();
         }
     })
-}
-
-/// A socket to which the program says that it is ready. [sd_notify(3)]
-fn notify_socket(command: &mut Command) -> Result<UnixDatagram> {
-    let name = format!("isochrome-notify-{}", std::process::id());
-    let address = SocketAddr::from_abstract_name(&name)?;
-    let socket = UnixDatagram::bind_addr(&address).context("a socket for sd_notify")?;
-    command.env("NOTIFY_SOCKET", format!("@{name}"));
-    Ok(socket)
-}
-
-fn listen(socket: UnixDatagram, ready: Arc<AtomicBool>) {
-    std::thread::spawn(move || {
-        let mut message = [0; 4096];
-        while let Ok(bytes) = socket.recv(&mut message) {
-            if message[..bytes].split(|byte| *byte == b'\n').any(|line| line == b"READY=1") {
-                ready.store(true, Ordering::Relaxed);
-            }
-        }
-    });
-}
-
-fn text(outcome: &Outcome) -> String {
-    let Tally { sweeps, new, drifted, pause_ns_max, resident, right, left, .. } = outcome.tally;
-    let mut text = match outcome.ready_ns {
-        None => "isochrome: the program ended before it was ready, and was not moved\n".to_owned(),
-        Some(_) => format!(
-            "isochrome: {new} pages moved and {drifted} moved back in {sweeps} sweeps, longest pause {:.1} ms; at the last look {right} of \
-             {resident} resident pages had the colors, {left} cannot be moved\n",
-            pause_ns_max as f64 / 1e6
-        ),
-    };
-    if !outcome.movers.is_empty() {
-        text.push_str(&format!(
-            "isochrome: what may move pages to other colors here: {} (isochrome doctor tells more)\n",
-            outcome.movers.join(", ")
-        ));
-    }
-    for error in &outcome.errors {
-        text.push_str(&format!("isochrome: {error}\n"));
-    }
-    text
 }

@@ -16,7 +16,7 @@ use isochrome_model::report::interference::text;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Color, CpuId, Ns};
 
-use crate::args::{By, ChosenColors, InterferenceOptions, Place};
+use crate::args::{By, ChosenColors, Division, InterferenceOptions, Place};
 use crate::coloring::Coloring;
 use crate::simulate::named_machine;
 use crate::station::{Station, spinner};
@@ -49,8 +49,10 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         warnings.push(text);
     };
     let mut divided = Vec::new();
-    let colored = match colored(options, &station, programs.len()) {
-        Ok((coloring, lease, part)) => {
+    let asked = |division| options.by.is_empty() || options.by.contains(&division);
+    let colored = match asked(Division::Colors).then(|| colored(options, &station, programs.len())).transpose() {
+        Ok(None) => None,
+        Ok(Some((coloring, lease, part))) => {
             divided.push(part);
             Some((coloring, lease))
         }
@@ -59,18 +61,19 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
             None
         }
     };
-    let ways =
-        match divided_by_ways(&station, programs.len()).and_then(|(given, part)| Ok((given.give()?, given, part))) {
-            Ok((ways, given, part)) => {
-                divided.push(part);
-                given.warning().into_iter().for_each(&mut told);
-                Some((ways, given))
-            }
-            Err(error) => {
-                told(format!("No cache ways, so what they are worth is not shown: {error}"));
-                None
-            }
-        };
+    let given = || divided_by_ways(&station, programs.len()).and_then(|(given, part)| Ok((given.give()?, given, part)));
+    let ways = match asked(Division::Ways).then(given).transpose() {
+        Ok(None) => None,
+        Ok(Some((ways, given, part))) => {
+            divided.push(part);
+            given.warning().into_iter().for_each(&mut told);
+            Some((ways, given))
+        }
+        Err(error) => {
+            told(format!("No cache ways, so what they are worth is not shown: {error}"));
+            None
+        }
+    };
     let joins = ways
         .as_ref()
         .map_or_else(Vec::new, |(_, given)| (0..programs.len()).filter_map(|at| given.joins(at)).collect());
@@ -116,7 +119,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         let colors =
             part.map_or_else(Vec::new, |part| part.shares[program].iter().map(|it| Color(*it as u16)).collect());
         let tally = coloring.of_another(colors, station.allowed.clone()).place(&[pid])?;
-        let share = tally.right as f64 / tally.resident.max(1) as f64;
+        let share = tally.on_color as f64 / tally.resident.max(1) as f64;
         placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
         Ok(())
     };
@@ -256,7 +259,8 @@ fn colored(
         colors: Some("all".to_owned()),
         palette: options.palette.clone(),
         level: options.level,
-        memory: options.memory,
+        max_memory: options.memory,
+        trust_palette: options.trust_palette,
         ..ChosenColors::default()
     };
     let mut coloring = Coloring::of(&chosen, station.allowed.clone(), station.seed)?;

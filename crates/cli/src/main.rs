@@ -18,7 +18,9 @@ mod job;
 mod manual;
 mod map;
 mod net;
+mod notify;
 mod palette;
+mod placed;
 mod plan;
 mod probe;
 mod profile;
@@ -38,7 +40,6 @@ mod workload;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use isochrome_host::interrupt;
 use isochrome_host::sys::heap::HeapAllocator;
 
@@ -70,12 +71,15 @@ const VIOLATED: u8 = 2;
 const INCONCLUSIVE: u8 = 3;
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::of(std::env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // Printing fails only when nobody listens any more.
             let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(COULD_NOT_RUN) } else { ExitCode::SUCCESS };
+            // `exec` follows env(1).
+            let is_exec = std::env::args_os().nth(1).is_some_and(|verb| verb == "exec");
+            let code = if is_exec { exec::FAILED } else { COULD_NOT_RUN };
+            return if error.use_stderr() { ExitCode::from(code) } else { ExitCode::SUCCESS };
         }
     };
     let run = || -> anyhow::Result<Verdict> {
@@ -113,7 +117,7 @@ fn main() -> ExitCode {
             Verb::Run(options) => run::run(&options),
             Verb::Recolor(options) => recolor::run(&options),
             Verb::Export(options) => export::run(&options),
-            Verb::Exec(options) => exec::run(&options),
+            Verb::Exec(options) => Ok(exec::run(&options)),
             Verb::Import(options) => import::run(&options),
             Verb::Job(options) => job::run(&options),
             Verb::Report(options) => report::run(&options),

@@ -7,14 +7,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::palette::{SpotCheck, Target};
-use isochrome_host::resident;
-use isochrome_model::palette::{Palette, agreement, anchor};
+use isochrome_host::palette::{Target, saved};
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::recolor::{self, RecolorError};
+use isochrome_host::{resident, runtime};
+use isochrome_model::palette::{agreement, merge};
 use isochrome_model::placement::{ColorMap, ColorShape};
 use isochrome_model::report::map::{svg, text};
 use serde::Serialize;
 
-use crate::args::{By, MapOptions, Place};
+use crate::args::{By, ChosenColors, MapOptions, Place};
+use crate::coloring::Coloring;
 use crate::station::{Station, spinner};
 use crate::{Verdict, files};
 
@@ -28,11 +31,23 @@ const SETTLING_STEP: Duration = Duration::from_millis(50);
 struct Outcome {
     #[serde(flatten)]
     map: ColorMap,
-    /// How the palette was tested before use.
-    spot_check: SpotCheck,
+    /// Pages whose colors were not known, and those of them that were measured.
+    measured: Measured,
     #[serde(skip_serializing_if = "Option::is_none")]
     verification: Option<Verification>,
 }
+
+/// Pages of the program whose colors were measured, in pauses of it.
+#[derive(Clone, Copy, Default, Serialize)]
+struct Measured {
+    /// Pages of its own that no saved palette knew.
+    asked: usize,
+    /// Those whose color is known now.
+    found: usize,
+}
+
+/// Share of the pages that may be of unknown color: memory that others map, too, is not measured.
+const UNKNOWN: f64 = 0.01;
 
 /// The palette against colors measured anew.
 #[derive(Clone, Copy, Serialize)]
@@ -48,7 +63,7 @@ struct Verification {
 impl Verification {
     fn verdict(self) -> Verdict {
         match self.agreement {
-            Some(share) if share >= anchor::SAME => Verdict::Holds,
+            Some(share) if share >= merge::SAME => Verdict::Holds,
             Some(_) => Verdict::Violated,
             None => Verdict::Inconclusive,
         }
@@ -63,11 +78,21 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     let place = Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: None };
     let station = Station::new(&place)?;
     let target = station.target(&place)?;
-    let (palette, spot_check) = station.saved_palette(&place, target)?;
-    let verification = options.verify.then(|| verify(&station, &place, target, &palette)).transpose()?;
-    let shape = ColorShape::of(&target.geometry, palette.colors, station.machine.page_bytes);
-    let look = |pid| -> Result<Outcome> {
-        Ok(Outcome { map: resident::color_map(pid, &palette, shape)?, spot_check, verification })
+    let chosen = ChosenColors { colors: Some("all".to_owned()), level: options.level, ..ChosenColors::default() };
+    let coloring = Coloring::of(&chosen, vec![station.cpu], station.seed)?;
+    let verification = options.verify.then(|| verify(&station, &place, target)).transpose()?;
+    let shape = ColorShape::of(&target.geometry, coloring.color_count(), station.machine.page_bytes);
+    let look = |pid: u32| -> Result<Outcome> {
+        let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
+        let measured = match measured {
+            Ok((asked, found)) => Measured { asked, found },
+            Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => Measured::default(),
+            Err(error) => {
+                eprintln!("isochrome: colors of its pages cannot be measured: {error}");
+                Measured::default()
+            }
+        };
+        Ok(Outcome { map: resident::color_map(pid, &coloring.palette_of(pid)?, shape)?, measured, verification })
     };
     let mut child = None;
     let first = match options.pid {
@@ -95,6 +120,14 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     }
     if let Some(mut child) = child {
         child.wait().context("waiting for the program")?;
+    }
+    let unknown = first.map.total.placement.unknown;
+    let pages = first.map.total.placement.pages();
+    if unknown as f64 > UNKNOWN * pages as f64 {
+        eprintln!(
+            "isochrome: the colors of {unknown} of {pages} pages are not known: memory that it shares with others is not measured\n  hint: as root, before the program starts: isochrome palette --save"
+        );
+        return Ok(Verdict::Inconclusive);
     }
     Ok(verification.map_or(Verdict::Holds, Verification::verdict))
 }
@@ -135,10 +168,11 @@ fn has_ended(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(HostError::NoSuchProcess { .. } | HostError::NoUserMemory { .. }))
 }
 
-/// Measures the colors of fresh memory without the help of `palette`, and compares where it knows the frames.
+/// Measures the colors of fresh memory without the help of the saved palette, and compares where it knows the frames.
 ///
 /// Frames of another process cannot be timed; these are frames that this one can have, by the same rule or table.
-fn verify(station: &Station, place: &Place, target: Target, palette: &Palette) -> Result<Verification> {
+fn verify(station: &Station, place: &Place, target: Target) -> Result<Verification> {
+    let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&station.machine, &station.sysfs))?;
     let _settings = station.pin();
     let bar = spinner("measuring anew");
     let (survey, _) = station.survey(place, target, VERIFIED_PAGES)?;
@@ -160,11 +194,12 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
         return files::print_json(outcome);
     }
     let mut shown = text(&outcome.map);
-    let check = outcome.spot_check;
-    shown.push_str(&format!(
-        "palette tested before use: {} colors evict their own pages and no others, on {} pages of fresh memory of which it knew {}\n",
-        check.colors, check.pages, check.known
-    ));
+    let Measured { asked, found } = outcome.measured;
+    if asked > 0 {
+        shown.push_str(&format!(
+            "measured in pauses of the program: {found} of {asked} pages whose colors were not known\n"
+        ));
+    }
     if let Some(Verification { pages, common, agreement }) = outcome.verification {
         shown.push_str(&match agreement {
             Some(share) => format!(

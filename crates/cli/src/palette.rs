@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::ledger::{Grant, Ledger, Numbering};
-use isochrome_host::palette::reference::Reference;
+use isochrome_host::ledger;
+use isochrome_host::palette::reference::{Numbers, Ready, Reference, order_by_eviction};
 use isochrome_host::palette::{Collection, Survey, Target, Verification, saved};
+use isochrome_host::sys::memory::Arena;
 use isochrome_host::{pagemap, runtime};
 use isochrome_model::evidence::PaletteEvidence;
-use isochrome_model::palette::{Doubt, Inference, Palette, Samples, Unanchored, agreement, anchor, infer, samples};
+use isochrome_model::palette::{Doubt, Inference, Rule, Samples, agreement, infer, merge, samples};
 use isochrome_model::units::{Bytes, format_list};
 use serde::Serialize;
 
@@ -20,7 +21,7 @@ use crate::station::{Station, method, progress, spinner, tell};
 use crate::{Verdict, files};
 
 /// Share of the pages that two surveys must agree on.
-const SAME: f64 = isochrome_model::palette::anchor::SAME;
+const SAME: f64 = isochrome_model::palette::merge::SAME;
 /// Pages classified unless asked otherwise, and at once.
 const PAGES: usize = 8192;
 
@@ -64,8 +65,8 @@ struct Saved {
 enum Before {
     /// There was none for this boot.
     None,
-    /// Its color numbers stay.
-    Anchored {
+    /// It knows some of the frames measured now.
+    Merged {
         /// Frames known to both.
         common: usize,
         /// Share of them whose color is the same.
@@ -164,22 +165,9 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     }
     let saved = match (options.save, &verification) {
         (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
-            let (pages, renumbered) = match save_pages(&folder, target, &station) {
-                Err(error) if !hidden => {
-                    tell(&bar, &format!("no pages of known color are kept for --by-eviction: {error}"));
-                    (0, false)
-                }
-                saved => saved?,
-            };
-            if renumbered && !hidden {
-                tell(&bar, "colors told by evictions (--by-eviction) have new numbers from now on");
-            }
-            Some(if hidden {
-                let before = if renumbered { Before::Replaced } else { Before::None };
-                Saved { path: folder.clone(), frames: None, pages, reported: 0, before }
-            } else {
-                Saved { pages, ..save(&folder, &inference.palette, &station)? }
-            })
+            let (saved, memory) = save(&folder, target, &station, &inference, arena)?;
+            arena = memory;
+            Some(saved)
         }
         (true, _) => {
             tell(&bar, "not saved: the palette is in doubt (hint: try again when the machine is quieter)");
@@ -233,55 +221,74 @@ fn replayed(samples: &Samples) -> Outcome {
     Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), saved: None, seed: None }
 }
 
-/// Saves `palette` for this boot, with the color numbers of the one saved before, where there is one.
-fn save(folder: &Path, palette: &Palette, station: &Station) -> Result<Saved> {
+/// Saves the colors of the frames measured for this boot, with the numbers that colors have here already, or are given now.
+fn save(
+    folder: &Path,
+    target: Target,
+    station: &Station,
+    found: &Inference,
+    mut arena: Arena,
+) -> Result<(Saved, Arena)> {
     let boot = saved::Boot::of(&station.machine, &station.sysfs);
-    let older = match saved::load(folder, palette.level, &boot) {
-        Ok(older) => Some(older),
+    let ready = Reference::obtain(folder, target, &station.processor, station.seed, &boot)?;
+    let Ready { mut reference, mut tester, numbers } = ready;
+    let pages = reference.sets.iter().map(Vec::len).sum();
+    let numbers_path = reference.path.clone();
+    let mut palette = found.palette.clone();
+    match (&mut palette.rule, &reference.rule) {
+        (Rule::Hidden, _) => {
+            let path = numbers_path.unwrap_or_else(|| folder.to_owned());
+            let before = if numbers == Numbers::Replaced { Before::Replaced } else { Before::None };
+            return Ok((Saved { path, frames: None, pages, reported: 0, before }, arena));
+        }
+        (Rule::Table { colors, .. }, _) => {
+            let sets = pages_per_color(found, reference.sets.iter().map(Vec::len).max().unwrap_or(0));
+            let (order, memory) = order_by_eviction(&mut tester, arena, &sets, true);
+            arena = memory.context("the memory measured is lost")?;
+            let order = order.context(
+                "the colors measured now do not go together with the pages of known color\n  hint: try again when the machine is quieter",
+            )?;
+            colors.iter_mut().for_each(|color| *color = order[usize::from(color.0)]);
+        }
+        (Rule::Bits | Rule::Linear { .. }, Some(rule)) => palette = rule.clone(),
+        (Rule::Bits | Rule::Linear { .. }, None) => {
+            let order = reference.order_by_frames(&tester, &palette)?.context(
+                "the rule measured now does not go together with the pages of known color\n  hint: try again when the machine is quieter",
+            )?;
+            let holders = ledger::grants_in(folder)?;
+            if let Some(holder) = holders.iter().find(|grant| grant.level == target.level) {
+                return Err(HostError::ReferenceInUse {
+                    owners: format!("{} ({})", holder.owner.name, holder.owner.pid),
+                }
+                .into());
+            }
+            reference.adopt(folder, &palette, &order)?;
+        }
+    }
+    let (mut palette, before) = match saved::load(folder, palette.level, &boot) {
         // What cannot be used any more is replaced.
-        Err(
-            HostError::NoSavedPalette { .. }
-            | HostError::SavedPaletteStale { .. }
-            | HostError::SavedPaletteForeign { .. }
-            | HostError::SavedPaletteDamaged { .. },
-        ) => None,
-        Err(error) => return Err(error.into()),
-    };
-    let (mut palette, before) = match older.map(|older| anchor(palette, &older)) {
-        None => (palette.clone(), Before::None),
-        Some(Err(Unanchored::LaidOutAnew)) => (palette.clone(), Before::Replaced),
-        Some(Err(Unanchored::Apart(common))) => anyhow::bail!(
-            "{}: of the frames measured the palette saved before knows {common}, too few to keep its color numbers\n  hint: measure more memory \
-             (--memory), or remove the file to begin anew with other numbers",
-            saved::path(folder, palette.level).display()
-        ),
-        Some(Ok(anchored)) => {
-            let (common, agreement, kept) = (anchored.common, anchored.agreement, anchored.holds());
-            (anchored.palette, Before::Anchored { common, agreement, kept })
+        Err(_) => (palette, Before::None),
+        Ok(older) => {
+            let merged = merge(&palette, &older);
+            let (common, agreement, kept) = (merged.common, merged.agreement, merged.holds());
+            let before = if common > 0 { Before::Merged { common, agreement, kept } } else { Before::None };
+            (merged.palette, before)
         }
     };
     let reported = station.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
     let frames = palette.frames().map(<[_]>::len);
-    Ok(Saved { path: saved::save(folder, palette, &boot)?, frames, pages: 0, reported, before })
+    Ok((Saved { path: saved::save(folder, palette, &boot)?, frames, pages, reported, before }, arena))
 }
 
-/// Saves pages of known color for this boot; how many, and whether colors got other numbers by that.
-///
-/// Fails with [`HostError::ReferenceInUse`] where programs hold colors by what is saved.
-fn save_pages(folder: &Path, target: Target, station: &Station) -> Result<(usize, bool)> {
-    // Open, so that none begins to meanwhile.
-    let ledger = Ledger::open(folder)?;
-    let holding = |grant: &&Grant| grant.level == target.level && grant.numbering == Numbering::Evictions;
-    let owners: Vec<String> = (ledger.grants().iter().filter(holding))
-        .map(|grant| format!("{} ({})", grant.owner.name, grant.owner.pid))
-        .collect();
-    if !owners.is_empty() {
-        return Err(HostError::ReferenceInUse { owners: owners.join(", ") }.into());
+/// For each color `count` of its pages, those measured first.
+fn pages_per_color(found: &Inference, count: usize) -> Vec<Vec<u32>> {
+    let mut sets = vec![Vec::new(); found.palette.colors as usize];
+    for (page, color) in (0u32..).zip(&found.page_colors) {
+        if let Some(set) = color.and_then(|color| sets.get_mut(usize::from(color.0))).filter(|set| set.len() < count) {
+            set.push(page);
+        }
     }
-    let boot = saved::Boot::of(&station.machine, &station.sysfs);
-    let renumbered = Reference::load(folder, target.level, &boot).is_ok();
-    let reference = Reference::make(folder, target, &station.processor, station.seed, &boot)?;
-    Ok((reference.sets.iter().map(Vec::len).sum(), renumbered))
+    sets
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -341,9 +348,9 @@ fn text(outcome: &Outcome) -> String {
         }
         let _ = match before {
             Before::None => Ok(()),
-            Before::Anchored { common, agreement, kept } => writeln!(
+            Before::Merged { common, agreement, kept } => writeln!(
                 text,
-                "color numbers are those saved before: {common} frames in common, {:.2} % of the same color{}",
+                "of the frames saved before {common} were measured again: {:.2} % have the same color{}",
                 agreement * 100.0,
                 if *kept { "" } else { "; frames were remapped, so what was known of others is forgotten" }
             ),

@@ -222,7 +222,8 @@ fn all_colors(options: &ProfileOptions, programs: &Programs, seed: u64) -> Resul
         colors: Some("all".to_owned()),
         palette: options.palette.clone(),
         level: Some(programs.level),
-        memory: options.memory,
+        max_memory: options.memory,
+        trust_palette: options.trust_palette,
         ..ChosenColors::default()
     };
     Coloring::of(&chosen, programs.cpus.clone(), seed)

@@ -1,32 +1,76 @@
-//! `isochrome ps`: who holds which colors.
+//! `isochrome ps`: who holds which colors, and how much of whose memory lies in them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use anyhow::Result;
-use isochrome_host::ledger::{self, Grant, Numbering, Sharing};
+use isochrome_host::error::HostError;
+use isochrome_host::ledger::{self, Grant, Sharing};
 use isochrome_host::palette::saved::{self, Boot};
+use isochrome_host::recolor::process::Pid;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{resident, runtime};
 use isochrome_model::palette::Palette;
-use isochrome_model::placement::{Placement, ResidentPage};
-use isochrome_model::units::{Bytes, format_list};
+use isochrome_model::placement::{Kind, Placement, Residence};
+use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
 use serde::Serialize;
 
 use crate::args::PsOptions;
 use crate::{Verdict, files};
 
-/// A grant and what its owner makes of it.
+/// Columns for the name of a process, which is indented below that of its parent.
+const NAME: usize = 24;
+
+/// A grant, and what its owner and the owner's descendants make of it.
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
     grant: Grant,
-    /// The owner's anonymous memory; none where it cannot be seen, no palette is saved, or the colors are told by evictions.
-    memory: Option<Memory>,
+    #[serde(flatten)]
+    process: Process,
 }
 
-/// Resident anonymous memory of a process by color.
+/// A process that a grant covers.
+#[derive(Serialize)]
+struct Process {
+    pid: u32,
+    name: String,
+    /// Its resident memory; none where it cannot be seen.
+    memory: Option<Memory>,
+    /// What it started, but for processes with grants of their own.
+    children: Vec<Process>,
+}
+
+/// Resident memory of a process, in pages.
 #[derive(Serialize)]
 struct Memory {
+    /// All of it by what it is.
+    #[serde(flatten)]
+    residence: Residence,
+    /// Pages that can be moved to other colors.
+    movable: u64,
+    /// The same numbers in KiB.
+    kib: Kib,
+    /// The movable pages by color; none where no palette is saved.
+    #[serde(flatten)]
+    colors: Option<Colors>,
+    /// Pages that other processes of the same tree map, too: they are counted in each. None where frames cannot be seen.
+    in_tree_too: Option<u64>,
+    #[serde(skip)]
+    frames: BTreeSet<FrameNumber>,
+}
+
+/// Sizes in KiB.
+#[derive(Serialize)]
+struct Kib {
+    resident: u64,
+    movable: u64,
+    immovable: BTreeMap<Kind, u64>,
+}
+
+/// Movable pages by color.
+#[derive(Serialize)]
+struct Colors {
     /// Pages of each color, and those of unknown color.
     #[serde(flatten)]
     placement: Placement,
@@ -36,26 +80,32 @@ struct Memory {
     drift: f64,
 }
 
+/// What is needed to look at the processes of one grant.
+struct Look<'a> {
+    colors: &'a [Color],
+    palette: Option<&'a Palette>,
+    page: Bytes,
+    /// Owners of grants: what they hold is shown with their own.
+    owners: &'a BTreeSet<u32>,
+}
+
 pub fn run(options: &PsOptions) -> Result<Verdict> {
     let folder = runtime::folder();
     let grants = ledger::grants_in(&folder)?;
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
     let boot = Boot::of(&machine, &sysfs);
-    let mut notes = Vec::new();
-    let rows: Vec<Row> = grants
-        .into_iter()
-        .map(|grant| {
-            // Only to show: what rests on the palette tests it first.
-            if grant.numbering == Numbering::Evictions {
-                return Row { grant, memory: None };
-            }
-            let memory = saved::load(&folder, grant.level, &boot).and_then(|palette| memory(&grant, &palette));
-            let memory = memory.map_err(|error| notes.push(error.to_string())).ok();
-            Row { grant, memory }
-        })
-        .collect();
-    notes.dedup();
+    let owners: BTreeSet<u32> = grants.iter().map(|grant| grant.owner.pid).collect();
+    let mut notes = BTreeSet::new();
+    let mut rows = Vec::new();
+    for grant in grants {
+        // Only to show: what rests on the palette tests it first.
+        let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(error.to_string())).ok();
+        let look = Look { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
+        let mut process = look.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
+        process.count_common();
+        rows.push(Row { grant, process });
+    }
     notes.iter().for_each(|note| eprintln!("{note}"));
     if options.json {
         files::print_json(&rows)?;
@@ -65,56 +115,211 @@ pub fn run(options: &PsOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-fn memory(grant: &Grant, palette: &Palette) -> Result<Memory, isochrome_host::error::HostError> {
-    let mappings = resident::mappings(grant.owner.pid)?;
-    let pages: Vec<ResidentPage> =
-        mappings.iter().flat_map(|mapping| &mapping.pages).filter(|page| page.anonymous).copied().collect();
-    let placement = Placement::of(&pages, palette);
-    let drifted = placement.outside(&grant.colors);
-    Ok(Memory { drift: drifted as f64 / placement.known().max(1) as f64, drifted, placement })
+impl Look<'_> {
+    /// Process `pid` and its descendants.
+    fn process(&self, pid: u32, name: String, notes: &mut BTreeSet<String>) -> Process {
+        let memory = self.memory(pid).map_err(|error| notes.insert(error.to_string())).ok();
+        let children = Pid(pid as i32).children().into_iter().map(|child| child.0 as u32);
+        let children = children.filter(|child| !self.owners.contains(child)).filter_map(|child| {
+            // One that has ended since is no news.
+            let name = resident::command(child).ok()?;
+            Some(self.process(child, name, notes))
+        });
+        Process { pid, name, memory, children: children.collect() }
+    }
+
+    fn memory(&self, pid: u32) -> Result<Memory, HostError> {
+        let (mut residence, mut private) = (Residence::default(), Vec::new());
+        let mut frames = BTreeSet::new();
+        for mapping in resident::seen_mappings(pid)? {
+            residence.add(mapping.kind, &mapping.pages);
+            if mapping.kind.is_counted() {
+                frames.extend(mapping.pages.iter().filter_map(|page| page.frame));
+            }
+            if mapping.kind == Kind::Private {
+                private.extend(mapping.pages);
+            }
+        }
+        let colors = self.palette.filter(|_| !frames.is_empty()).map(|palette| {
+            let placement = Placement::of(&private, palette);
+            let drifted = placement.outside(self.colors);
+            Colors { drift: drifted as f64 / placement.known().max(1) as f64, drifted, placement }
+        });
+        let kib = |pages: u64| pages * self.page.0 / 1024;
+        let movable = residence.movable();
+        let kib = Kib {
+            resident: kib(residence.resident),
+            movable: kib(movable),
+            immovable: residence.immovable.iter().map(|(kind, pages)| (*kind, kib(*pages))).collect(),
+        };
+        Ok(Memory { residence, movable, kib, colors, in_tree_too: None, frames })
+    }
+}
+
+impl Process {
+    /// Counts in every process of the tree the frames that another one of it maps, too.
+    fn count_common(&mut self) {
+        let mut mapped_by = BTreeMap::<FrameNumber, u32>::new();
+        self.each(&mut |memory| memory.frames.iter().for_each(|frame| *mapped_by.entry(*frame).or_default() += 1));
+        self.each(&mut |memory| {
+            let common = memory.frames.iter().filter(|frame| mapped_by[frame] > 1).count() as u64;
+            memory.in_tree_too = (!memory.frames.is_empty()).then_some(common);
+        });
+    }
+
+    fn each(&mut self, act: &mut impl FnMut(&mut Memory)) {
+        self.memory.iter_mut().for_each(&mut *act);
+        self.children.iter_mut().for_each(|child| child.each(act));
+    }
+
+    /// The rows of the process and its descendants, whose names begin behind `indent`. `of_grant`: what the first row says of the grant.
+    fn rows(&self, text: &mut String, grant: &Grant, page: Bytes, of_grant: &str, indent: &str, is_last: bool) {
+        let (branch, below) = match (indent, is_last) {
+            // The owner itself.
+            ("", _) => ("", " "),
+            (_, true) => ("\\_ ", "    "),
+            (_, false) => ("\\_ ", "|   "),
+        };
+        let name = format!("{indent}{branch}{}", self.name.replace(char::is_control, " "));
+        let _ = write!(text, "{:>8} {name:<NAME$} {of_grant}", self.pid);
+        let kib = |pages: u64| format!("{} KiB", pages * page.0 / 1024);
+        let unknown = || "?".to_owned();
+        let [resident, movable, drift, uncolored, per_color, immovable] = match &self.memory {
+            None => [(); 6].map(|()| unknown()),
+            Some(Memory { residence, movable, colors, .. }) => {
+                let immovable = residence.immovable_text(page);
+                let [drift, uncolored, per_color] = match colors {
+                    None => [(); 3].map(|()| unknown()),
+                    Some(Colors { placement, drift, .. }) => {
+                        let held =
+                            grant.colors.iter().map(|color| placement.per_color.get(usize::from(color.0)).copied());
+                        let held = held.map(|pages| (pages.unwrap_or(0) * page.0 / 1024).to_string());
+                        let held = held.collect::<Vec<_>>().join(" ");
+                        [format!("{:.1} %", drift * 100.0), kib(placement.unknown), format!("{held} KiB")]
+                    }
+                };
+                let immovable = if immovable.is_empty() { "none".to_owned() } else { immovable };
+                [kib(residence.resident), kib(*movable), drift, uncolored, per_color, immovable]
+            }
+        };
+        let _ = writeln!(
+            text,
+            "{resident:>11} {movable:>11} {drift:>7} {uncolored:>9}  {per_color}; immovable: {immovable}"
+        );
+        let indent = format!("{indent}{below}");
+        for (at, child) in self.children.iter().enumerate() {
+            child.rows(text, grant, page, &of_grant_columns([""; 4]), &indent, at + 1 == self.children.len());
+        }
+    }
+
+    /// Pages of the tree that are counted more than once.
+    fn common(&self) -> u64 {
+        let own = self.memory.as_ref().and_then(|memory| memory.in_tree_too).unwrap_or(0);
+        own.max(self.children.iter().map(Process::common).max().unwrap_or(0))
+    }
+}
+
+/// Level, CPUs, sharing and colors of a grant.
+fn of_grant_columns([level, cpus, sharing, colors]: [&str; 4]) -> String {
+    format!("{level:>5} {cpus:<8} {sharing:<16} {colors:<12}")
 }
 
 fn text(rows: &[Row], page: Bytes) -> String {
     if rows.is_empty() {
         return "no colors are granted\n".to_owned();
     }
+    let heads = of_grant_columns(["level", "CPUs", "sharing", "colors"]);
     let mut text = format!(
-        "{:>8} {:<16} {:>5} {:<8} {:<16} {:<12} {:>9} {:>9} {:>7}  memory per color granted\n",
-        "pid", "owner", "level", "CPUs", "sharing", "colors", "resident", "unknown", "drift"
+        "{:>8} {:<NAME$} {heads}{:>11} {:>11} {:>7} {:>9}  movable memory per color granted; immovable memory\n",
+        "pid", "process", "resident", "movable", "drift", "unknown"
     );
-    for Row { grant, memory } in rows {
+    for Row { grant, process } in rows {
         let cpus: Vec<u32> = grant.cpus.iter().map(|cpu| cpu.0).collect();
         let colors: Vec<u32> = grant.colors.iter().map(|color| u32::from(color.0)).collect();
         let sharing = match &grant.sharing {
             Sharing::Exclusive => "exclusive".to_owned(),
             Sharing::Group(name) => format!("group {name}"),
         };
-        let kib = |pages: u64| format!("{} KiB", pages * page.0 / 1024);
-        let (resident, unknown, drift, per_color) = match memory {
-            None => ["?"; 4].map(str::to_owned).into(),
-            Some(Memory { placement, drift, .. }) => {
-                let held = grant.colors.iter().map(|color| placement.per_color.get(usize::from(color.0)).copied());
-                let held: Vec<String> = held.map(|pages| (pages.unwrap_or(0) * page.0 / 1024).to_string()).collect();
-                (
-                    kib(placement.pages()),
-                    kib(placement.unknown),
-                    format!("{:.1} %", drift * 100.0),
-                    format!("{} KiB", held.join(" ")),
-                )
-            }
-        };
-        let _ = writeln!(
-            text,
-            "{:>8} {:<16} {:>5} {:<8} {sharing:<16} {:<12} {resident:>9} {unknown:>9} {drift:>7}  {per_color}",
-            grant.owner.pid,
-            grant.owner.name.replace(char::is_control, " "),
-            grant.level,
-            format_list(&cpus),
-            format_list(&colors)
-        );
+        let of_grant =
+            of_grant_columns([&grant.level.to_string(), &format_list(&cpus), &sharing, &format_list(&colors)]);
+        process.rows(&mut text, grant, page, &of_grant, "", true);
     }
     text.push_str(
-        "resident: anonymous memory; drift: share of it, as far as its color is known, outside of the colors granted\n",
+        "movable: private memory; drift: share of it, as far as its color is known, outside of the colors granted; immovable memory stays \
+         in the colors it has\n",
     );
+    let common = rows.iter().map(|row| row.process.common()).max().unwrap_or(0);
+    if common > 0 {
+        text.push_str("processes of one tree share memory, which is counted in each of them (--json: in_tree_too)\n");
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_host::ledger::Owner;
+    use isochrome_model::placement::ResidentPage;
+
+    fn process(pid: u32, name: &str, frames: &[u64], children: Vec<Process>) -> Process {
+        let pages: Vec<ResidentPage> = frames
+            .iter()
+            .map(|frame| ResidentPage { page: *frame, frame: Some(FrameNumber(*frame)), anonymous: true })
+            .collect();
+        let mut residence = Residence::default();
+        residence.add(Kind::Private, &pages);
+        residence.add(Kind::SharedMemory, &pages);
+        let placement = Placement { per_color: vec![pages.len() as u64 - 1, 1], unknown: 0 };
+        let memory = Memory {
+            movable: residence.movable(),
+            residence,
+            kib: Kib { resident: 0, movable: 0, immovable: BTreeMap::new() },
+            colors: Some(Colors { drift: 0.25, drifted: 1, placement }),
+            in_tree_too: None,
+            frames: frames.iter().copied().map(FrameNumber).collect(),
+        };
+        Process { pid, name: name.to_owned(), memory: Some(memory), children }
+    }
+
+    fn row() -> Row {
+        let grandchild = process(4, "writer", &[20, 21], Vec::new());
+        let children = vec![process(3, "one", &[2, 10], vec![grandchild]), process(5, "two", &[11], Vec::new())];
+        let owner = Owner { pid: 2, start_ticks: 1, name: "server".to_owned() };
+        let mut process = process(2, "server", &[1, 2, 3, 4], children);
+        process.count_common();
+        let grant = Grant { owner, sharing: Sharing::Exclusive, level: 2, cpus: Vec::new(), colors: vec![Color(0)] };
+        Row { grant, process }
+    }
+
+    #[test]
+    fn a_tree_is_shown_as_one_and_shared_memory_is_named() {
+        let text = text(&[row()], Bytes(4096));
+        let lines: Vec<&str> = text.lines().collect();
+        for (line, what) in [
+            (1, "       2 server "),
+            (2, "       3  \\_ one "),
+            (3, "       4  |   \\_ writer "),
+            (4, "       5  \\_ two "),
+        ] {
+            assert!(lines[line].starts_with(what), "{what}: {text}");
+        }
+        for what in ["32 KiB", "16 KiB", "25.0 %", "12 KiB; immovable: 16 KiB shared memory"] {
+            assert!(lines[1].contains(what), "{what}: {text}");
+        }
+        // Columns are below each other.
+        assert!(lines[1..5].iter().all(|line| line.find("KiB") == lines[1].find("KiB")), "{text}");
+        assert!(text.contains("counted in each of them"));
+    }
+
+    #[test]
+    fn what_processes_of_a_tree_share_is_counted_in_each() {
+        let json = serde_json::to_value([row()]).unwrap();
+        let server = &json[0];
+        // Frame 2, of the server and of one.
+        let counted = [server, &server["children"][0], &server["children"][1]].map(|one| &one["memory"]["in_tree_too"]);
+        assert_eq!(counted, [1, 1, 0]);
+        assert_eq!(server["children"][0]["children"][0]["name"], "writer");
+        assert_eq!((&server["memory"]["resident"], &server["memory"]["movable"]), (&8.into(), &4.into()));
+        assert_eq!((&server["memory"]["immovable"]["shared_memory"], &server["owner"]["pid"]), (&4.into(), &2.into()));
+    }
 }

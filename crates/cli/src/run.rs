@@ -365,7 +365,8 @@ fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed], seed: u64) -
         group: Some(format!("run-{}", std::process::id())),
         palette: options.palette.clone(),
         level: Some(level),
-        memory: options.memory,
+        max_memory: options.memory,
+        trust_palette: options.trust_palette,
         ..ChosenColors::default()
     };
     let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
@@ -427,9 +428,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;
-            let watches = watches.borrow();
-            let reports: Result<Vec<_>, RecolorError> =
-                pids.iter().map(|pid: &Pid| coloring.look(&watches[task], *pid)).collect();
+            let reports: Result<Vec<_>, RecolorError> = pids.iter().map(|pid: &Pid| coloring.look(*pid)).collect();
             let sum = |count: fn(&Report) -> usize| -> Option<u64> {
                 Some(reports.as_ref().ok()?.iter().map(|report| count(report) as u64).sum())
             };

@@ -7,16 +7,15 @@ use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event, miss_events};
-use isochrome_host::palette::{Collection, SpotCheck, Survey, Target, saved};
+use isochrome_host::palette::{Collection, Survey, Target};
 use isochrome_host::pool::FramePool;
-use isochrome_host::runtime;
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::palette::{Method, Palette};
+use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
 
 use crate::args::{By, Place};
@@ -179,24 +178,6 @@ impl Station {
         let evidence = found.evidence();
         let Collection { arena, inference, .. } = found;
         Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
-    }
-
-    /// The palette saved for this boot, put to the eviction test here, and how that went.
-    ///
-    /// Fails where none is saved, where it is stale or foreign, and where the test contradicts it or cannot be made.
-    pub fn saved_palette(&self, place: &Place, target: Target) -> Result<(Palette, SpotCheck)> {
-        let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&self.machine, &self.sysfs))?;
-        let _settings = self.settle();
-        let mut attempt = 0;
-        loop {
-            let memory = Survey::memory(target, place.memory())?;
-            let seed = self.seed.wrapping_add(attempt);
-            match Survey::spot_check(&palette, target, memory, &self.processor, seed) {
-                Ok(check) => return Ok((palette, check)),
-                Err(error) if attempt + 1 < ATTEMPTS && error.may_pass() => attempt += 1,
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 
     /// Counters of level-2 and level-1 misses, where the machine has them.

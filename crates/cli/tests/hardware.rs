@@ -6,7 +6,8 @@
 
 mod trial;
 
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -19,9 +20,8 @@ fn main() -> ExitCode {
         trial("palette_without_privileges_needs_no_frame_numbers", palette_unprivileged),
         trial("bench_filter_reports_every_condition_with_equal_n", bench_filter),
         trial("a_saved_palette_maps_a_program_and_is_verified", map_of_a_program),
-        trial("a_stale_palette_is_refused", stale_palette),
         trial("an_unprivileged_user_starts_a_program_on_colors", exec_unprivileged),
-        trial("a_program_gets_its_colors_by_eviction_tests_inside_of_it", exec_by_eviction),
+        trial("a_program_gets_its_colors_with_nothing_set_up", exec_as_root),
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
@@ -96,13 +96,6 @@ fn palette_by_timing() -> Outcome {
     let output = output(isochrome(&["palette", "--by", "timing", "--pages", "2048", "--json"]))?;
     let palette = check_palette(&output, 2048);
     assert_eq!(palette["method"], "timing");
-    if output.status.code() == Some(0) {
-        // Each color between 0.64 and 1.44 of its even share.
-        let share = 2048.0 / palette["colors"].as_f64().unwrap();
-        for n in palette["per_color"].as_array().unwrap() {
-            assert!((0.64..=1.44).contains(&(n.as_f64().unwrap() / share)), "{n} of {share}");
-        }
-    }
     Ok(())
 }
 
@@ -133,9 +126,11 @@ impl Nobody {
         std::fs::copy(env!("CARGO_BIN_EXE_isochrome"), &program).unwrap();
         let runtime = folder.path().join("runtime");
         std::fs::create_dir(&runtime).unwrap();
-        for (path, mode) in [(folder.path(), 0o755), (&program, 0o755), (&runtime, 0o777)] {
+        for (path, mode) in [(folder.path(), 0o755), (&program, 0o755), (&runtime, 0o700)] {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
         }
+        std::os::unix::fs::chown(&runtime, Some(65534), Some(65534))
+            .map_err(|error| NotRun(format!("giving a folder away takes root: {error}")))?;
         let nobody = Nobody(folder);
         if !nobody.command(&["--version"]).output().is_ok_and(|output| output.status.success()) {
             return Err(NotRun("becoming an unprivileged user takes root and setpriv".to_owned()));
@@ -161,58 +156,52 @@ impl Nobody {
 
 fn exec_unprivileged() -> Outcome {
     let nobody = Nobody::new()?;
-    let saved = json(&output(nobody.command(&["palette", "--save", "--pages", "4096", "--json"]))?)["saved"].clone();
-    if saved.is_null() {
-        return Err(NotRun("no pages of known color were saved".to_owned()));
-    }
-    assert!(saved["pages"].as_u64().unwrap() > 16, "{saved}");
-    lies_in_four_colors(
-        &saved_palette_of("1G", in_memory()?)?,
-        nobody.command(&["exec"]),
-        &nobody.0.path().join("runtime/outcome"),
-    )
+    lies_in_four_colors(nobody.command(&["exec"]), &nobody.0.path().join("runtime/outcome"))
 }
 
-fn exec_by_eviction() -> Outcome {
-    let folder = saved_palette_of("1G", in_memory()?)?;
-    let mut exec = isochrome(&["exec", "--by-eviction"]);
+fn exec_as_root() -> Outcome {
+    let folder = in_memory()?;
+    let mut exec = isochrome(&["exec"]);
     exec.env("ISOCHROME_RUNTIME_DIR", folder.path());
-    lies_in_four_colors(&folder, exec, &folder.path().join("outcome"))
+    lies_in_four_colors(exec, &folder.path().join("outcome"))
 }
 
-/// What `exec` moves to four colors, as eviction tests within the program tell them, lies in four colors by frame numbers, too, where
-/// the palette in `folder` knows them: frames measured just before are free again, and the program gets some.
-fn lies_in_four_colors(folder: &tempfile::TempDir, mut exec: Command, outcome: &std::path::Path) -> Outcome {
+/// What `exec` moves to four colors lies there by eviction tests, too, with nothing measured or saved before.
+fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome {
     exec.args(["--colors", "0-3", "--interval", "200ms", "-o"]).arg(outcome);
-    exec.args(["--", "dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
-    let mut program = exec.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(4));
-    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", program.id())).unwrap_or_default();
-    let map = isochrome(&["map", children.trim(), "--json"]).env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
-    let ended = Command::new("kill").arg(program.id().to_string()).status().unwrap().success();
+    exec.args(["dd", "if=/dev/zero", "of=/dev/null", "bs=64M", "status=none"]);
+    let mut program = exec.stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while !outcome.exists() && begin.elapsed() < Duration::from_secs(60) {
+        assert_eq!(program.try_wait().unwrap(), None, "exec ends before its program");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let in_time = outcome.exists();
+    // Its program gets the signal, and ends by it.
+    assert!(Command::new("kill").arg(program.id().to_string()).status().unwrap().success());
     let said = std::io::read_to_string(program.stderr.take().unwrap()).unwrap();
     program.wait().unwrap();
-    let Ok(outcome) = std::fs::read_to_string(outcome) else {
-        // On a machine too busy for timing it is the tool that says so, there or when the palette is saved.
-        let told =
-            ["cannot be told by time", "no pages of known color are saved"].iter().any(|words| said.contains(words));
-        assert!(told, "{said}");
-        return Err(NotRun(said.lines().last().unwrap_or_default().to_owned()));
-    };
-    assert!(ended, "{said}");
-    let outcome: Value = serde_json::from_str(&outcome).unwrap();
-    let map = json(&judged(map.unwrap())?);
-    let count = |value: &Value| value.as_u64().unwrap();
-    let mut colors: Vec<u64> = map["total"]["per_color"].as_array().unwrap().iter().map(count).collect();
-    let known: u64 = colors.iter().sum();
-    if known < 200 || count(&outcome["new"]) < 16384 {
-        return Err(NotRun(format!("of the frames of the program the colors of {known} are known: {outcome}")));
+    let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
+    let errors: Vec<&str> = outcome["errors"].as_array().unwrap().iter().map(|error| error.as_str().unwrap()).collect();
+    // On a machine too busy for timing it is the tool that says so.
+    let reasons = [
+        "cannot be measured",
+        "loses its contents by itself",
+        "too close to tell apart",
+        "single page color",
+        "the palette is in doubt",
+    ];
+    if let Some(error) = errors.iter().find(|error| reasons.iter().any(|reason| error.contains(reason))) {
+        return Err(NotRun((*error).to_owned()));
     }
-    assert!(count(&outcome["left"]) < 100, "{outcome}");
-    colors.sort_unstable_by(|a, b| b.cmp(a));
-    let four: u64 = colors[..4].iter().sum();
-    println!("{four} of {known} pages lie in four colors");
-    assert!(four as f64 >= 0.97 * known as f64, "{}", map["total"]);
+    assert!(in_time, "not on its colors after a minute: {said}");
+    let count = |value: &Value| value.as_u64().unwrap();
+    let (on_color, off_color) = (count(&outcome["on_color"]), count(&outcome["off_color"]));
+    let [pages, right] = ["pages", "right"].map(|key| count(&outcome["verified"][key]));
+    println!("{on_color} pages on color, {off_color} off color; by eviction tests {right} of {pages}; {outcome}");
+    // The buffer of 64 MiB.
+    assert!(on_color >= 16384 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
+    assert!(pages > 0 && right as f64 >= 0.99 * pages as f64, "{outcome}");
     Ok(())
 }
 
@@ -363,18 +352,19 @@ fn bench_interference() -> Outcome {
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
     let mut command = isochrome(&["bench", "interference", "--blocks", "1", "--warm-up", "10ms", "--json", "-o"]);
     command.arg(&evidence);
-    for program in ["isochrome job --jobs 8000 filter 8192", "isochrome job --jobs 1000 write 1024"] {
+    for program in ["isochrome job --jobs 80000 filter 8192", "isochrome job --jobs 10000 write 1024"] {
         command.arg("--program").arg(program);
     }
     command.arg("--raw").arg(&raw).env("ISOCHROME_RUNTIME_DIR", folder.path());
     if root {
-        command.args(["--memory", "1G", "--palette"]).arg(&palette);
+        command.args(["--memory", "1G", "--trust-palette", "--palette"]).arg(&palette);
     }
     let output = output(command)?;
     let result = json(&output);
     let divided = result["divided"].as_array().unwrap();
     let colors = divided.iter().find(|divided| divided["by"] == "colors");
-    assert!(colors.is_some() == root && colors.is_none_or(|colors| colors["shares"][1].as_array().unwrap().len() == 8));
+    assert!(colors.is_some() || !root);
+    assert!(colors.is_none_or(|colors| colors["shares"][1].as_array().unwrap().len() == 8));
     for program in result["programs"].as_array().unwrap() {
         assert!(!root || program["placed"].as_f64().unwrap() > 0.5, "{program}");
     }
@@ -438,11 +428,8 @@ fn bench_filter() -> Outcome {
 
 /// Saves a palette of 64 MiB in a folder of its own.
 fn saved_palette() -> Result<tempfile::TempDir, NotRun> {
-    saved_palette_of("64M", tempfile::tempdir().unwrap())
-}
-
-fn saved_palette_of(memory: &str, folder: tempfile::TempDir) -> Result<tempfile::TempDir, NotRun> {
-    let mut command = isochrome(&["palette", "--save", "--memory", memory, "--json"]);
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = isochrome(&["palette", "--save", "--memory", "64M", "--json"]);
     command.env("ISOCHROME_RUNTIME_DIR", folder.path());
     let output = output(command)?;
     let palette = json(&output);
@@ -460,9 +447,15 @@ fn map_of_a_program() -> Outcome {
     let output = match command.output().expect("the command starts") {
         // Frames were remapped meanwhile, or taken by others: the tool says so, and that is no failure of it.
         output if matches!(output.status.code(), Some(2 | 3)) && !output.stdout.is_empty() => {
-            let verification = json(&output)["verification"].clone();
-            assert!(verification["agreement"].as_f64().is_none_or(|share| share < 0.98), "{verification}");
-            return Err(NotRun(format!("the palette did not last: {verification}")));
+            let map = json(&output);
+            let verification = &map["verification"];
+            if verification["agreement"].as_f64().is_none_or(|share| share < 0.98) {
+                return Err(NotRun(format!("the palette did not last: {verification}")));
+            }
+            // What the program shares with others is not measured, so the map may not be whole.
+            let [unknown, pages] = ["unknown", "pages"].map(|key| map["total"][key].as_u64().unwrap());
+            assert!(output.status.code() == Some(3) && 100 * unknown > pages, "{}", map["total"]);
+            output
         }
         _ => output(command)?,
     };
@@ -477,39 +470,6 @@ fn map_of_a_program() -> Outcome {
         assert_eq!(sum, pages, "{mapping}");
     }
     assert!(std::fs::read_to_string(drawing).unwrap().starts_with("<svg xmlns"));
-    Ok(())
-}
-
-fn stale_palette() -> Outcome {
-    let folder = saved_palette()?;
-    let path = folder.path().join("palette-l2");
-    let Ok(file) = std::fs::read(&path) else { return Err(NotRun("the level colored is not the second".to_owned())) };
-    let end = file.iter().position(|byte| *byte == b'\n').unwrap();
-    let header = String::from_utf8(file[..end].to_vec()).unwrap();
-    for (key, what) in [("boot_id", "stale"), ("fingerprint", "another machine")] {
-        let mut fields: Value = serde_json::from_str(&header).unwrap();
-        fields["palette"][key] = "another".into();
-        let mut changed = serde_json::to_vec(&fields).unwrap();
-        changed.extend_from_slice(&file[end..]);
-        std::fs::write(&path, changed).unwrap();
-        let mut command = isochrome(&["map", &std::process::id().to_string()]);
-        let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{message}");
-        assert!(message.contains(what) && message.contains("hint:"), "{message}");
-    }
-    // A table whose colors are turned by one mixes nothing up: it is the same colors under other names. One that swaps halves of
-    // two colors is found out by eviction.
-    let mut mixed = file.clone();
-    for (i, color) in mixed[end + 1..].iter_mut().enumerate().filter(|(_, color)| **color != u8::MAX) {
-        *color = if i % 2 == 0 { *color } else { *color ^ 1 };
-    }
-    std::fs::write(&path, mixed).unwrap();
-    let mut command = isochrome(&["map", &std::process::id().to_string()]);
-    let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output().unwrap();
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("does not hold any more"), "{message}");
     Ok(())
 }
 

@@ -60,7 +60,8 @@ impl Stage {
     }
 
     fn bench(&self, programs: &[&str], options: &[&str]) -> Command {
-        let mut command = self.tool(&["bench", "interference", "--json"]);
+        // Placing a program on colors takes longer than these programs run.
+        let mut command = self.tool(&["bench", "interference", "--by", "ways", "--json"]);
         for (option, usual) in [("--blocks", "1"), ("--warm-up", "3ms")] {
             if !options.contains(&option) {
                 command.args([option, usual]);

@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use stage::Stage;
 use trial::{NotRun, Outcome, run as run_trials, trial};
@@ -24,6 +24,13 @@ fn main() -> ExitCode {
         staged("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
         staged("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
         staged("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
+        staged("a_program_that_reads_by_io_uring_reads_what_is_in_the_file", reading_by_rings),
+        staged("a_program_whose_recoloring_is_killed_as_it_reads_by_io_uring_goes_on", killed_with_rings),
+        staged("a_program_of_java_with_24_threads_keeps_its_data", java),
+        staged("a_program_that_begins_others_all_the_time_is_recolored", beginning_others),
+        staged("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
+        staged("a_recoloring_ends_when_it_is_asked_to", interrupted),
+        staged("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", asynchronous),
         staged("what_must_not_be_touched_is_refused_and_goes_on", refusals),
         staged("a_program_whose_filter_allows_the_calls_is_recolored", filtered),
         staged("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
@@ -57,6 +64,23 @@ impl Stage {
         json(&succeeding(self.recolor(pid, colors)))
     }
 
+    /// How many pages a recoloring would move now.
+    fn expected(&self, pid: u32, colors: &str) -> u64 {
+        let mut dry = self.recolor(pid, colors);
+        dry.arg("--dry-run");
+        json(&succeeding(dry))["expected"]["pages"].as_u64().unwrap()
+    }
+
+    /// The report of a recoloring that must succeed, by a command that `changed` has changed, and how many pages it moved.
+    fn moved(&self, pid: u32, colors: &str, changed: impl Fn(&mut Command)) -> (Value, u64) {
+        let expected = self.expected(pid, colors);
+        let mut command = self.recolor(pid, colors);
+        changed(&mut command);
+        let report = json(&succeeding(command));
+        let moved = expected.saturating_sub(report["off_color"].as_u64().unwrap());
+        (report, moved)
+    }
+
     fn repair(&self, pid: u32) -> bool {
         let mut command = self.tool();
         command.args(["recolor", &pid.to_string(), "--repair", "--json"]);
@@ -83,7 +107,13 @@ impl Stage {
         if line != "ready\n" {
             return Err(NotRun(format!("this kernel does not do `{mode}`: {}", process.wait().unwrap())));
         }
-        Ok(Target { process, counts, forks: mode == "torture", _said: said })
+        let areas = match mode {
+            "rings" => 6,
+            "vforks" => 2,
+            "mappings" => 1,
+            _ => 8 + u64::from(mode == "torture"),
+        };
+        Ok(Target { process, counts, forks: mode == "torture", areas, _said: said })
     }
 }
 
@@ -93,6 +123,8 @@ struct Target {
     counts: PathBuf,
     /// Whether it forks.
     forks: bool,
+    /// How many of its threads write memory.
+    areas: u64,
     _said: BufReader<std::process::ChildStdout>,
 }
 
@@ -130,7 +162,7 @@ impl Target {
     /// Waits until every thread that works, waits or forks has gone on: what it says then.
     fn goes_on(&self) -> Counts {
         let begin = Instant::now();
-        while self.counts().areas < 8 + u64::from(self.forks) {
+        while self.counts().areas < self.areas {
             assert!(begin.elapsed() < Duration::from_secs(60), "the target does not begin");
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -212,12 +244,10 @@ fn torture(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outc
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut moved, mut pauses) = (0, Vec::new());
     for round in 0..rounds {
-        let mut command = stage.recolor(target.pid(), &random_colors(&mut rng));
-        changed(&mut command);
-        let report = json(&succeeding(command));
+        let (report, pages) = stage.moved(target.pid(), &random_colors(&mut rng), &changed);
         assert_eq!(left_behind(&report), Vec::<&Value>::new(), "in round {round}");
-        moved += sum(&report, "moved");
-        pauses.push(report["pause_ns"].as_u64().unwrap_or(0));
+        moved += pages;
+        pauses.extend(pauses_of(&report));
         let counts = target.counts();
         assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0), "in round {round}");
     }
@@ -230,12 +260,212 @@ fn torture(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outc
     Ok(())
 }
 
+/// A target that is not the one tortured otherwise: recolored again and again, it counts nothing wrong.
+fn recolored_without_harm(stage: &Stage, mode: &str, rounds: usize) -> Outcome {
+    let target = stage.target(mode)?;
+    target.goes_on();
+    let mut rng = fastrand::Rng::with_seed(3);
+    let (mut moved, mut pauses) = (0, Vec::new());
+    for round in 0..rounds {
+        let (report, pages) = stage.moved(target.pid(), &random_colors(&mut rng), |_| {});
+        moved += pages;
+        pauses.extend(pauses_of(&report));
+        let counts = target.counts();
+        assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}");
+    }
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    pauses.sort_unstable();
+    let at = |share: f64| pauses[((pauses.len() - 1) as f64 * share) as usize] / 1000;
+    println!(
+        "{mode}: {rounds} recolorings, {moved} pages, {} pauses: median {} us, 99 % {} us, longest {} us, {counts:?}",
+        pauses.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+    assert!(moved > 50 * rounds as u64, "{moved}");
+    Ok(())
+}
+
+fn pauses_of(report: &Value) -> Vec<u64> {
+    report["pauses_ns"].as_array().unwrap().iter().map(|pause| pause.as_u64().unwrap()).collect()
+}
+
+fn reading_by_rings(stage: &Stage) -> Outcome {
+    recolored_without_harm(stage, "rings", rounds())
+}
+
+fn killed_with_rings(stage: &Stage) -> Outcome {
+    kill_target(stage, "rings", rounds().div_ceil(2), |_| {})
+}
+
+fn beginning_others(stage: &Stage) -> Outcome {
+    recolored_without_harm(stage, "vforks", rounds().div_ceil(5))
+}
+
+fn many_mappings(stage: &Stage) -> Outcome {
+    let target = stage.target("mappings")?;
+    target.goes_on();
+    let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+    let pauses = pauses_of(&report);
+    let longest = pauses.iter().max().unwrap();
+    println!("{moved} pages in {} pauses, the longest {} us", pauses.len(), longest / 1000);
+    assert!(moved > 10_000);
+    // Twelve times what is allowed, for machines with other things to do; the benchmark says what it is.
+    assert!(*longest < 250_000_000, "{longest} ns");
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
+/// Fills tables with random bytes in 24 threads and checks the sum of each before it is dropped.
+const JAVA: &str = r#"
+import java.util.Random;
+import java.util.zip.CRC32;
+
+public class Sums {
+    static long sum(byte[] bytes) {
+        CRC32 sum = new CRC32();
+        sum.update(bytes);
+        return sum.getValue();
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        for (int number = 0; number < 24; number++) {
+            Random random = new Random(number);
+            Thread thread = new Thread(() -> {
+                byte[][] kept = new byte[256][];
+                long[] sums = new long[256];
+                for (;;) {
+                    int at = random.nextInt(256);
+                    if (kept[at] != null && sum(kept[at]) != sums[at]) {
+                        System.out.println("wrong");
+                        System.exit(1);
+                    }
+                    kept[at] = new byte[1 + random.nextInt(8192)];
+                    random.nextBytes(kept[at]);
+                    sums[at] = sum(kept[at]);
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+        System.out.println("ready");
+        System.in.read();
+        System.out.println("right");
+    }
+}
+"#;
+
+fn java(stage: &Stage) -> Outcome {
+    let source = stage.path("Sums.java");
+    fs::write(&source, JAVA).unwrap();
+    let mut command = Command::new("java");
+    command.args(["-Xmx128m", "-XX:+UseG1GC"]).arg(&source).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut process) = command.spawn() else { return Err(NotRun("java is not installed".to_owned())) };
+    let mut said = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    if line != "ready\n" {
+        let _ = process.kill();
+        return Err(NotRun(format!("java does not run a program from its source: {}", process.wait().unwrap())));
+    }
+    let rounds = rounds().div_ceil(10);
+    let (mut moved, mut pauses) = (0, Vec::new());
+    for round in 0..rounds {
+        // Half of the colors: fewer would need more memory than the tests touch.
+        let colors = if round % 2 == 0 { "0-7" } else { "8-15" };
+        let (report, pages) = stage.moved(process.id(), colors, |_| {});
+        moved += pages;
+        pauses.extend(pauses_of(&report));
+        assert_eq!(process.try_wait().unwrap(), None, "the program has ended");
+    }
+    drop(process.stdin.take());
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), process.wait().unwrap().code()), ("right\n", Some(0)));
+    pauses.sort_unstable();
+    println!(
+        "java: {rounds} recolorings, {moved} pages, {} pauses, median {} us",
+        pauses.len(),
+        pauses[pauses.len() / 2] / 1000
+    );
+    Ok(())
+}
+
+/// SIGTERM at any moment, also while another one is waited for: the tool ends, and nothing is left behind.
+fn interrupted(stage: &Stage) -> Outcome {
+    let target = stage.target("rings")?;
+    target.goes_on();
+    let mut rng = fastrand::Rng::with_seed(5);
+    let begin = Instant::now();
+    stage.recolored(target.pid(), "0-3");
+    let whole = begin.elapsed();
+    let lock = fs::File::create(stage.path("recolor.lock")).unwrap();
+    for round in 0..rounds().div_ceil(5) {
+        if round % 4 == 3 {
+            lock.lock().unwrap();
+        }
+        let mut tool = stage.recolor(target.pid(), &random_colors(&mut rng));
+        let mut tool = tool.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole.mul_f64(rng.f64()));
+        let asked = Instant::now();
+        assert!(Command::new("kill").arg(tool.id().to_string()).status().unwrap().success());
+        while tool.try_wait().unwrap().is_none() {
+            // What is promised is two seconds; a loaded machine gets more.
+            assert!(asked.elapsed() < Duration::from_secs(10), "in round {round} the tool does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        lock.unlock().unwrap();
+        assert!(!stage.repair(target.pid()), "in round {round} something is left to repair");
+        let counts = target.goes_on();
+        assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}");
+    }
+    assert_eq!(journals(stage), Vec::<String>::new());
+    Ok(())
+}
+
+fn asynchronous(stage: &Stage) -> Outcome {
+    let mut untried = Vec::new();
+    for mode in ["uring", "pinned", "aio", "device"] {
+        let mut target = match stage.target(mode) {
+            Ok(target) => target,
+            Err(NotRun(why)) => {
+                untried.push(why);
+                continue;
+            }
+        };
+        // Without a way to move pages under it, it is left alone as a whole.
+        let before = outside(target.pid());
+        let mut without = stage.recolor(target.pid(), "0-3");
+        let output = without.env("ISOCHROME_WITHOUT_MOVE", "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("UFFDIO_MOVE") && said.contains("hint:"), "{said}");
+        assert_eq!(outside(target.pid()), before, "{mode}");
+        let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+        let left = |why: &str| report["immovable"][why].as_u64().unwrap_or(0);
+        println!("{mode}: {moved} moved, {} pinned", left("is pinned or busy"));
+        assert!(moved > 0, "{mode}: {report}");
+        assert!(mode == "pinned" || left("is pinned or busy") == 0, "{mode}: {report}");
+        // Of 16 pages pinned some have the colors by chance.
+        assert!(mode != "pinned" || left("is pinned or busy") > 0, "{mode}: {report}");
+        assert_eq!(target.process.try_wait().unwrap(), None, "{mode}");
+    }
+    if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are moved: {}", untried.join("; ")))) }
+}
+
 fn killed_again_and_again(stage: &Stage) -> Outcome {
     kills(stage, rounds(), |_| {})
 }
 
 fn kills(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
-    let target = stage.target("torture")?;
+    kill_target(stage, "torture", rounds, changed)
+}
+
+fn kill_target(stage: &Stage, mode: &str, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
+    let target = stage.target(mode)?;
     target.goes_on();
     let mut rng = fastrand::Rng::with_seed(2);
     let begin = Instant::now();
@@ -257,16 +487,18 @@ fn kills(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outcom
     }
     println!("{rounds} kills: {finished} came too late, {repaired} left something to repair, {:?}", target.counts());
     let report = stage.recolored(target.pid(), "4-7");
-    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    assert!(mode != "torture" || left_behind(&report).is_empty(), "{report}");
     let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid())).unwrap();
     assert!(!maps.contains(" um"), "a userfaultfd is left");
-    let left: Vec<_> = fs::read_dir(stage.folder.path())
-        .unwrap()
-        .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name.starts_with("recolor-"))
-        .collect();
-    assert_eq!(left, Vec::<String>::new(), "journals are left");
+    assert_eq!(journals(stage), Vec::<String>::new());
     Ok(())
+}
+
+/// Journals that are left.
+fn journals(stage: &Stage) -> Vec<String> {
+    let files = fs::read_dir(stage.folder.path()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with("recolor-")).collect()
 }
 
 fn refusals(stage: &Stage) -> Outcome {
@@ -287,9 +519,9 @@ fn refusals(stage: &Stage) -> Outcome {
     little.args(["--level", "3"]);
     refused(little, "the palette is of level 2");
     let mut little = stage.tool();
-    little.args(["recolor", &pid.to_string(), "--colors", "3", "--memory", "64K", "--palette"]);
+    little.args(["recolor", &pid.to_string(), "--colors", "3", "--max-memory", "64K", "--trust-palette", "--palette"]);
     little.arg(stage.path("bits.json"));
-    refused(little, "pages need color 3");
+    refused(little, "the limit is 64 KiB");
     for (palette, what) in [
         (r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"hidden"}"#, "holds no colors of frames"),
         (
@@ -327,7 +559,8 @@ fn refusals(stage: &Stage) -> Outcome {
     let by_nobody = |pid: u32| {
         let mut command = as_nobody();
         command.env("ISOCHROME_RUNTIME_DIR", &folder).arg(&tool);
-        command.args(["recolor", &pid.to_string(), "--colors", "0", "--palette"]).arg(stage.path("bits.json"));
+        command.args(["recolor", &pid.to_string(), "--colors", "0", "--trust-palette", "--palette"]);
+        command.arg(stage.path("bits.json"));
         command
     };
     refused(by_nobody(pid), "may not be traced");
@@ -336,17 +569,13 @@ fn refusals(stage: &Stage) -> Outcome {
     while fs::read_to_string(&comm).unwrap() != "sleep\n" {
         std::thread::sleep(Duration::from_millis(5));
     }
-    refused(by_nobody(own.id()), "setcap cap_sys_admin+ep");
+    refused(by_nobody(own.id()), "frame numbers read as zero");
     own.kill().and_then(|()| own.wait()).unwrap();
     let mut untried = Vec::new();
     for (mode, what) in [
         ("seccomp", "is not allowed the system call `restart_syscall`"),
         ("strict", "the filter cannot be read"),
         ("traced", "is traced by process"),
-        ("uring", "io_uring"),
-        ("pinned", "has pinned 64 KiB"),
-        ("aio", "asynchronous I/O"),
-        ("device", "maps memory of a device"),
     ] {
         match stage.target(mode) {
             Ok(other) => {
@@ -378,8 +607,8 @@ fn refusals(stage: &Stage) -> Outcome {
 
 fn filtered(stage: &Stage) -> Outcome {
     let mut target = stage.target("filtered")?;
-    let report = stage.recolored(target.pid(), "0-3");
-    assert!(sum(&report, "moved") > 0);
+    let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+    assert!(moved > 0);
     assert_eq!(left_behind(&report), Vec::<&Value>::new());
     assert_eq!(target.process.try_wait().unwrap(), None);
     Ok(())
@@ -421,11 +650,14 @@ fn dry_run_and_second_sweep(stage: &Stage) -> Outcome {
     let mut dry = stage.recolor(target.pid(), "5-8");
     dry.arg("--dry-run");
     let planned = json(&succeeding(dry));
-    assert!(planned["pause_ns"].is_null() && sum(&planned, "moved") > 500, "{planned}");
+    assert_eq!((&planned["event"], &planned["moved"]), (&json!("dry_run"), &json!(false)));
+    let pages = sum(&planned, "moved");
+    assert!(planned["pauses_ns"].as_array().unwrap().is_empty() && pages > 500, "{planned}");
+    assert_eq!(planned["expected"]["pages"].as_u64(), Some(pages));
     assert!(!stage.repair(target.pid()), "there is nothing to repair");
-    let first = stage.recolored(target.pid(), "5-8");
+    let (_, moved) = stage.moved(target.pid(), "5-8", |_| {});
     let (right, wrong, left) = on_color(stage, target.pid(), "5-8");
-    println!("{} moved; then {right} right, {wrong} wrong, {left} cannot be moved", sum(&first, "moved"));
+    println!("{moved} moved; then {right} right, {wrong} wrong, {left} cannot be moved");
     assert!(right as f64 >= 0.995 * (right + wrong) as f64, "{right} right, {wrong} wrong");
     Ok(())
 }
@@ -461,8 +693,21 @@ fn exec_is_transparent(stage: &Stage) -> Outcome {
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("begun\ncaught\n", Some(3)));
     let mut missing = stage.isochrome("exec", "0-3");
     let output = missing.args(["--", "/no/such/program"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(127));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be started"));
+    let mut not_executable = stage.isochrome("exec", "0-3");
+    let output = not_executable.arg(stage.path("bits.json")).output().unwrap();
+    assert_eq!(output.status.code(), Some(126));
+    // With --strict it does not start where it cannot get its colors; without, it runs all the same.
+    let asked = |strict: bool| {
+        let mut command = stage.isochrome("exec", "0-16");
+        command.args(strict.then_some("--strict")).args(["sh", "-c", "echo ran; exit 7"]).output().unwrap()
+    };
+    let [strict, not] = [true, false].map(asked);
+    assert_eq!((strict.status.code(), &*strict.stdout), (Some(125), &b""[..]));
+    assert_eq!((not.status.code(), &*not.stdout), (Some(7), &b"ran\n"[..]));
+    let said = String::from_utf8_lossy(&not.stderr).into_owned();
+    assert!(said.contains("the program runs, but is not on its colors: ") && said.contains("out of range"), "{said}");
     Ok(())
 }
 
@@ -479,8 +724,8 @@ fn exec_waits_until_ready(stage: &Stage) -> Outcome {
         let output = succeeding(command);
         assert_eq!(String::from_utf8_lossy(&output.stdout), said);
         let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
-        let at = outcome["ready_ns"].as_u64().unwrap_or_else(|| panic!("{ready}: {outcome}"));
-        assert!(at >= if ready.starts_with("settle") { 100_000_000 } else { 300_000_000 }, "{ready}: {outcome}");
+        let at = outcome["seconds_to_colors"].as_f64().unwrap_or_else(|| panic!("{ready}: {outcome}"));
+        assert!(at >= if ready.starts_with("settle") { 0.1 } else { 0.3 }, "{ready}: {outcome}");
         assert!(outcome["resident"].as_u64().unwrap() > 100, "{ready}: {outcome}");
     }
     Ok(())
@@ -489,14 +734,18 @@ fn exec_waits_until_ready(stage: &Stage) -> Outcome {
 fn exec_goes_along(stage: &Stage) -> Outcome {
     // As wrappers do, again and again; colors are seen to all the time, so that some of it is under way whenever another one begins.
     let script = stage.path("again.sh");
-    fs::write(&script, "n=$1; [ $n = 0 ] && exec echo end\nexec bash \"$0\" $((n - 1))\n").unwrap();
+    // The last thirty stay for long enough to be moved.
+    let text = "n=$1; [ $n = 0 ] && exec echo end\n[ $n -lt 30 ] && sleep 0.1\nexec bash \"$0\" $((n - 1))\n";
+    fs::write(&script, text).unwrap();
     let outcome = stage.path("outcome.json");
     let mut command = stage.isochrome("exec", "0-3");
     command.args(["--ready", "settle:1ms", "--interval", "1ms", "-o"]).arg(&outcome);
     command.args(["--", "bash"]).arg(&script).arg("300");
     assert_eq!(succeeding(command).stdout, b"end\n");
     let outcome: Value = serde_json::from_str(&fs::read_to_string(outcome).unwrap()).unwrap();
-    assert!(outcome["sweeps"].as_u64().unwrap() > 20, "{outcome}");
+    // A sweep takes several stops, between any of which another program may begin: it is given up then, and does no harm.
+    assert!(outcome["sweeps"].as_u64().unwrap() > 5, "{outcome}");
+    assert_eq!(outcome["errors"], serde_json::json!([]), "{outcome}");
     println!("{outcome}");
     Ok(())
 }
@@ -553,7 +802,7 @@ fn real_programs(stage: &Stage) -> Outcome {
                with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
                create index u on t(b); select count(*), sum(length(b)), round(sum(c),3) from t where b like '%3%';\
                with recursive n(i) as (select 1 union all select i+1 from n where i<6000000) select sum(i*i%1013) from n;";
-    let numeric = "import math,array\nx=array.array('d',(math.sin(i) for i in range(200000)))\ns=0.0\nfor r in range(60):\n \
+    let numeric = "import math,array\nx=array.array('d',(math.sin(i) for i in range(200000)))\ns=0.0\nfor r in range(300):\n \
                    s+=sum(v*v for v in x)\nprint(repr(s))";
     let shell = "i=0; s=0; while [ $i -lt 600000 ]; do i=$((i+1)); s=$(((s+i*i)%1000003)); done; echo $s";
     let programs: [(&str, &str, Vec<&str>); 4] = [
@@ -586,12 +835,10 @@ fn real_programs(stage: &Stage) -> Outcome {
             outcome["sweeps"].as_u64().unwrap() > 0 && outcome["errors"].as_array().unwrap().is_empty(),
             "{outcome}"
         );
-        let (resident, right, left) = (
-            outcome["resident"].as_u64().unwrap(),
-            outcome["right"].as_u64().unwrap(),
-            outcome["left"].as_u64().unwrap(),
-        );
-        assert!(resident > 50 && right + left >= resident * 995 / 1000, "{program}: {outcome}");
+        let number = |key: &str| outcome[key].as_u64().unwrap();
+        let immovable: u64 = outcome["immovable"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        let resident = number("resident");
+        assert!(resident > 50 && number("on_color") + immovable >= resident * 995 / 1000, "{program}: {outcome}");
         ran += 1;
     }
     match (ran, absent.is_empty()) {

@@ -237,14 +237,6 @@ pub enum HostError {
         "/proc/self/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: run as root, or let the palette be measured: `isochrome palette --by timing`"
     )]
     FramesHidden,
-    /// What is to stay in memory would lie on a disk.
-    #[error(
-        "{path}: does not lie in memory (tmpfs), where pages keep their frames\n  hint: ISOCHROME_RUNTIME_DIR=/dev/shm/isochrome-$USER, or log in so that XDG_RUNTIME_DIR is set"
-    )]
-    NotInMemory {
-        /// The file.
-        path: PathBuf,
-    },
     /// Pages of known color are wanted, and their colors are not certain.
     #[error(
         "the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU (--cpu)"
@@ -253,9 +245,30 @@ pub enum HostError {
         /// What speaks against them.
         doubt: String,
     },
-    /// The helper that looks was not given a CPU.
+    /// The helper that times pages inside a process was not given a CPU.
     #[error("the helper that times them does not answer\n  hint: try again when the machine is quieter")]
     NoAnswer,
+    /// A cache loses its contents by itself faster than they can be looked at.
+    #[error(
+        "this CPU's cache loses its contents by itself: in {disturbed} of {tests} eviction tests pages were gone that nothing competed with\n  hint: try again when the machine is quieter, or on another CPU; `isochrome probe` measures how long each CPU's cache keeps its contents"
+    )]
+    CacheUnsteady {
+        /// Tests that were disturbed.
+        disturbed: u64,
+        /// Tests made.
+        tests: u64,
+    },
+    /// Memory of a process cannot be read by process_vm_readv(2).
+    #[error(
+        "the memory of a process cannot be read: {source}\n  hint: its user or root may (see kernel.yama.ptrace_scope), unless a filter of this container forbids process_vm_readv"
+    )]
+    RemoteUnreadable {
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A signal asked to finish.
+    #[error("interrupted\n  hint: nothing was changed")]
+    Interrupted,
     /// Eviction tests contradict the colors computed from frame bits.
     #[error(
         "frame-number bits do not give the color here: {wrong} of {tested} colors fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`"
@@ -437,18 +450,6 @@ pub enum HostError {
         /// Who holds the others.
         held_by: String,
     },
-    /// A program that shares the cache has colors whose numbers mean others.
-    #[error(
-        "{owner} (process {pid}) has colors of level {level} on a cache that is shared, and one of the two has them told by frame numbers, the other by evictions: which are the same is not known\n  hint: wait until it has ended, or start both with --by-eviction, or neither"
-    )]
-    OtherNumbering {
-        /// Who has them.
-        owner: String,
-        /// Its process number.
-        pid: u32,
-        /// Cache level.
-        level: u8,
-    },
     /// Programs hold colors by the pages that were to be replaced.
     #[error(
         "{owners} hold colors by the pages of known color that are saved: new ones would have other numbers\n  hint: wait until they have ended (`isochrome ps`)"
@@ -464,6 +465,16 @@ pub enum HostError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// What is in a folder, or a file, may have been written by somebody else.
+    #[error(
+        "{path}: what it holds is not believed: {reason}\n  hint: remove it, or name a folder in ISOCHROME_RUNTIME_DIR into which nobody else may write"
+    )]
+    Untrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// What speaks against it.
+        reason: String,
     },
     /// No palette is saved.
     #[error(
@@ -596,6 +607,7 @@ impl HostError {
                 | HostError::NoEviction { .. }
                 | HostError::PaletteContradicted { .. }
                 | HostError::ReferenceInDoubt { .. }
+                | HostError::CacheUnsteady { .. }
                 | HostError::NoAnswer
         )
     }

@@ -136,6 +136,7 @@ impl Player {
             cpus: Some(vec![request.cpu.0]),
             scheduling: request.realtime.then(|| Scheduling::fifo(RUNNING)),
             attached: true,
+            own_pid: Vec::new(),
             joins: joins
                 .map(|path| File::options().write(true).open(path).map(Arc::new))
                 .transpose()

@@ -6,7 +6,7 @@
 //! grants of owners that have ended do not count, and are dropped at the next change.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use isochrome_model::machine::CacheLevel;
@@ -25,7 +25,7 @@ const SCHEMA: &str = "isochrome-ledger/1";
 const FILE: &str = "ledger.json";
 
 /// A process, never mistaken for a later one of the same number.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Owner {
     /// Process number.
     pub pid: u32,
@@ -34,6 +34,15 @@ pub struct Owner {
     /// Its name, for people.
     pub name: String,
 }
+
+/// A process stays the same when it begins another program or changes its name.
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        (self.pid, self.start_ticks) == (other.pid, other.start_ticks)
+    }
+}
+
+impl Eq for Owner {}
 
 impl Owner {
     /// The process that runs as `pid` now.
@@ -69,17 +78,6 @@ pub enum Wanted {
     Free(usize),
 }
 
-/// What told colors apart when they got their numbers. One color has different numbers in different numberings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Numbering {
-    /// The numbers of frames.
-    #[default]
-    Frames,
-    /// What evicts which.
-    Evictions,
-}
-
 /// Colors of one cache level that belong to an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
@@ -91,9 +89,6 @@ pub struct Grant {
     pub level: u8,
     /// CPUs on which the owner runs, ascending.
     pub cpus: Vec<CpuId>,
-    /// Whose numbers the colors have.
-    #[serde(default)]
-    pub numbering: Numbering,
     /// Colors, ascending.
     pub colors: Vec<Color>,
 }
@@ -111,8 +106,6 @@ pub struct GrantRequest<'a> {
     pub color_count: u32,
     /// CPUs on which the owner runs.
     pub cpus: Vec<CpuId>,
-    /// Whose numbers the colors have.
-    pub numbering: Numbering,
     /// Which colors.
     pub wanted: Wanted,
 }
@@ -154,23 +147,16 @@ impl Ledger {
     /// Gives colors to an owner, in place of what it held of this level.
     ///
     /// Fails with [`HostError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
-    /// group, with [`HostError::OtherNumbering`], with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
+    /// group, with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
     /// then.
     pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, HostError> {
-        let GrantRequest { owner, sharing, cache, color_count, mut cpus, numbering, wanted } = request;
+        let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
         cpus.sort_unstable();
         cpus.dedup();
         let others = || {
             let apart = |grant: &&Grant| grant.owner != owner && grant.level == cache.level;
             self.grants.iter().filter(apart).filter(|grant| meet(cache, &grant.cpus, &cpus))
         };
-        if let Some(other) = others().find(|grant| grant.numbering != numbering) {
-            return Err(HostError::OtherNumbering {
-                owner: other.owner.name.clone(),
-                pid: other.owner.pid,
-                level: cache.level,
-            });
-        }
         let shares =
             |grant: &&Grant| matches!((&grant.sharing, &sharing), (Sharing::Group(a), Sharing::Group(b)) if a == b);
         let strangers = || others().filter(|grant| !shares(grant));
@@ -213,7 +199,7 @@ impl Ledger {
                 level: cache.level,
             });
         }
-        let grant = Grant { owner, sharing, level: cache.level, cpus, numbering, colors };
+        let grant = Grant { owner, sharing, level: cache.level, cpus, colors };
         self.grants.retain(|held| (&held.owner, held.level) != (&grant.owner, grant.level));
         self.grants.push(grant.clone());
         self.write()?;
@@ -248,22 +234,23 @@ pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
     Ok(written.into_iter().filter(|grant| grant.owner.is_alive()).collect())
 }
 
+/// The colors of `level` that `owner` holds now, by the ledger in `folder`; `None` where it holds none.
+pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> {
+    let grants = grants_in(folder).ok()?;
+    grants.into_iter().find(|grant| grant.owner == *owner && grant.level == level).map(|grant| grant.colors)
+}
+
 /// The book at `path`; `None` where there is none yet.
 fn read(path: &Path) -> Result<Option<Book>, HostError> {
     const HINT: &str =
         "run as root; if the file is damaged, remove it: grants are then forgotten, programs keep their colors";
     let failed = |source| HostError::Unreadable { path: path.to_owned(), source, hint: HINT };
-    match fs::read(path) {
-        Ok(text) => {
-            let book: Book = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-            if book.schema != SCHEMA {
-                return Err(failed(std::io::Error::other(format!("its schema is `{}`, not `{SCHEMA}`", book.schema))));
-            }
-            Ok(Some(book))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed(error)),
+    let Some(text) = runtime::read(path)? else { return Ok(None) };
+    let book: Book = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+    if book.schema != SCHEMA {
+        return Err(failed(std::io::Error::other(format!("its schema is `{}`, not `{SCHEMA}`", book.schema))));
     }
+    Ok(Some(book))
 }
 
 /// Whether CPUs of both lists share an instance of `cache`.
@@ -282,6 +269,7 @@ fn names<'a>(grants: impl Iterator<Item = &'a Grant>) -> String {
 mod tests {
     use super::*;
     use crate::sysfs::Sysfs;
+    use std::fs;
     use std::process::{Child, Command};
 
     use isochrome_model::geometry::Geometry;
@@ -328,8 +316,8 @@ mod tests {
 
     fn request<'a>(owner: &Owner, cache: &'a CacheLevel, cpus: &[u32], wanted: Wanted) -> GrantRequest<'a> {
         let cpus = cpus.iter().map(|cpu| CpuId(*cpu)).collect();
-        let (owner, sharing, numbering) = (owner.clone(), Sharing::Exclusive, Numbering::Frames);
-        GrantRequest { owner, sharing, cache, color_count: 16, cpus, numbering, wanted }
+        let (owner, sharing) = (owner.clone(), Sharing::Exclusive);
+        GrantRequest { owner, sharing, cache, color_count: 16, cpus, wanted }
     }
 
     fn colors(range: std::ops::Range<u16>) -> Wanted {
@@ -337,23 +325,14 @@ mod tests {
     }
 
     #[test]
-    fn colors_of_two_numberings_are_not_compared() {
+    fn a_process_that_takes_another_name_keeps_its_grant() {
         let folder = tempfile::tempdir().unwrap();
         let mut ledger = Ledger::open(folder.path()).unwrap();
-        let private = cache(&[&[0], &[1]]);
-        let ((_a, a), (_b, b)) = (Sleeper::start(), Sleeper::start());
-        ledger.grant(request(&a, &private, &[0], colors(0..4))).unwrap();
-        let by_evictions = |cpus: &[u32]| GrantRequest {
-            numbering: Numbering::Evictions,
-            ..request(&b, &private, cpus, colors(8..12))
-        };
-        let error = ledger.grant(by_evictions(&[0])).unwrap_err();
-        assert!(matches!(error, HostError::OtherNumbering { .. }), "{error}");
-        assert!(error.to_string().contains("sleep") && error.to_string().contains("hint:"), "{error}");
-        // Its own cache, and once the other is gone.
-        ledger.grant(by_evictions(&[1])).unwrap();
-        ledger.release(&a).unwrap();
-        assert_eq!(ledger.grant(by_evictions(&[0])).unwrap().numbering, Numbering::Evictions);
+        let (_sleeper, owner) = Sleeper::start();
+        ledger.grant(request(&owner, &cache(&[&[0]]), &[0], colors(0..4))).unwrap();
+        let renamed = Owner { name: "another".to_owned(), ..owner };
+        ledger.grant(request(&renamed, &cache(&[&[0]]), &[0], colors(2..6))).unwrap();
+        assert_eq!(colors_of(folder.path(), &renamed, 2), Some((2..6).map(Color).collect()));
     }
 
     #[test]

@@ -167,7 +167,7 @@ struct Journal {
 impl Journal {
     /// The one in `folder`, if it is whole: one cut by a full disk was written before the first change.
     fn of(folder: &Path) -> Option<Journal> {
-        serde_json::from_slice(&fs::read(folder.join(JOURNAL)).ok()?).ok()
+        serde_json::from_slice(&runtime::read(&folder.join(JOURNAL)).ok()??).ok()
     }
 }
 

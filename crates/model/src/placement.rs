@@ -41,6 +41,97 @@ pub struct ResidentPage {
     pub anonymous: bool,
 }
 
+/// Whose memory a mapping is, which decides whether its pages can be moved to other colors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The process's own: anonymous memory, and its view of a file that others do not write through. The only kind that can be moved.
+    Private,
+    /// Anonymous memory that is shared between processes.
+    SharedMemory,
+    /// A file without a name, as memfd_create(2) makes it.
+    Memfd,
+    /// A file in /dev/shm, as shm_open(3) makes it.
+    DevShm,
+    /// Shared memory as shmget(2) makes it.
+    SysV,
+    /// Any other file that is written through.
+    SharedFile,
+    /// Huge pages of hugetlbfs.
+    Hugetlbfs,
+    /// Memory of a device.
+    Device,
+    /// Pages that the kernel maps into every process.
+    Kernel,
+    /// Kept where it is by how the process uses it: protection keys, its own userfaultfd, asynchronous I/O, shadow stacks.
+    InUse,
+}
+
+impl Kind {
+    /// What people call it.
+    pub fn label(self) -> &'static str {
+        match self {
+            Kind::Private => "private",
+            Kind::SharedMemory => "shared memory",
+            Kind::Memfd => "memfd",
+            Kind::DevShm => "/dev/shm",
+            Kind::SysV => "System V shared memory",
+            Kind::SharedFile => "shared file",
+            Kind::Hugetlbfs => "hugetlbfs",
+            Kind::Device => "device",
+            Kind::Kernel => "kernel",
+            Kind::InUse => "in use",
+        }
+    }
+
+    /// Whether the kernel counts it as resident memory of the process (`Rss`).
+    pub fn is_counted(self) -> bool {
+        !matches!(self, Kind::Hugetlbfs | Kind::Device)
+    }
+}
+
+/// Resident pages of a process by what they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Residence {
+    /// All that the kernel counts as resident, which is the `Rss` of /proc/PID/smaps_rollup: everything but hugetlbfs and devices.
+    pub resident: u64,
+    /// Private pages that are no file's. They can be moved.
+    pub anonymous: u64,
+    /// Private pages with the contents of a file. They can be moved.
+    pub private_file: u64,
+    /// Pages that stay where they are.
+    pub immovable: BTreeMap<Kind, u64>,
+}
+
+impl Residence {
+    /// Counts `pages` of a mapping of `kind`.
+    pub fn add(&mut self, kind: Kind, pages: &[ResidentPage]) {
+        let count = pages.len() as u64;
+        if kind.is_counted() {
+            self.resident += count;
+        }
+        if kind == Kind::Private {
+            let anonymous = pages.iter().filter(|page| page.anonymous).count() as u64;
+            self.anonymous += anonymous;
+            self.private_file += count - anonymous;
+        } else if count > 0 {
+            *self.immovable.entry(kind).or_default() += count;
+        }
+    }
+
+    /// Pages that can be moved.
+    pub fn movable(&self) -> u64 {
+        self.anonymous + self.private_file
+    }
+
+    /// The immovable pages, such as `"128 KiB shared memory, 4 KiB kernel"`; empty where there are none.
+    pub fn immovable_text(&self, page_bytes: Bytes) -> String {
+        let kinds =
+            self.immovable.iter().map(|(kind, pages)| format!("{} KiB {}", pages * page_bytes.0 / 1024, kind.label()));
+        kinds.collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Neighbors among the pages of a buffer. \[Hanemaaijer1993\]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contiguity {
@@ -235,6 +326,8 @@ pub struct MappingColors {
     pub permissions: String,
     /// The file behind it, or `[heap]` and the like; empty for anonymous memory.
     pub name: String,
+    /// Whose memory it is.
+    pub kind: Kind,
     /// Its pages.
     #[serde(flatten)]
     pub assessment: Assessment,
@@ -257,6 +350,8 @@ pub struct ColorMap {
     pub page_bytes: Bytes,
     /// Everything together; a frame mapped more than once counts once.
     pub total: Assessment,
+    /// Its memory by what it is.
+    pub memory: Residence,
     /// Mappings that have resident pages, by address.
     pub mappings: Vec<MappingColors>,
 }
@@ -332,6 +427,21 @@ mod tests {
         assert_eq!(placement, Placement { per_color: vec![0, 2, 0, 0], unknown: 2 });
         assert_eq!((placement.known(), placement.pages()), (2, 4));
         assert_eq!((placement.outside(&[Color(0)]), placement.outside(&[Color(1)])), (2, 0));
+    }
+
+    #[test]
+    fn all_resident_memory_is_counted_and_told_apart() {
+        let page = |page, anonymous| ResidentPage { page, frame: None, anonymous };
+        let mut residence = Residence::default();
+        residence.add(Kind::Private, &[page(0, true), page(1, false), page(2, true)]);
+        residence.add(Kind::SharedMemory, &[page(3, false), page(4, false)]);
+        residence.add(Kind::Hugetlbfs, &[page(5, false)]);
+        residence.add(Kind::Memfd, &[]);
+        assert_eq!((residence.resident, residence.anonymous, residence.private_file), (5, 2, 1));
+        assert_eq!(residence.movable(), 3);
+        assert_eq!(residence.immovable_text(Bytes(4096)), "8 KiB shared memory, 4 KiB hugetlbfs");
+        let json = serde_json::to_value(&residence).unwrap();
+        assert_eq!(json["immovable"], serde_json::json!({ "shared_memory": 2, "hugetlbfs": 1 }));
     }
 
     /// Misses in the last of several passes, in order, over the pages of every color under LRU, counted one by one.

@@ -171,12 +171,13 @@ fn a_group_whose_own_set_leaves_it_alone_is_a_doubt() {
 }
 
 #[test]
-fn colors_with_far_unequal_pages_are_a_doubt() {
+fn colors_with_far_unequal_pages_are_no_doubt() {
     let mut pages = hidden(1600, 16, 8);
     for (_, color) in pages.iter_mut().take(600) {
         *color = 0;
     }
-    assert!(matches!(infer(&clean(&pages, 16)).doubts[..], [Doubt::Uneven { p }] if p < 1e-6));
+    // How many pages of a color the kernel hands out says nothing about how well they were measured.
+    assert_eq!(infer(&clean(&pages, 16)).doubts, []);
 }
 
 #[test]

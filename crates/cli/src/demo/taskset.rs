@@ -63,6 +63,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
     let (profiled, planned) = (folder.join("profile.json"), folder.join("plan.json"));
     step("execution times: isochrome profile taskset.toml -o profile.json --svg profile.svg");
     let complete = profile::run(&ProfileOptions {
+        trust_palette: false,
         tasks,
         output: profiled.clone(),
         again: true,
@@ -109,6 +110,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
     }
     step("all together: isochrome run plan.json --compare none -o run");
     let verdict = run::run(&RunPlanOptions {
+        trust_palette: false,
         plan: planned,
         output: folder.join("run"),
         duration: options.duration,

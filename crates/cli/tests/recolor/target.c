@@ -2,13 +2,18 @@
    way a program can wait, and forks. What it finds is in a shared file: see enum count.
 
    target torture FILE   runs until SIGTERM
+   target rings FILE     reads its own file by io_uring all the time, in every way, and checks what it reads
+   target vforks FILE    begins other programs all the time, and checks its memory
+   target mappings FILE  has 60 000 mappings, and checks them
    target alone FILE     the same, but neither forks nor makes huge pages again
    target filtered FILE  filters its system calls, but allows those that are needed; says "ready" and waits
-   target seccomp|strict|traced|uring|pinned|aio|device FILE   is what must not be recolored; says "ready" and waits */
+   target seccomp|strict|traced FILE           is what must not be recolored; says "ready" and waits
+   target uring|pinned|aio|device FILE         may have its memory written to by the kernel; says "ready" and waits */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <linux/io_uring.h>
 #include <linux/perf_event.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -249,6 +254,179 @@ static void torture(int forking) {
     }
 }
 
+/* An io_uring by the system calls themselves: one request at a time is made for each of its slots. */
+struct ring {
+    int descriptor;
+    unsigned *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
+    struct io_uring_sqe *entries;
+    struct io_uring_cqe *answers;
+};
+
+#define SLOTS 16
+
+static int open_ring(struct ring *ring) {
+    struct io_uring_params parameters = {0};
+    ring->descriptor = syscall(SYS_io_uring_setup, SLOTS, &parameters);
+    if (ring->descriptor < 0 || !(parameters.features & IORING_FEAT_SINGLE_MMAP))
+        return -1;
+    size_t sq = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned);
+    size_t cq = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
+    char *rings = mmap(NULL, sq > cq ? sq : cq, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->descriptor,
+                       IORING_OFF_SQ_RING);
+    ring->entries = mmap(NULL, parameters.sq_entries * sizeof(struct io_uring_sqe), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_POPULATE, ring->descriptor, IORING_OFF_SQES);
+    if (rings == MAP_FAILED || ring->entries == MAP_FAILED)
+        return -1;
+    ring->sq_tail = (unsigned *)(rings + parameters.sq_off.tail);
+    ring->sq_mask = (unsigned *)(rings + parameters.sq_off.ring_mask);
+    ring->sq_array = (unsigned *)(rings + parameters.sq_off.array);
+    ring->cq_head = (unsigned *)(rings + parameters.cq_off.head);
+    ring->cq_tail = (unsigned *)(rings + parameters.cq_off.tail);
+    ring->cq_mask = (unsigned *)(rings + parameters.cq_off.ring_mask);
+    ring->answers = (struct io_uring_cqe *)(rings + parameters.cq_off.cqes);
+    return 0;
+}
+
+/* How a thread reads: through the page cache or past it, by threads of the kernel or not, into registered buffers or not. */
+struct way {
+    int direct, forced, registered;
+};
+
+static const char *read_file;
+#define FILE_PAGES 1024
+#define READ_PAGES 8
+
+static uint64_t file_word(uint64_t index) {
+    return (index + 1) * 0x9e3779b97f4a7c15ull;
+}
+
+static void *reads_by_ring(void *argument) {
+    const struct way *way = argument;
+    struct ring ring;
+    size_t bytes = READ_PAGES * PAGE;
+    uint64_t *buffers = map(SLOTS * bytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    struct iovec whole = {buffers, SLOTS * bytes};
+    int file = open(read_file, O_RDONLY | (way->direct ? O_DIRECT : 0));
+    /* A file system without reads past the page cache. */
+    if (file < 0 && way->direct)
+        file = open(read_file, O_RDONLY);
+    if (file < 0 || open_ring(&ring) ||
+        (way->registered && syscall(SYS_io_uring_register, ring.descriptor, IORING_REGISTER_BUFFERS, &whole, 1))) {
+        perror("io_uring");
+        exit(8);
+    }
+    counts[AREAS]++;
+    uint64_t random = (uintptr_t)argument, first[SLOTS];
+    for (;;) {
+        unsigned tail = *ring.sq_tail;
+        for (unsigned slot = 0; slot < SLOTS; slot++) {
+            random = random * 6364136223846793005ull + 1442695040888963407ull;
+            first[slot] = (random >> 33) % (FILE_PAGES - READ_PAGES);
+            memset((char *)buffers + slot * bytes, 0x55, bytes);
+            struct io_uring_sqe *entry = &ring.entries[(tail + slot) & *ring.sq_mask];
+            memset(entry, 0, sizeof *entry);
+            entry->opcode = way->registered ? IORING_OP_READ_FIXED : IORING_OP_READ;
+            entry->flags = way->forced ? IOSQE_ASYNC : 0;
+            entry->fd = file;
+            entry->off = first[slot] * PAGE;
+            entry->addr = (uintptr_t)buffers + slot * bytes;
+            entry->len = bytes;
+            entry->user_data = slot;
+            ring.sq_array[(tail + slot) & *ring.sq_mask] = (tail + slot) & *ring.sq_mask;
+        }
+        __atomic_store_n(ring.sq_tail, tail + SLOTS, __ATOMIC_RELEASE);
+        for (unsigned submitted = 0; submitted < SLOTS;) {
+            int made = syscall(SYS_io_uring_enter, ring.descriptor, SLOTS - submitted, 0, 0, NULL, 0);
+            submitted += made > 0 ? made : 0;
+        }
+        for (unsigned done = 0; done < SLOTS;) {
+            unsigned head = *ring.cq_head;
+            if (head == __atomic_load_n(ring.cq_tail, __ATOMIC_ACQUIRE)) {
+                /* A wait that is broken off is no failure: the ring is looked at again. */
+                syscall(SYS_io_uring_enter, ring.descriptor, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0);
+                continue;
+            }
+            struct io_uring_cqe *answer = &ring.answers[head & *ring.cq_mask];
+            uint64_t slot = answer->user_data;
+            counts[WRONG] += answer->res != (int)bytes;
+            for (size_t i = 0; i < bytes / 8; i++)
+                counts[WRONG] += buffers[slot * bytes / 8 + i] != file_word(first[slot] * WORDS + i);
+            __atomic_store_n(ring.cq_head, head + 1, __ATOMIC_RELEASE);
+            done++;
+        }
+        counts[ROUNDS]++;
+        counts[WAITS]++;
+    }
+    return NULL;
+}
+
+static void rings(const char *name) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s.read", name);
+    read_file = path;
+    int file = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (ftruncate(file, FILE_PAGES * PAGE))
+        exit(9);
+    uint64_t *words = map(FILE_PAGES * PAGE, MAP_SHARED, file);
+    for (uint64_t i = 0; i < FILE_PAGES * WORDS; i++)
+        words[i] = file_word(i);
+    if (fsync(file) || munmap(words, FILE_PAGES * PAGE))
+        exit(9);
+    static const struct way ways[] = {{0, 1, 0}, {1, 0, 0}, {0, 1, 1}, {1, 1, 1}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        begin(reads_by_ring, (void *)&ways[i]);
+    static struct area areas[2];
+    for (int i = 0; i < 2; i++) {
+        areas[i] = (struct area){map(256 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 256};
+        begin(works, &areas[i]);
+    }
+}
+
+extern char **environ;
+
+static void *vforks(void *unused) {
+    static char *arguments[] = {"true", NULL};
+    counts[AREAS]++;
+    for (;; usleep(1000)) {
+        pid_t child = vfork();
+        if (child == 0) {
+            execvpe("true", arguments, environ);
+            _exit(1);
+        }
+        int status = 0;
+        while (child > 0 && waitpid(child, &status, 0) < 0)
+            counts[BROKEN_OFF]++;
+        counts[WRONG] += child < 0 || status != 0;
+        counts[WAITS]++;
+    }
+    return unused;
+}
+
+/* As many mappings as a program may have by default: of every two neighbors one may only be read. */
+static void *maps_much(void *unused) {
+    enum { COUNT = 30000 };
+    static uint64_t *pages[COUNT];
+    for (size_t i = 0; i < COUNT; i++) {
+        pages[i] = map(2 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+        pages[i][3] = i;
+        mprotect((char *)pages[i] + PAGE, PAGE, PROT_NONE);
+        if (i % 2)
+            mprotect(pages[i], PAGE, PROT_READ);
+    }
+    counts[AREAS]++;
+    for (uint64_t generation = 0;; generation++) {
+        for (size_t i = 0; i < COUNT; i++) {
+            counts[WRONG] += pages[i][3] != i + (i % 2 ? 0 : generation);
+            if (i % 2 == 0)
+                pages[i][3]++;
+        }
+        counts[ROUNDS]++;
+        counts[WAITS]++;
+        usleep(500);
+    }
+    return unused;
+}
+
 static void filter_calls(int call, uint32_t action) {
     /* One call comes to `action`, all others are allowed. */
     struct {
@@ -277,6 +455,16 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_BLOCK, &end, NULL);
     if (!strcmp(argv[1], "torture") || !strcmp(argv[1], "alone"))
         torture(!strcmp(argv[1], "torture"));
+    if (!strcmp(argv[1], "rings"))
+        rings(argv[2]);
+    if (!strcmp(argv[1], "vforks")) {
+        static struct area area;
+        area = (struct area){map(256 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1), 256};
+        begin(works, &area);
+        begin(vforks, NULL);
+    }
+    if (!strcmp(argv[1], "mappings"))
+        begin(maps_much, NULL);
     /* Two filters, of which the stricter counts: ptrace kills, userfaultfd fails. */
     if (!strcmp(argv[1], "filtered")) {
         filter_calls(SYS_ptrace, 0x80000000u);

@@ -39,7 +39,8 @@ impl Stage {
     /// `verb` with colors.
     pub fn isochrome(&self, verb: &str, colors: &str) -> Command {
         let mut command = self.tool();
-        command.args([verb, "--memory", "1G", "--colors", colors, "--palette"]).arg(self.path("bits.json"));
+        command.args([verb, "--max-memory", "1G", "--colors", colors, "--trust-palette", "--palette"]);
+        command.arg(self.path("bits.json"));
         command
     }
 }

@@ -153,7 +153,7 @@ impl Journal {
             name.strip_prefix("run-").is_some_and(|rest| rest.ends_with(".json"))
         };
         let read = |path: PathBuf| {
-            let journal: Journal = serde_json::from_slice(&fs::read(&path).ok()?).ok()?;
+            let journal: Journal = serde_json::from_slice(&runtime::read(&path).ok()??).ok()?;
             (journal.schema == SCHEMA).then_some((path, journal))
         };
         paths.filter(of_run).filter_map(read).collect()

@@ -388,6 +388,7 @@ impl Session<'_, '_> {
                 scheduling: None,
                 environment: vec![(VARIABLE.to_owned(), clearing.mark().to_owned())],
                 attached: true,
+                own_pid: Vec::new(),
                 joins,
             };
             let mut marks = None;

@@ -42,8 +42,14 @@ const IDLE_ROUNDS: usize = 3;
 /// Looks of which the lowest counts.
 const REPEATS: u32 = 5;
 
-/// Finds the groups among `pages`; gives them and the pages that belong to none of them.
-pub fn groups(look: &mut dyn Look, search: Search, pages: &[u32], rng: &mut fastrand::Rng) -> (Vec<Group>, Vec<u32>) {
+/// Finds the groups among `pages`, until `stop` says so; gives them and the pages that belong to none of them.
+pub fn groups(
+    look: &mut dyn Look,
+    search: Search,
+    pages: &[u32],
+    rng: &mut fastrand::Rng,
+    stop: &dyn Fn() -> bool,
+) -> (Vec<Group>, Vec<u32>) {
     let mut fresh = pages.to_vec();
     rng.shuffle(&mut fresh);
     let mut crowd: Vec<u32> = fresh.split_off(fresh.len().saturating_sub(search.crowd()));
@@ -51,7 +57,7 @@ pub fn groups(look: &mut dyn Look, search: Search, pages: &[u32], rng: &mut fast
     // Rounds over the crowd that found nothing new, in a row.
     let mut idle_rounds = 0;
     let mut found_in_round = 0;
-    loop {
+    while !stop() {
         let Some(target) = crowd.pop() else {
             idle_rounds = if found_in_round == 0 { idle_rounds + 1 } else { 0 };
             if lost.is_empty() || idle_rounds > IDLE_ROUNDS {
@@ -70,7 +76,7 @@ pub fn groups(look: &mut dyn Look, search: Search, pages: &[u32], rng: &mut fast
             continue;
         };
         let others: Vec<u32> = crowd.iter().chain(&lost).copied().collect();
-        let Some(mut group) = group_of(look, search, target, &others, rng) else {
+        let Some(mut group) = group_of(look, search, target, &others, rng, stop) else {
             lost.push(target);
             continue;
         };
@@ -123,7 +129,14 @@ fn refine(look: &mut dyn Look, search: Search, group: &mut Group, rng: &mut fast
 }
 
 /// The group of `target` among `crowd`, or `None` when the crowd does not evict it or cannot be reduced.
-fn group_of(look: &mut dyn Look, search: Search, target: u32, crowd: &[u32], rng: &mut fastrand::Rng) -> Option<Group> {
+fn group_of(
+    look: &mut dyn Look,
+    search: Search,
+    target: u32,
+    crowd: &[u32],
+    rng: &mut fastrand::Rng,
+    stop: &dyn Fn() -> bool,
+) -> Option<Group> {
     let mut rest = crowd.to_vec();
     if !look.evicts(&rest, target, 2, REPEATS) {
         return None;
@@ -135,6 +148,9 @@ fn group_of(look: &mut dyn Look, search: Search, target: u32, crowd: &[u32], rng
         let mut dropped = false;
         let mut begin = 0;
         while begin < rest.len() && rest.len() > search.ways {
+            if stop() {
+                return None;
+            }
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
             if look.evicts(&without, target, 4, REPEATS) {

@@ -17,6 +17,11 @@ pub trait Look {
     /// since.
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
+    /// Why nothing can be looked at any more, if that is so.
+    fn failure(&mut self) -> Option<HostError> {
+        None
+    }
+
     /// Looks one after the other, each at some targets after a set; the shares of each.
     fn look_at_all(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
         let one = |(set, targets): &(&[u32], &[u32])| {
@@ -120,6 +125,16 @@ impl<G: Ground> Walker<G> {
             self.rng.shuffle(&mut self.order);
             self.memory.ground().write_chain(page, &self.order, self.line_bytes);
         }
+    }
+
+    /// The memory walked.
+    pub fn memory(&self) -> &G {
+        &self.memory
+    }
+
+    /// The memory, without its walker.
+    pub fn into_memory(self) -> G {
+        self.memory
     }
 
     /// Touches `targets` and then `passes` times `set`.

@@ -6,11 +6,14 @@
 //! [`isochrome_model::palette::infer()`].
 
 pub mod discover;
+pub mod known;
+pub mod local;
 pub mod look;
 #[cfg(test)]
 mod modeled;
 pub mod reference;
 pub mod saved;
+pub mod tester;
 
 use std::time::{Duration, Instant};
 
@@ -19,11 +22,12 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
-use isochrome_model::palette::{Group, Inference, Method, PageSample, Palette, Samples, infer, samples};
+use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 
 use crate::counters::miss_counters;
 use crate::error::HostError;
+use crate::interrupt;
 use crate::pagemap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Processor;
@@ -103,19 +107,13 @@ pub struct Survey {
     refused: Vec<(Method, HostError)>,
 }
 
-/// What putting a known palette to the test showed.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct SpotCheck {
-    /// Pages of fresh memory whose frames were looked up.
-    pub pages: usize,
-    /// How many of these frames the palette knows.
-    pub known: usize,
+/// What putting colors of frames to the test showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Confirmed {
     /// Colors tested.
-    pub colors: usize,
+    colors: usize,
     /// Colors that do not evict their own pages, or evict others'.
-    pub wrong: usize,
-    /// Time it took.
-    pub seconds: f64,
+    wrong: usize,
 }
 
 /// Classified memory and how it was classified.
@@ -139,6 +137,8 @@ const BATCH: usize = 32;
 const CONFIRMING_BATCH: usize = 8;
 /// Rounds of confirmation.
 const CONFIRMING_ROUNDS: usize = 8;
+/// Time after which the search for eviction sets ends with those found.
+const DISCOVERY_LIMIT: Duration = Duration::from_secs(60);
 /// Traversals of an eviction set per look when classifying.
 pub(crate) const PASSES: u32 = 3;
 
@@ -232,35 +232,13 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Puts `palette`, found earlier, to the test on pages of `arena` whose frames it knows: does every color evict its own pages
-    /// and no others?
-    ///
-    /// Fails with [`HostError::PaletteContradicted`] when one does not, with [`HostError::PaletteUntested`] when too few of the frames
-    /// that can be had are known, and with [`HostError::FramesHidden`].
-    pub fn spot_check(
-        palette: &Palette,
-        target: Target,
-        arena: Arena,
-        processor: &Processor,
-        seed: u64,
-    ) -> Result<SpotCheck, HostError> {
-        let begin = Instant::now();
-        let look = Self::any_look(target, arena, processor, seed)?;
-        let mut survey = Self::new(target, Method::Timing, look, seed, begin);
-        let tested = survey.confirm(palette.colors as usize, |frame| palette.color_of(frame))?;
-        if tested.wrong > 0 {
-            return Err(HostError::PaletteContradicted { wrong: tested.wrong, tested: tested.colors });
-        }
-        Ok(SpotCheck { seconds: begin.elapsed().as_secs_f64(), ..tested })
-    }
-
     /// Makes one group of each of `colors` colors from pages whose frames have them by `color_of`, touching more memory until every
     /// group is whole, and puts the groups to the eviction test.
     fn confirm(
         &mut self,
         colors: usize,
         color_of: impl Fn(FrameNumber) -> Option<Color>,
-    ) -> Result<SpotCheck, HostError> {
+    ) -> Result<Confirmed, HostError> {
         let set_len = self.target.search().set_len();
         let mut groups = vec![Vec::new(); colors];
         let (mut pages, mut known) = (0u32, 0);
@@ -284,7 +262,7 @@ impl Survey {
         }
         self.know(groups);
         let (wrong, colors) = contradictions(&self.cross);
-        Ok(SpotCheck { pages: pages as usize, known, colors, wrong, seconds: 0.0 })
+        Ok(Confirmed { colors, wrong })
     }
 
     fn new(target: Target, method: Method, look: Box<dyn ArenaLook>, seed: u64, begin: Instant) -> Survey {
@@ -320,7 +298,12 @@ impl Survey {
         let mut survey = Self::new(target, method, look, seed, begin);
         survey.make_ready(survey.crowd());
         let pages: Vec<u32> = (0..survey.ready).collect();
-        let (groups, _) = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng);
+        // A large shared level may hold more colors than can be told apart in any useful time.
+        let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
+        let (groups, _) = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng, &stop);
+        if interrupt::interrupted() {
+            return Err(HostError::Interrupted);
+        }
         if groups.is_empty() {
             return Err(HostError::NoEviction { level: target.level });
         }

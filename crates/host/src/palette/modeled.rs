@@ -14,6 +14,8 @@ pub struct ModeledLook {
     pub noise: f64,
     /// Chance that a page survives although pages of its color fill the ways, if they are less than half as many again.
     pub luck: f64,
+    /// Chance that everything is lost in a look, whatever is traversed.
+    pub decay: f64,
     ways: usize,
     rng: fastrand::Rng,
     arena: Arena,
@@ -24,7 +26,7 @@ impl ModeledLook {
         let mut rng = fastrand::Rng::with_seed(seed);
         let colors = (0..pages).map(|_| rng.u16(0..colors)).collect();
         // Never touched: only its size is asked for.
-        ModeledLook { colors, noise: 0.0, luck: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
+        ModeledLook { colors, noise: 0.0, luck: 0.0, decay: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
     }
 }
 
@@ -50,6 +52,9 @@ impl Look for ModeledLook {
             shares.push(share);
         }
         shares.reverse();
+        if self.rng.f64() < self.decay {
+            shares.fill(1.0);
+        }
     }
 }
 

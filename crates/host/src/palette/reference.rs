@@ -1,21 +1,32 @@
-//! Pages of known color that every program can map: what colors are told by where frame numbers are hidden.
+//! Pages of known color that outlive the process that measured them: what gives colors their numbers.
 //!
-//! They lie in a file in memory (tmpfs) of the runtime folder, whose frames are the same for whoever maps it, and stay for as long
-//! as it is there: for each color an eviction set. What one of them evicts has its color; so colors have the same numbers in every
-//! process. All other pages of the file are holes. Another file says in JSON which pages these are, and for which boot.
+//! They lie in a file in memory (tmpfs) of the runtime folder, whose frames are the same for whoever maps it and stay for as
+//! long as it is there: an eviction set for each color. What one of them evicts has its color, so colors have the same numbers
+//! in every process, whether frame numbers can be seen or not. All other pages of the file are holes. Another file says in
+//! JSON which pages these are, and for which boot.
+//!
+//! Nobody has to make them beforehand: the first command that needs colors measures them, and the others check them before use.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use isochrome_model::geometry::Geometry;
-use isochrome_model::palette::Method;
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::palette::{Method, Palette, Rule};
 use isochrome_model::units::{Bytes, Color};
-use rustix::fs::{FallocateFlags, fallocate, fstatfs, ftruncate};
+use rustix::fs::{FallocateFlags, FlockOperation, FsWord, OFlags, fallocate, flock, fstatfs, ftruncate};
 use serde::{Deserialize, Serialize};
 
+use super::local::LocalLook;
 use super::look::LevelSizes;
 use super::saved::Boot;
+use super::tester::{Effort, Tester};
 use super::{Survey, Target};
 use crate::error::HostError;
 use crate::runtime;
@@ -26,10 +37,16 @@ use crate::sysfs::Processor;
 const SCHEMA: &str = "isochrome-reference/1";
 
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
-const TMPFS: i64 = 0x0102_1994;
+const TMPFS: FsWord = 0x0102_1994;
 
-/// Surveys made until none is in doubt.
-const ATTEMPTS: u64 = 3;
+/// Time in which surveys are made on one CPU until none is in doubt.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Checks that pages left by an earlier command fail before they are measured anew.
+const CHECKS: u64 = 3;
+
+/// Pages that each eviction set must keep, as a share of the cache's ways, when some have lost their color.
+const KEPT_WAYS: f64 = 1.5;
 
 /// Pages of known color.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,12 +60,76 @@ pub struct Reference {
     pub geometry: Geometry,
     /// The level inside it.
     inner: Bytes,
-    /// The file with the pages.
-    pub path: PathBuf,
+    /// The file with the pages; `None` where there is no folder in memory to keep it in.
+    pub path: Option<PathBuf>,
     /// How long it is.
     pub bytes: Bytes,
     /// Page numbers in it, for each color those of an eviction set.
     pub sets: Vec<Vec<u32>>,
+    /// How frame numbers lead to colors, where a rule does.
+    #[serde(default)]
+    pub rule: Option<Palette>,
+}
+
+/// Pages of known color, checked and ready to test others by.
+pub struct Ready {
+    /// Which pages they are.
+    pub reference: Reference,
+    /// Tests pages of any process by them.
+    pub tester: Tester<LocalLook>,
+    /// What became of the color numbers.
+    pub numbers: Numbers,
+}
+
+/// For each of `sets`, which are pages of `arena`, the color of `tester` that most of them have; `None` where that is not one each.
+/// `ready`: whether the pages hold chains to walk along. Gives the memory back.
+pub fn order_by_eviction(
+    tester: &mut Tester<LocalLook>,
+    arena: Arena,
+    sets: &[Vec<u32>],
+    ready: bool,
+) -> (Option<Vec<Color>>, Option<Arena>) {
+    let first = tester.look.set_second(arena, &sets.concat(), ready);
+    let order = order_of(tester, first, sets);
+    (order, tester.look.take_second())
+}
+
+fn order_of(tester: &mut Tester<LocalLook>, first: u32, sets: &[Vec<u32>]) -> Option<Vec<Color>> {
+    if sets.len() != tester.colors() as usize {
+        return None;
+    }
+    let targets: Vec<u32> = sets.iter().flatten().map(|page| first + page).collect();
+    let all: Vec<Color> = (0..tester.colors() as u16).map(Color).collect();
+    let mut answers = tester.classify(&targets, &all, Effort::STATEMENT).ok()?.into_iter();
+    let mut order = Vec::new();
+    for set in sets {
+        let mut votes = BTreeMap::<Color, usize>::new();
+        for answer in answers.by_ref().take(set.len()).flatten() {
+            if let Answer::Color(color) = answer {
+                *votes.entry(color).or_default() += 1;
+            }
+        }
+        let (color, count) = votes.into_iter().max_by_key(|(_, count)| *count)?;
+        if 2 * count <= set.len() || order.contains(&color) {
+            return None;
+        }
+        order.push(color);
+    }
+    Some(order)
+}
+
+/// Where color numbers come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbers {
+    /// They are those of earlier commands.
+    Kept,
+    /// They are new: nothing was measured before.
+    New,
+    /// Pages had lost their colors, and were measured anew; the numbers are as before.
+    Matched,
+    /// Pages had lost their colors, and too few were left to match the numbers by.
+    Replaced,
 }
 
 fn path(folder: &Path, level: u8) -> PathBuf {
@@ -59,6 +140,15 @@ fn pages_path(folder: &Path, level: u8, pid: u32) -> PathBuf {
     folder.join(format!("reference-l{level}.{pid}.pages"))
 }
 
+/// The name in /dev/shm for a file of pages that belongs to a folder elsewhere.
+fn in_shared_memory(path: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    path.parent().hash(&mut hasher);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = format!("isochrome-{}", rustix::process::geteuid().as_raw());
+    Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
+}
+
 /// A file of pages that are being measured, removed where it comes to nothing.
 struct Measuring {
     path: PathBuf,
@@ -67,17 +157,27 @@ struct Measuring {
 impl Drop for Measuring {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(in_shared_memory(&self.path));
     }
 }
 
 /// Removes files of pages whose measurement was killed.
 fn remove_left(folder: &Path, level: u8) {
-    let kept = Reference::read(&path(folder, level)).map(|reference| reference.path);
-    let prefix = format!("reference-l{level}.");
+    let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
+    let (beside, shared) = (pages_path(folder, level, 0), in_shared_memory(&pages_path(folder, level, 0)));
+    for pages in [beside, shared] {
+        let name = pages.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let prefix = name.strip_suffix("0.pages").unwrap_or(&name);
+        remove_dead(pages.parent().unwrap_or(folder), prefix, kept.as_ref());
+    }
+}
+
+/// Removes files whose names are `prefix`, the number of a process that has ended, and `.pages`, but not `kept`.
+fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
-        let pid = name.strip_prefix(&prefix).and_then(|rest| rest.strip_suffix(".pages")?.parse::<u32>().ok());
-        let Some(pid) = pid.filter(|_| Some(entry.path()) != kept) else { continue };
+        let pid = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pages")?.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|_| Some(&entry.path()) != kept) else { continue };
         if !Path::new("/proc").join(pid.to_string()).exists() {
             let _ = fs::remove_file(entry.path());
         }
@@ -85,33 +185,190 @@ fn remove_left(folder: &Path, level: u8) {
 }
 
 impl Reference {
-    /// Measures pages of a new file in `folder`, in place of what was saved there before: colors get other numbers, so nobody may be using
-    /// them.
-    pub fn make(
+    /// Pages of known color of `target` in `folder`: those that were left there, once they pass the eviction test, else new
+    /// ones, with the numbers of the old where these can still be matched. The calling thread should stay on one CPU.
+    ///
+    /// Fails with [`HostError::CacheUnsteady`] and with what a [`Survey`] fails with.
+    pub fn obtain(
         folder: &Path,
         target: Target,
         processor: &Processor,
         seed: u64,
         boot: &Boot,
-    ) -> Result<Reference, HostError> {
-        runtime::make(folder)?;
-        let measuring = Measuring { path: pages_path(folder, target.level, std::process::id()) };
-        let mut attempt = 0;
-        let reference = loop {
-            match Self::measure(&measuring.path, target, processor, seed.wrapping_add(attempt), boot) {
-                Err(error) if error.may_pass() && attempt + 1 < ATTEMPTS => attempt += 1,
-                made => break made?,
+    ) -> Result<Ready, HostError> {
+        let keeps = runtime::make(folder).is_ok();
+        // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
+        let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
+        let _lock = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok());
+        let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
+        let mut numbers = Numbers::New;
+        if let Some(old) = &old {
+            numbers = Numbers::Replaced;
+            for attempt in 0..CHECKS {
+                if let Some(ready) = old.clone().checked(seed.wrapping_add(attempt))? {
+                    return Ok(ready);
+                }
             }
-        };
-        let text = serde_json::to_vec(&reference).expect("a reference is plain data");
-        let before = Self::read(&path(folder, target.level));
-        runtime::replace(&path(folder, target.level), &text)?;
-        std::mem::forget(measuring);
-        if let Some(before) = before.filter(|before| before.path != reference.path) {
-            let _ = fs::remove_file(before.path);
         }
-        remove_left(folder, target.level);
-        Ok(reference)
+        let (mut made, mut tester) = Self::make(folder, target, processor, seed, boot)?;
+        if let Some(order) = old.as_ref().and_then(|old| old.numbers_by(&mut tester)) {
+            made.renumber(&order);
+            tester.renumber(&order);
+            numbers = Numbers::Matched;
+        }
+        if keeps && made.path.is_some() {
+            made.save(folder, old.as_ref())?;
+        }
+        Ok(Ready { reference: made, tester, numbers })
+    }
+
+    /// A tester by these pages, if they still have their colors; those few that have lost it are left out.
+    fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
+        let Some(arena) = self.map() else { return Ok(None) };
+        let look = match LocalLook::new(arena, self.geometry.line_bytes.0 as usize, &self.sets, true, seed) {
+            // Pages of which no set evicts its own look like that, too.
+            Err(HostError::TimingBlurred { .. }) => return Ok(None),
+            look => look?,
+        };
+        let mut tester = Tester::new(look, self.sets.clone(), seed);
+        let answers = tester.classify_sets(Effort::STATEMENT)?;
+        let enough = (f64::from(self.geometry.ways) * KEPT_WAYS).ceil() as usize;
+        for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
+            // A page about which no decision fell is none that has lost its color.
+            let mut kept = answers.iter().map(|answer| match answer {
+                Some(Answer::Color(of_page)) => usize::from(of_page.0) == color,
+                Some(Answer::Other) => false,
+                Some(Answer::Unsteady) | None => true,
+            });
+            set.retain(|_| kept.next() == Some(true));
+            if set.len() < enough {
+                return Ok(None);
+            }
+        }
+        tester.set_sets(self.sets.clone());
+        Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
+    }
+
+    /// For each color of this reference, the color of `tester` that most of its pages have; `None` where that is not one each.
+    pub fn numbers_by(&self, tester: &mut Tester<LocalLook>) -> Option<Vec<Color>> {
+        order_by_eviction(tester, self.map()?, &self.sets, true).0
+    }
+
+    /// Makes this the numbering of the machine: colors get the numbers that `rule` gives their frames, by `order`.
+    pub fn adopt(&mut self, folder: &Path, rule: &Palette, order: &[Color]) -> Result<(), HostError> {
+        self.renumber(order);
+        self.rule = Some(rule.clone());
+        self.save(folder, None)
+    }
+
+    /// For each color of `palette`, the color here whose pages have frames of it: `None` where the palette knows no frame of theirs, so
+    /// that its numbers have to be the same.
+    ///
+    /// Fails with [`HostError::PaletteContradicted`] where frames of one color here have several by the palette.
+    pub fn order_by_frames(
+        &self,
+        tester: &Tester<LocalLook>,
+        palette: &Palette,
+    ) -> Result<Option<Vec<Color>>, HostError> {
+        let mut order = vec![None; palette.colors as usize];
+        let (mut known, mut wrong) = (0, 0);
+        for (color, set) in self.sets.iter().enumerate() {
+            let mut votes = BTreeMap::<Color, usize>::new();
+            for frame in set.iter().filter_map(|page| tester.look.frame(*page)) {
+                if let Some(of_frame) = palette.color_of(frame) {
+                    *votes.entry(of_frame).or_default() += 1;
+                }
+            }
+            let all: usize = votes.values().sum();
+            known += usize::from(all > 0);
+            let most = votes.into_iter().max_by_key(|(_, count)| *count);
+            let here = Some(Color(color as u16));
+            match most.filter(|(_, count)| 10 * count >= 9 * all) {
+                Some((number, _)) if order.get(usize::from(number.0)) == Some(&None) => {
+                    order[usize::from(number.0)] = here
+                }
+                _ => wrong += usize::from(all > 0),
+            }
+        }
+        match order.into_iter().collect() {
+            _ if known == 0 => Ok(None),
+            Some(order) if wrong == 0 => Ok(Some(order)),
+            // A table that knows pages of some colors only says nothing about the numbers of the others.
+            None if wrong == 0 => Ok(None),
+            _ => Err(HostError::PaletteContradicted { wrong, tested: self.sets.len() }),
+        }
+    }
+
+    /// Gives the color numbered `order[i]` the number i.
+    fn renumber(&mut self, order: &[Color]) {
+        self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
+        // A rule has numbers of its own.
+        self.rule = None;
+    }
+
+    /// Maps the pages: read only, as others use them.
+    fn map(&self) -> Option<Arena> {
+        let file = runtime::open(self.path.as_ref()?).ok()??;
+        Arena::map_file_private(file.as_fd(), self.bytes.0 as usize / page_bytes()).ok()
+    }
+
+    /// Measures pages of a new file in `folder`, again while the outcome is in doubt.
+    fn make(
+        folder: &Path,
+        target: Target,
+        processor: &Processor,
+        seed: u64,
+        boot: &Boot,
+    ) -> Result<(Reference, Tester<LocalLook>), HostError> {
+        let measuring = Measuring { path: pages_path(folder, target.level, std::process::id()) };
+        let begin = Instant::now();
+        for attempt in 0.. {
+            let seed = seed.wrapping_add(attempt);
+            match Self::measure(&measuring.path, target, processor, seed, boot) {
+                Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
+                Err(error) => return Err(error),
+                Ok(made) => {
+                    std::mem::forget(measuring);
+                    return Ok(made);
+                }
+            }
+        }
+        unreachable!("attempts do not end")
+    }
+
+    /// Writes down which pages these are, in place of `old`.
+    fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), HostError> {
+        let text = serde_json::to_vec(self).expect("a reference is plain data");
+        runtime::replace(&path(folder, self.level), &text)?;
+        if let Some(before) = old.and_then(|old| old.path.as_ref()).filter(|before| Some(*before) != self.path.as_ref())
+        {
+            let _ = fs::remove_file(before);
+        }
+        remove_left(folder, self.level);
+        Ok(())
+    }
+
+    /// The file for the pages: `path` where that lies in memory, else one for the same folder in the memory that programs share.
+    fn file(path: &Path) -> Result<(File, PathBuf), HostError> {
+        let mut refused = None;
+        for path in [path.to_owned(), in_shared_memory(path)] {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            let opened = runtime::make(folder).and_then(|()| {
+                // A link there would lead elsewhere.
+                let mut options = File::options();
+                options.read(true).write(true).create(true).truncate(true).mode(0o644);
+                let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
+                file.map_err(|source| HostError::Unwritable { path: path.clone(), source })
+            });
+            match opened {
+                // Pages of a file on a disk come and go.
+                Ok(file) if fstatfs(&file).is_ok_and(|system| system.f_type == TMPFS) => return Ok((file, path)),
+                Ok(_) => drop(fs::remove_file(&path)),
+                Err(error) => refused = Some(error),
+            }
+        }
+        let source = io::Error::other("there is no tmpfs to write to");
+        Err(refused.unwrap_or(HostError::Unwritable { path: path.to_owned(), source }))
     }
 
     fn measure(
@@ -120,13 +377,9 @@ impl Reference {
         processor: &Processor,
         seed: u64,
         boot: &Boot,
-    ) -> Result<Reference, HostError> {
+    ) -> Result<(Reference, Tester<LocalLook>), HostError> {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(path).map_err(unwritable)?;
-        // Pages of a file on a disk come and go.
-        if fstatfs(&file).map_err(|error| unwritable(error.into()))?.f_type as i64 != TMPFS {
-            return Err(HostError::NotInMemory { path: path.to_owned() });
-        }
+        let (file, kept) = Self::file(path)?;
         let set_len = target.search().set_len();
         let count = target.sizes().pages_needed().max(4 * target.search().crowd());
         let bytes = Bytes((count * page_bytes()) as u64);
@@ -135,7 +388,8 @@ impl Reference {
             Arena::map_file(file.as_fd(), count).map_err(|source| HostError::Memory { pages: count, source })?;
         let mut survey = Survey::start_by(Method::Timing, target, arena, processor, seed)?;
         survey.classify_until(set_len)?;
-        let inference = survey.finish().inference;
+        let collection = survey.finish();
+        let inference = &collection.inference;
         if let Some(doubt) = inference.doubts.first() {
             return Err(HostError::ReferenceInDoubt { doubt: doubt.to_string() });
         }
@@ -149,22 +403,42 @@ impl Reference {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&file, flags, u64::from(hole) * page, page).map_err(|error| unwritable(error.into()))?;
         }
-        Ok(Reference {
+        let rule = Some(&inference.palette).filter(|palette| matches!(palette.rule, Rule::Bits | Rule::Linear { .. }));
+        let reference = Reference {
             saved: SCHEMA.to_owned(),
             fingerprint: boot.fingerprint.clone(),
             boot_id: boot.boot_id.clone(),
             level: target.level,
             geometry: target.geometry,
             inner: target.inner,
-            path: path.to_owned(),
+            path: Some(kept),
             bytes,
+            rule: rule.cloned(),
             sets,
-        })
+        };
+        let arena = collection.arena;
+        let look = LocalLook::new(arena, target.sizes().line_bytes, &reference.sets, false, seed)?;
+        let mut tester = Tester::new(look, reference.sets.clone(), seed);
+        // The search and this test share no decision: a set that was found by accident does not pass.
+        let answers = tester.classify_sets(Effort::STATEMENT)?;
+        let wrong = answers
+            .iter()
+            .enumerate()
+            .flat_map(|(color, answers)| answers.iter().map(move |a| *a != Some(Answer::Color(Color(color as u16)))))
+            .filter(|wrong| *wrong)
+            .count();
+        // Single pages may fail where noise is high; a set that is short of some still evicts.
+        if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
+            return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
+        }
+        Ok((reference, tester))
     }
 
-    fn read(path: &Path) -> Option<Reference> {
-        let reference: Reference = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-        (reference.saved == SCHEMA).then_some(reference)
+    /// What the file at `path` says; `None` where it says nothing that is understood.
+    fn read(path: &Path) -> Result<Option<Reference>, HostError> {
+        let text = runtime::read(path)?.unwrap_or_default();
+        let reference = serde_json::from_slice(&text).ok();
+        Ok(reference.filter(|reference: &Reference| reference.saved == SCHEMA))
     }
 
     /// What was saved in `folder` for `level`, if it is of `boot`. Whoever uses it puts it to the test.
@@ -173,14 +447,15 @@ impl Reference {
         if !path.exists() {
             return Err(HostError::NoReference { path, level });
         }
-        let Some(reference) = Self::read(&path) else { return Err(HostError::SavedPaletteDamaged { path }) };
+        let Some(reference) = Self::read(&path)? else { return Err(HostError::SavedPaletteDamaged { path }) };
         if reference.fingerprint != boot.fingerprint || reference.level != level {
             return Err(HostError::SavedPaletteForeign { path });
         }
         if reference.boot_id != boot.boot_id {
             return Err(HostError::SavedPaletteStale { path });
         }
-        let there = fs::metadata(&reference.path).is_ok_and(|file| file.len() == reference.bytes.0);
+        let pages = reference.path.as_deref().map(runtime::open).transpose()?.flatten();
+        let there = pages.is_some_and(|pages| pages.metadata().is_ok_and(|file| file.len() == reference.bytes.0));
         if there && reference.is_sound() { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
     }
 
@@ -189,6 +464,11 @@ impl Reference {
         let pages = self.bytes.0 / page_bytes() as u64;
         let sound = |set: &Vec<u32>| set.len() >= 2 && set.iter().all(|page| u64::from(*page) < pages);
         self.sets.len() >= 2 && self.sets.iter().all(sound) && self.geometry.line_bytes.0.is_power_of_two()
+    }
+
+    /// The same with other sets of its pages.
+    pub fn with_sets(self, sets: Vec<Vec<u32>>) -> Reference {
+        Reference { sets, ..self }
     }
 
     /// How many colors there are.

@@ -3,7 +3,7 @@
 //! A line of JSON says for which boot, machine and cache level it holds; behind it lies, from the first frame measured to the last, the
 //! color of each, one byte per frame (two where the level has more than 255 colors), all bits set where it is not known.
 
-use std::fs;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use isochrome_model::machine::Machine;
@@ -84,20 +84,11 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
     Ok(path)
 }
 
-/// The palette of `level` saved in `folder`, if it is of `boot`. It is yet to be
-/// [put to the test](super::Survey::spot_check).
+/// The palette of `level` saved in `folder`, if it is of `boot`. What it says of frames
+/// in use is checked by whoever uses it.
 pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError> {
     let path = path(folder, level);
-    let file = match fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(HostError::NoSavedPalette { path, level });
-        }
-        read => read.map_err(|source| HostError::Unreadable {
-            path: path.clone(),
-            source,
-            hint: "measure and save it again: isochrome palette --save",
-        })?,
-    };
+    let Some(file) = runtime::read(&path)? else { return Err(HostError::NoSavedPalette { path, level }) };
     let (palette, bytes) = parse(&file).ok_or_else(|| HostError::SavedPaletteDamaged { path: path.clone() })?;
     if palette.fingerprint.as_ref() != Some(&boot.fingerprint) || palette.level != level {
         return Err(HostError::SavedPaletteForeign { path });
@@ -106,6 +97,21 @@ pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError>
         return Err(HostError::SavedPaletteStale { path });
     }
     bytes.ok_or(HostError::SavedPaletteDamaged { path })
+}
+
+/// Corrects the table of `level` saved in `folder` by what was `measured` since. `false`: there is no table.
+pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, HostError> {
+    let path = path(folder, level);
+    let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
+    let Some((_, Some(mut palette))) = parse(&file) else { return Ok(false) };
+    let (Some(fingerprint), Some(boot_id)) = (palette.fingerprint.clone(), palette.boot_id.clone()) else {
+        return Ok(false);
+    };
+    let Rule::Table { frames, colors } = &mut palette.rule else { return Ok(false) };
+    for (frame, color) in frames.iter().zip(colors.iter_mut()) {
+        *color = measured.get(frame).copied().unwrap_or(*color);
+    }
+    save(folder, palette, &Boot { fingerprint, boot_id }).map(|_| true)
 }
 
 /// The header's palette, and the whole one if the table behind it fits.
@@ -143,6 +149,7 @@ fn table(Header { mut palette, first, known, .. }: Header, bytes: &[u8]) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn boot() -> Boot {
         Boot { fingerprint: "f".to_owned(), boot_id: "b".to_owned() }

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use isochrome_model::units::Bytes;
 
+use super::process::Pid;
 use crate::error::HostError;
 
 /// Why a process was not recolored.
@@ -91,35 +93,25 @@ pub enum RecolorError {
         /// The call.
         call: &'static str,
     },
-    /// Devices may write to its memory.
+    /// The kernel or a device may write to its memory meanwhile, and there is no way to move pages under that.
     #[error(
-        "process {pid} has pinned {bytes} of memory, which devices may write to\n  hint: unpin it, or --force if it is idle"
+        "process {pid} uses {sign}, through which its memory may be written at any time, and {why}\n  hint: --force if no request is in flight"
     )]
-    Pinned {
-        /// Its number.
-        pid: i32,
-        /// How much.
-        bytes: Bytes,
-    },
-    /// The kernel may write to its memory meanwhile.
-    #[error(
-        "process {pid} uses {ring}, through which the kernel may write to its memory at any time\n  hint: --force if no request is in flight"
-    )]
-    Ring {
+    AsynchronousIo {
         /// Its number.
         pid: i32,
         /// What it uses.
-        ring: &'static str,
+        sign: &'static str,
+        /// Why its pages cannot be moved all the same.
+        why: String,
     },
-    /// It has a device's memory mapped.
+    /// This program was asked to end.
     #[error(
-        "process {pid} maps memory of a device ({name}), which may write to the process's own memory as well\n  hint: --force if it does not"
+        "process {pid}: interrupted; what was moved stays, and nothing else is changed\n  hint: run it again for the rest"
     )]
-    Device {
+    Interrupted {
         /// Its number.
         pid: i32,
-        /// The mapping.
-        name: String,
     },
     /// Another process runs in the same memory.
     #[error(
@@ -140,6 +132,8 @@ pub enum RecolorError {
         pid: i32,
         /// The thread.
         thread: i32,
+        /// For how long the others stood still before they were let go.
+        stood: Duration,
     },
     /// There is no place for a few instructions.
     #[error("process {pid} has no unused bytes of executable memory\n  hint: please report the program")]
@@ -211,14 +205,9 @@ pub enum RecolorError {
         /// Its number.
         pid: i32,
     },
-    /// Frame numbers are hidden.
-    #[error(
-        "/proc/PID/pagemap: frame numbers read as zero, CAP_SYS_ADMIN is missing\n  hint: have colors told by time: `isochrome palette --save`, then without --palette; or run as root, or let root give the tool that right once: setcap cap_sys_admin+ep $(command -v isochrome)"
-    )]
-    FramesHidden,
-    /// Colors cannot be told inside of it.
-    #[error("process {pid}: the colors of its pages cannot be told by time: {source}")]
-    Blind {
+    /// Colors of its pages cannot be measured.
+    #[error("process {pid}: the colors of its pages cannot be measured: {source}")]
+    Unmeasured {
         /// Its number.
         pid: i32,
         /// Why.
@@ -227,28 +216,42 @@ pub enum RecolorError {
     /// No colors.
     #[error("no colors were given\n  hint: --colors 0-3")]
     NoColors,
-    /// Too few frames of the colors.
+    /// The limit of memory is too small for any draw.
     #[error(
-        "{wanted} pages need color {color}, but {limit} of memory hold {found}\n  hint: raise --memory, or allow more colors"
+        "{pages} pages are to move, and frames of these colors for them are found in about {needed} of memory; the limit is {limit}\n  hint: raise --max-memory, or allow more colors"
+    )]
+    TooLittleMemory {
+        /// Pages to move.
+        pages: usize,
+        /// Memory that holds enough frames if colors are even.
+        needed: Bytes,
+        /// The limit.
+        limit: Bytes,
+    },
+    /// No frames of the colors.
+    #[error(
+        "no frame of these colors for {pages} pages was found in {limit} of memory\n  hint: try again, or allow more colors"
     )]
     TooFewFrames {
-        /// The scarcest color.
-        color: u16,
-        /// Pages that need it.
-        wanted: usize,
-        /// Frames found.
-        found: usize,
-        /// The limit of memory.
+        /// Pages to move.
+        pages: usize,
+        /// The memory that was touched.
         limit: Bytes,
     },
 }
 
 impl RecolorError {
+    /// Turns an error of a measurement into one about `pid`.
+    pub(super) fn unmeasured(pid: Pid) -> impl Fn(HostError) -> RecolorError {
+        move |source| RecolorError::Unmeasured { pid: pid.0, source: Box::new(source) }
+    }
+
     /// Whether it may be otherwise in a moment.
     pub fn may_pass(&self) -> bool {
         match self {
             RecolorError::NotStopping { .. } | RecolorError::SharesMemory { .. } | RecolorError::Changed { .. } => true,
-            RecolorError::Blind { source, .. } => source.may_pass(),
+            RecolorError::TooFewFrames { .. } => true,
+            RecolorError::Unmeasured { source, .. } => source.may_pass(),
             _ => false,
         }
     }

@@ -38,7 +38,7 @@ const OF_EVERY_THREAD: [Made; 2] =
 
 /// Those that one thread, and the helpers that it makes, make for the work; addresses and descriptors, which filters cannot
 /// know, are left out.
-const FOR_THE_WORK: [Made; 21] = [
+const FOR_THE_WORK: [Made; 22] = [
     needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, MAPPING, u64::MAX, 0]),
     needed("mmap", libc::SYS_mmap, [0, 0, READ | EXECUTE, MAPPING, u64::MAX, 0]),
     needed("munlock", libc::SYS_munlock, [0; 6]),
@@ -50,6 +50,7 @@ const FOR_THE_WORK: [Made; 21] = [
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTNEED as u64, 0, 0, 0]),
     tried("madvise", libc::SYS_madvise, [0, 0, super::work::DROP_LOCKED, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_COLD as u64, 0, 0, 0]),
     needed("clone", libc::SYS_clone, [super::hold::HELPER_FLAGS, 0, 0, 0, 0, 0]),
     needed("exit", libc::SYS_exit, [0; 6]),
     tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]),
@@ -73,37 +74,57 @@ const FOR_THE_REFERENCE: [Made; 3] = [
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
 ];
 
-/// Refuses where a filter of the stopped `thread` stands in the way. `instruction`: address behind the one that makes the calls.
-/// `works`: whether it makes those of the work.
-pub fn check(pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
-    let work: &[Made] = if works { &FOR_THE_WORK } else { &[] };
-    check_all(pid, thread, instruction, OF_EVERY_THREAD.iter().chain(work))
+/// Judges the filters of stopped threads, each stack of filters once.
+#[derive(Default)]
+pub struct Judge {
+    /// Stacks of filters that allow the calls, and whether those of the work are among these.
+    allowed: Vec<(Vec<Vec<Instruction>>, bool)>,
 }
 
-/// As [`check`], for what [`FOR_THE_REFERENCE`] lists.
+impl Judge {
+    /// Refuses where a filter of the stopped `thread` stands in the way. `instruction`: address behind the one that makes the calls.
+    /// `works`: whether it makes those of the work.
+    pub fn check(&mut self, pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
+        let Some(filters) = filters(pid, thread)? else { return Ok(()) };
+        if self.allowed.iter().any(|(known, working)| *working >= works && *known == filters) {
+            return Ok(());
+        }
+        let work: &[Made] = if works { &FOR_THE_WORK } else { &[] };
+        check_all(pid, thread, &filters, instruction, OF_EVERY_THREAD.iter().chain(work))?;
+        self.allowed.push((filters, works));
+        Ok(())
+    }
+}
+
+/// As [`Judge::check`], for what [`FOR_THE_REFERENCE`] lists.
 pub fn check_reference(pid: Pid, thread: ThreadId, instruction: u64) -> Result<(), RecolorError> {
-    check_all(pid, thread, instruction, FOR_THE_REFERENCE.iter())
+    let Some(filters) = filters(pid, thread)? else { return Ok(()) };
+    check_all(pid, thread, &filters, instruction, FOR_THE_REFERENCE.iter())
+}
+
+/// The filters of a stopped thread; `None` where its calls are not filtered.
+fn filters(pid: Pid, thread: ThreadId) -> Result<Option<Vec<Vec<Instruction>>>, RecolorError> {
+    let status = pid.text(&format!("task/{thread}/status"))?;
+    if matches!(status_of(&status, "Seccomp"), "" | "0") {
+        return Ok(None);
+    }
+    // In strict mode there is none to be read, and nothing is allowed.
+    trace::filters(thread).map(Some).map_err(|source| RecolorError::Seccomp { pid: pid.0, source })
 }
 
 fn check_all<'a>(
     pid: Pid,
     thread: ThreadId,
+    filters: &[Vec<Instruction>],
     instruction: u64,
     calls: impl Iterator<Item = &'a Made>,
 ) -> Result<(), RecolorError> {
-    let status = pid.text(&format!("task/{thread}/status"))?;
-    if matches!(status_of(&status, "Seccomp"), "" | "0") {
-        return Ok(());
-    }
-    let unreadable = |source| RecolorError::Seccomp { pid: pid.0, source };
-    // In strict mode there is none to be read, and nothing is allowed.
-    let filters = trace::filters(thread).map_err(unreadable)?;
     for made in calls {
-        match judged(&filters, made, instruction) {
+        match judged(filters, made, instruction) {
             Some(Verdict::Allowed) => {}
             Some(Verdict::Fails(_)) if made.may_fail => {}
             Some(_) => return Err(RecolorError::CallForbidden { pid: pid.0, thread, call: made.name }),
-            None => return Err(unreadable(io::ErrorKind::InvalidData.into())),
+            None => return Err(RecolorError::Seccomp { pid: pid.0, source: io::ErrorKind::InvalidData.into() }),
         }
     }
     Ok(())

@@ -8,6 +8,8 @@
 //! To map memory and to make helpers it is enough to hold one thread for an instant. Such memory is in the journal for as long as it
 //! is there.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -15,18 +17,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::Pid as RawPid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use super::process::{Pid, status_of};
-use super::{RecolorError, filtered};
+use super::filtered::Judge;
+use super::process::{Mappings, Pid, status_of};
+use super::{MAX_PAUSE, RecolorError, filtered};
+use crate::interrupt::interrupted;
 use crate::runtime;
-use crate::sys::agent::{self, CAVE, WAIT};
+use crate::sys::agent::{self, CAVE, DEADLINE_AT, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
 use crate::sys::scheduling::Scheduling;
-use crate::sys::trace::{self, Answer, Registers, Report, ThreadId};
+use crate::sys::trace::{self, Answer, Registers, Report, StopLimit, ThreadId};
 
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
@@ -52,8 +57,11 @@ pub struct Journal {
     pub area: (u64, u64),
     /// Mappings whose protection is changed for the work: first address, bytes, protection to put back.
     pub protections: Vec<(u64, u64, u64)>,
-    /// Userfaultfds that are the program's own; `None` where it goes on and may open others.
-    userfaults: Option<Vec<i32>>,
+    /// The userfaultfd opened for the work.
+    pub userfault: Option<i32>,
+    /// Userfaultfds that are the program's own, as far as all its threads are held: any other one was opened for the work just before
+    /// this journal could say so.
+    own_userfaults: Option<Vec<i32>>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -68,15 +76,21 @@ struct Thread {
 pub struct Turn(#[expect(dead_code, reason = "locked for as long as it is open")] File);
 
 impl Turn {
-    /// Waits for it.
+    /// Waits for it, until this program is asked to end.
     pub fn wait() -> Result<Turn, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
         fs::create_dir_all(&folder).map_err(failed)?;
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        flock(&file, FlockOperation::LockExclusive).map_err(|error| failed(error.into()))?;
-        Ok(Turn(file))
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Turn(file)),
+                Err(error) if error != Errno::WOULDBLOCK => return Err(failed(error.into())),
+                Err(_) if interrupted() => return Err(failed(io::ErrorKind::Interrupted.into())),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
     }
 }
 
@@ -151,35 +165,163 @@ pub enum Whom {
 pub struct Hold {
     pid: Pid,
     memory: File,
+    /// Its mappings.
+    pub mappings: Mappings,
     /// What to put back.
     pub journal: Journal,
     /// The thread that issues system calls.
     leader: usize,
     /// Threads that the leader made and that are stopped.
-    helpers: Vec<ThreadId>,
+    helpers: Vec<Helper>,
     held_back: Vec<i32>,
     resumed: bool,
+    haste: Haste,
     /// When the first thread was asked to stop.
-    began: Instant,
+    pub began: Instant,
+    /// Whether the kernel or a device may have begun to work on the memory since [`Pid::asynchronous_io`] was asked.
+    pub may_have_begun_io: bool,
+}
+
+/// While it is there, this thread goes before all that is not real-time, where that is permitted: else a loaded machine has the stopped
+/// process wait for this program's time slice.
+struct Haste {
+    /// What it goes back to.
+    before: Option<Scheduling>,
+}
+
+impl Haste {
+    fn begin() -> Haste {
+        let ordinary = |now: &Scheduling| now.is_ordinary();
+        let before = Scheduling::current().ok().filter(ordinary);
+        Haste { before: before.filter(|_| Scheduling::fifo(1).apply().is_ok()) }
+    }
+}
+
+impl Drop for Haste {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // It was permitted before.
+            let _ = before.apply();
+        }
+    }
+}
+
+/// How a helper is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As this program is while nobody waits for it: for work while the process goes on.
+    Calm,
+    /// As this program is while the process stands still.
+    Hurried,
+}
+
+/// A thread that works in the process, and the address of its table.
+#[derive(Clone, Copy)]
+struct Helper {
+    thread: ThreadId,
+    table: u64,
+}
+
+/// For how long a thread may keep the others waiting until it stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// One that waits for something, such as a device.
+    waiting: Duration,
+    /// One that only waits for a CPU.
+    runnable: Duration,
+}
+
+impl Patience {
+    /// That of a pause of at most `max_pause`, after so many attempts in vain: a machine with more threads to run than CPUs comes round
+    /// to each of them only after a while.
+    pub fn of(max_pause: Duration, in_vain: u32) -> Patience {
+        /// The least.
+        const LEAST: Duration = Duration::from_millis(5);
+        /// The most, for one that only waits for a CPU.
+        const MOST: Duration = Duration::from_millis(500);
+        let runnable = (max_pause / 4 * 3).max(2 * LEAST);
+        Patience {
+            waiting: (max_pause / 4).max(LEAST),
+            runnable: (runnable * 2u32.pow(in_vain.min(6))).min(MOST.max(runnable)),
+        }
+    }
+}
+
+/// How long a thread that cannot be stopped as it waits for a child is waited for while all threads run.
+const CHILD_LIMIT: Duration = Duration::from_millis(50);
+
+/// How long a thread that did not stop in time is waited for before it is left for later.
+const STRAGGLER_LIMIT: Duration = Duration::from_millis(500);
+
+thread_local! {
+    /// Threads that were asked to stop and have not, to be let go when they do. They are traced by this thread alone.
+    static STRAGGLERS: RefCell<Vec<(Pid, ThreadId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets those threads go that were asked to stop, did not in time, and have stopped since.
+pub fn release_stragglers() {
+    STRAGGLERS.with_borrow_mut(|stragglers| {
+        let mut made = Vec::new();
+        stragglers.retain(|(pid, thread)| !release(*pid, *thread, &mut made));
+        stragglers.append(&mut made);
+    });
+}
+
+/// Ends the tracing of a thread that was asked to stop, if it has stopped. `made`: threads made by it, which are traced as well.
+fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool {
+    let signal = match trace::reported(thread) {
+        Ok(None) => return false,
+        Err(_) | Ok(Some(Report::Gone)) => return true,
+        Ok(Some(Report::Signal(signal))) => signal,
+        Ok(Some(Report::Cloned(thread))) => {
+            made.push((pid, thread));
+            0
+        }
+        Ok(Some(Report::Stopped)) => {
+            // A call that breaks off is made again.
+            let _ = trace::registers(thread).and_then(|registers| put_back(pid, thread, &registers, None));
+            0
+        }
+        Ok(Some(Report::SystemCall)) => 0,
+    };
+    let _ = trace::detach(thread, signal);
+    true
 }
 
 /// Threads stopped so far, with the registers they stopped with; those still here are let go on.
 struct Seized {
     pid: Pid,
     threads: Vec<(ThreadId, Registers)>,
+    haste: Option<Haste>,
+    /// When the first thread was asked to stop.
+    began: Instant,
+    /// Whether there are threads of the kernel among those of the process.
+    has_workers: bool,
 }
 
 impl Seized {
+    fn new(pid: Pid) -> Seized {
+        release_stragglers();
+        Seized { pid, threads: Vec::new(), haste: None, began: Instant::now(), has_workers: false }
+    }
+
     fn holds(&self, thread: ThreadId) -> bool {
         self.threads.iter().any(|(held, _)| *held == thread)
     }
 
     /// Stops one thread: of those that wait for something, if there are any.
     fn one(pid: Pid) -> Result<Seized, RecolorError> {
-        let mut threads = pid.threads()?;
-        threads.sort_by_key(|thread| pid.thread_state(*thread) != Some('S'));
-        let mut seized = Seized { pid, threads: Vec::new() };
-        for thread in threads {
+        let states = pid.thread_numbers()?.into_iter().filter_map(|thread| Some((thread, pid.thread_state(thread)?)));
+        let mut threads: Vec<_> = states.filter(|(_, state)| state.is_running() && !state.is_kernel_worker()).collect();
+        threads.sort_by_key(|(_, state)| match state.letter {
+            'S' => 0,
+            'D' => 2,
+            _ => 1,
+        });
+        let mut seized = Seized::new(pid);
+        seized.haste = Some(Haste::begin());
+        let mut why = RecolorError::Ended { pid: pid.0 };
+        for (thread, _) in threads {
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -187,31 +329,64 @@ impl Seized {
                 Err(source) => return Err(seized.refused(thread, source)),
                 Ok(()) => {}
             }
-            seized.gather(&[thread])?;
-            if seized.holds(thread) {
-                trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
-                return Ok(seized);
+            seized.began = Instant::now();
+            // Nobody else waits.
+            let limit = StopLimit {
+                waiting: seized.began + Duration::from_millis(100),
+                runnable: seized.began + Duration::from_secs(1),
+            };
+            match seized.gather(&[thread], limit) {
+                Err(error @ RecolorError::NotStopping { .. }) => why = error,
+                Err(error) => return Err(error),
+                Ok(()) if seized.holds(thread) => {
+                    trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
+                    return Ok(seized);
+                }
+                Ok(()) => {}
             }
         }
-        Err(RecolorError::Ended { pid: pid.0 })
+        Err(why)
     }
 
-    /// Stops every thread. No thread is made any more once all that are known have stopped.
-    fn all(pid: Pid) -> Result<Seized, RecolorError> {
-        let mut seized = Seized { pid, threads: Vec::new() };
-        loop {
-            let new: Vec<ThreadId> = pid.threads()?.into_iter().filter(|thread| !seized.holds(*thread)).collect();
-            if new.is_empty() {
-                return if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) };
+    /// Stops every thread, but no thread of the kernel. No thread is made any more once all that are known have stopped.
+    ///
+    /// Fails with [`RecolorError::NotStopping`] where a thread would keep the others waiting for longer than `patience` says.
+    fn all(pid: Pid, patience: Patience) -> Result<Seized, RecolorError> {
+        let mut seized = Seized::new(pid);
+        // What is to be known of the threads is read while they run.
+        let mut workers = BTreeSet::new();
+        let mut known = BTreeMap::new();
+        for thread in pid.thread_numbers()? {
+            let Some(state) = pid.thread_state(thread).filter(|state| state.is_running()) else { continue };
+            if state.is_kernel_worker() {
+                workers.insert(thread);
+                continue;
             }
+            let mut call = pid.waits_in(thread);
+            let begin = Instant::now();
+            while call.is_some_and(trace::lends_memory) && pid.thread_state(thread).is_some_and(|now| now.letter == 'D')
+            {
+                if begin.elapsed() > CHILD_LIMIT {
+                    return Err(RecolorError::NotStopping { pid: pid.0, thread, stood: Duration::ZERO });
+                }
+                std::thread::sleep(Duration::from_micros(50));
+                call = pid.waits_in(thread);
+            }
+            known.insert(thread, call.is_some_and(trace::breaks_off));
+        }
+        seized.haste = Some(Haste::begin());
+        seized.began = Instant::now();
+        let limit = StopLimit { waiting: seized.began + patience.waiting, runnable: seized.began + patience.runnable };
+        let mut new: Vec<ThreadId> = known.keys().copied().collect();
+        while !new.is_empty() {
             let mut asked = Vec::new();
             for thread in new {
-                let at_once = pid.waits_in(thread).is_some_and(trace::breaks_off);
+                let at_once = known.get(&thread).copied().unwrap_or(false);
                 match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
                     // Looked at before the next is asked, so that the call breaks off for as short a time as can be.
                     Ok(()) if at_once => {
-                        if let Err(error) = seized.gather(&[thread]) {
-                            seized.let_go(&asked);
+                        if let Err(error) = seized.gather(&[thread], limit) {
+                            seized.give_up(&asked);
                             return Err(error);
                         }
                     }
@@ -222,30 +397,45 @@ impl Seized {
                     // One that a traced thread made is traced already, and stops by itself.
                     Err(_) if is_ours(pid, thread) => asked.push(thread),
                     Err(source) => {
-                        seized.let_go(&asked);
+                        seized.give_up(&asked);
                         return Err(seized.refused(thread, source));
                     }
                 }
             }
-            seized.gather(&asked)?;
+            seized.gather(&asked, limit)?;
+            new = pid.thread_numbers()?;
+            new.retain(|thread| !seized.holds(*thread) && !workers.contains(thread));
+            new.retain(|thread| match pid.thread_state(*thread) {
+                Some(state) if state.is_kernel_worker() => {
+                    workers.insert(*thread);
+                    false
+                }
+                state => state.is_some_and(|state| state.is_running()),
+            });
         }
+        seized.has_workers = !workers.is_empty();
+        if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) }
     }
 
     fn refused(&self, thread: ThreadId, source: io::Error) -> RecolorError {
         match source.raw_os_error() {
+            // One that did not stop in time is still ours, until it does.
+            Some(libc::EPERM) if is_ours(self.pid, thread) => {
+                RecolorError::NotStopping { pid: self.pid.0, thread, stood: Duration::ZERO }
+            }
             Some(libc::EPERM) => RecolorError::Denied { pid: self.pid.0 },
             _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
         }
     }
 
-    /// Waits until all that were asked to have stopped.
+    /// Waits until all that were asked to have stopped. Where one does not, all are let go.
     ///
     /// A call that breaks off when it is stopped is made to begin again at once: should this program be killed now, the thread goes on with
     /// what it is found with. The time between is what a kill has to hit for the program to see EINTR.
-    fn gather(&mut self, asked: &[ThreadId]) -> Result<(), RecolorError> {
+    fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<(), RecolorError> {
         for (i, thread) in asked.iter().enumerate() {
             let stop = || -> io::Result<Option<Registers>> {
-                if !trace::stopped(*thread)? {
+                if !trace::stopped(*thread, limit)? {
                     return Ok(None);
                 }
                 let registers = trace::registers(*thread)?;
@@ -258,9 +448,12 @@ impl Seized {
                 Ok(Some(registers)) => self.threads.push((*thread, registers)),
                 Ok(None) => {}
                 Err(source) => {
-                    self.let_go(&asked[i..]);
+                    let stood = self.began.elapsed();
+                    self.give_up(&asked[i..]);
                     return Err(match source.kind() {
-                        io::ErrorKind::TimedOut => RecolorError::NotStopping { pid: self.pid.0, thread: *thread },
+                        io::ErrorKind::TimedOut => {
+                            RecolorError::NotStopping { pid: self.pid.0, thread: *thread, stood }
+                        }
                         io::ErrorKind::Unsupported => RecolorError::WordSize { pid: self.pid.0 },
                         _ => failed(self.pid, *thread, "stop")(source),
                     });
@@ -277,11 +470,22 @@ impl Seized {
         }
     }
 
-    /// Ends the tracing of threads that were asked to stop and may not have.
-    fn let_go(&self, asked: &[ThreadId]) {
-        for thread in asked {
-            if trace::report_within(*thread, Duration::from_millis(100)).is_ok_and(|report| report != Report::Gone) {
-                let _ = trace::detach(*thread);
+    /// Lets all stopped threads go, then those that were `asked` to stop, as each of them does.
+    fn give_up(&mut self, asked: &[ThreadId]) {
+        self.let_go();
+        self.haste = None;
+        STRAGGLERS.with_borrow_mut(|stragglers| stragglers.extend(asked.iter().map(|thread| (self.pid, *thread))));
+        let begin = Instant::now();
+        while STRAGGLERS.with_borrow(|stragglers| !stragglers.is_empty()) && begin.elapsed() < STRAGGLER_LIMIT {
+            release_stragglers();
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    fn let_go(&mut self) {
+        for (thread, registers) in self.threads.drain(..) {
+            if put_back(self.pid, thread, &registers, None).is_ok() {
+                let _ = trace::detach(thread, 0);
             }
         }
     }
@@ -289,11 +493,7 @@ impl Seized {
 
 impl Drop for Seized {
     fn drop(&mut self) {
-        for (thread, registers) in &self.threads {
-            if put_back(self.pid, *thread, registers, None).is_ok() {
-                let _ = trace::detach(*thread);
-            }
-        }
+        self.let_go();
     }
 }
 
@@ -323,19 +523,21 @@ fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
 }
 
 impl Hold {
-    /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none.
+    /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none. `patience`: how long to wait for
+    /// threads that do not stop, where all are held.
     ///
-    /// Fails with [`RecolorError::Unrepaired`] where an earlier one was cut short, and with [`RecolorError::Changed`] where the memory is
-    /// not there any more.
-    pub fn new(pid: Pid, whom: Whom, area: (u64, u64)) -> Result<Hold, RecolorError> {
-        let began = Instant::now();
+    /// Fails with [`RecolorError::Unrepaired`] where an earlier one was cut short, with [`RecolorError::Changed`] where the memory is
+    /// not there any more, and with [`RecolorError::NotStopping`] where a thread does not stop in time.
+    pub fn new(pid: Pid, whom: Whom, area: (u64, u64), patience: Patience) -> Result<Hold, RecolorError> {
         // What it says would be lost.
         if area.1 == 0 && Journal::left_for(pid)?.is_some() {
             return Err(RecolorError::Unrepaired { pid: pid.0 });
         }
         let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
+        let cave = cave_in(pid, &pid.memory()?, area)?;
+        let descriptors = if whom == Whom::All { Some(pid.descriptors()?) } else { None };
         let mut seized = match whom {
-            Whom::All => Seized::all(pid)?,
+            Whom::All => Seized::all(pid, patience)?,
             Whom::One => Seized::one(pid)?,
         };
         // Only now: a program that begins another one in its place would leave what was opened before behind.
@@ -345,7 +547,10 @@ impl Hold {
             Journal::forget(pid)?;
             return Err(RecolorError::Changed { pid: pid.0 });
         }
-        let userfaults = if whom == Whom::All { Some(pid.userfaults()?) } else { None };
+        let mappings = Mappings::of(pid)?;
+        if !is_cave(&memory, cave) || mappings.executable_end(cave)?.is_none() {
+            return Err(RecolorError::Changed { pid: pid.0 });
+        }
         let mut threads = Vec::new();
         for (id, registers) in &seized.threads {
             let registers = outside_restartable_sequence(&memory, *id, *registers);
@@ -354,22 +559,60 @@ impl Hold {
         }
         // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
         let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
-        let cave = cave_in(pid, &memory, area)?;
+        let mut judge = Judge::default();
         for (at, thread) in threads.iter().enumerate() {
-            filtered::check(pid, thread.id, cave + WAIT, at == leader).inspect_err(|_| seized.begin_again())?;
+            judge.check(pid, thread.id, cave + WAIT, at == leader).inspect_err(|_| seized.begin_again())?;
         }
+        let may_have_begun_io = match &descriptors {
+            Some(found) => {
+                seized.has_workers
+                    || !found.rings.is_empty()
+                    || found.count == 0
+                    || found.count != pid.descriptor_count()?
+            }
+            None => true,
+        };
         let mut covered = vec![0; CAVE.len()];
         memory.read_exact_at(&mut covered, cave).map_err(|source| RecolorError::Memory { pid: pid.0, source })?;
         let covered = words(&covered);
-        let protections = Vec::new();
-        let journal = Journal { pid: pid.0, start_time, threads, cave, covered, area, protections, userfaults };
+        let own_userfaults = descriptors.map(|found| found.userfaults);
+        let (protections, userfault) = (Vec::new(), None);
+        let journal =
+            Journal { pid: pid.0, start_time, threads, cave, covered, area, protections, userfault, own_userfaults };
         journal.write()?;
         seized.threads.clear();
-        let mut hold =
-            Hold { pid, memory, journal, leader, helpers: Vec::new(), held_back: Vec::new(), resumed: false, began };
+        let (began, haste) = (seized.began, seized.haste.take().unwrap_or_else(Haste::begin));
+        let mut hold = Hold {
+            pid,
+            memory,
+            mappings,
+            journal,
+            leader,
+            helpers: Vec::new(),
+            held_back: Vec::new(),
+            resumed: false,
+            haste,
+            began,
+            may_have_begun_io,
+        };
         // From here on dropping the hold puts back whatever was done.
         hold.park()?;
         Ok(hold)
+    }
+
+    /// Holds one thread, while the others go on; where none stops, tries again for a while.
+    pub fn one(pid: Pid, area: (u64, u64)) -> Result<Hold, RecolorError> {
+        /// How long.
+        const LIMIT: Duration = Duration::from_secs(2);
+        let begin = Instant::now();
+        loop {
+            match Hold::new(pid, Whom::One, area, Patience::of(MAX_PAUSE, 0)) {
+                Err(RecolorError::NotStopping { .. }) if begin.elapsed() < LIMIT && !interrupted() => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     fn park(&mut self) -> Result<(), RecolorError> {
@@ -395,20 +638,10 @@ impl Hold {
         Ok(())
     }
 
-    /// What it holds.
-    pub fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// The page that the threads wait in.
     pub fn cave_page(&self) -> u64 {
         let page = page_bytes() as u64;
         self.journal.cave / page * page
-    }
-
-    /// How many threads it holds.
-    pub fn threads(&self) -> usize {
-        self.journal.threads.len()
     }
 
     /// Pages that the kernel writes to whenever a thread goes on.
@@ -473,20 +706,22 @@ impl Hold {
     }
 
     /// Makes a thread in the process that is to run `code` with `argument` and the stack that ends at `stack`, and is stopped as yet.
-    /// `apart`: where and how this program runs, not the thread that made it, whose time and CPU are the program's.
-    pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, apart: bool) -> Result<(), RecolorError> {
+    /// It runs where and how this program runs, not as the thread that made it, whose time and CPU are the program's.
+    pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, pace: Pace) -> Result<(), RecolorError> {
         let answer = self.answer(libc::SYS_clone, [HELPER_FLAGS, stack, 0, 0, 0, 0])?;
         let helper = answer.made.ok_or_else(|| RecolorError::Refused {
             pid: self.pid.0,
             action: "make a thread",
             source: io::Error::from_raw_os_error(-answer.result as i32),
         })?;
-        self.helpers.push(helper);
-        if apart {
-            // Where this is refused, it works as the program does.
-            let _ = Scheduling::current().and_then(|own| own.apply_to(helper));
-            let _ = sched_getaffinity(None).and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
-        }
+        self.helpers.push(Helper { thread: helper, table: argument });
+        let own = match (pace, self.haste.before) {
+            (Pace::Calm, Some(before)) => Ok(before),
+            _ => Scheduling::current(),
+        };
+        // Where this is refused, it works as the program does.
+        let _ = own.and_then(|own| own.apply_to(helper));
+        let _ = sched_getaffinity(None).and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
@@ -494,17 +729,17 @@ impl Hold {
 
     /// Sends the helpers off, and waits until all have ended.
     pub fn work(&mut self) -> Result<(), RecolorError> {
-        self.send_off().wait()
+        self.send_off().finish()
     }
 
     /// Has the helpers begin.
     pub fn send_off(&mut self) -> Helpers {
-        let threads = std::mem::take(&mut self.helpers);
-        for helper in &threads {
+        let helpers = std::mem::take(&mut self.helpers);
+        for helper in &helpers {
             // One that cannot go on is no more, as is seen when it is waited for.
-            let _ = trace::go_on(*helper, 0);
+            let _ = trace::go_on(helper.thread, 0);
         }
-        Helpers { pid: self.pid, threads }
+        Helpers { pid: self.pid, helpers }
     }
 
     /// Lets the threads go on, while the memory mapped for the work stays and helpers work. Gives these, and how long the threads
@@ -527,7 +762,7 @@ impl Hold {
     /// Takes away what was mapped, opened and made writable.
     fn clear_up(&mut self) -> Result<(), RecolorError> {
         // Helpers that were made but not sent off.
-        for helper in std::mem::take(&mut self.helpers) {
+        for Helper { thread: helper, .. } in std::mem::take(&mut self.helpers) {
             let failed = failed(self.pid, helper, "end");
             trace::to_plain_stop(helper, &mut self.held_back).map_err(&failed)?;
             self.end_helper(helper)?;
@@ -549,10 +784,8 @@ impl Hold {
             self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
         }
         self.journal.protections.clear();
-        if let Some(own) = self.journal.userfaults.clone() {
-            for descriptor in self.pid.userfaults()?.into_iter().filter(|descriptor| !own.contains(descriptor)) {
-                self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
-            }
+        if let Some(descriptor) = self.journal.userfault.take_if(|descriptor| self.pid.is_userfault(*descriptor)) {
+            self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
         }
         Ok(())
     }
@@ -586,7 +819,7 @@ impl Hold {
         }
         self.resumed = true;
         for thread in &threads {
-            trace::detach(thread.id).map_err(failed(self.pid, thread.id, "let go"))?;
+            trace::detach(thread.id, 0).map_err(failed(self.pid, thread.id, "let go"))?;
         }
         for signal in self.held_back.drain(..) {
             // It may have ended by now.
@@ -599,21 +832,38 @@ impl Hold {
 /// Threads that work inside a process that goes on. Dropped, they are waited for.
 pub struct Helpers {
     pid: Pid,
-    threads: Vec<ThreadId>,
+    helpers: Vec<Helper>,
 }
 
 impl Helpers {
-    /// Waits until all have ended.
+    /// Waits until all have ended. Where this program is asked to end meanwhile, they leave the rest of their work undone.
     pub fn wait(mut self) -> Result<(), RecolorError> {
-        self.end()
+        self.end(true)?;
+        if interrupted() { Err(RecolorError::Interrupted { pid: self.pid.0 }) } else { Ok(()) }
     }
 
-    fn end(&mut self) -> Result<(), RecolorError> {
+    /// Waits until all have done their work and ended.
+    pub fn finish(mut self) -> Result<(), RecolorError> {
+        self.end(false)
+    }
+
+    fn end(&mut self, may_stop: bool) -> Result<(), RecolorError> {
         let mut held_back = Vec::new();
-        let threads = std::mem::take(&mut self.threads);
-        let wait = |thread| wait_for(self.pid, thread, &mut held_back);
+        let helpers = std::mem::take(&mut self.helpers);
+        let mut stopped = !may_stop;
+        let memory = self.pid.memory();
+        let mut stop = || {
+            if !stopped && interrupted() {
+                stopped = true;
+                for helper in &helpers {
+                    // A deadline that has passed.
+                    let _ = memory.as_ref().map(|memory| memory.write_all_at(&[0; 8], helper.table + DEADLINE_AT));
+                }
+            }
+        };
+        let mut wait = |helper: &Helper| wait_for(self.pid, helper.thread, &mut held_back, &mut stop);
         // Every one, whatever became of the others.
-        let outcomes: Vec<_> = threads.into_iter().map(wait).collect();
+        let outcomes: Vec<_> = helpers.iter().map(&mut wait).collect();
         for signal in held_back {
             let _ = launch::send(self.pid.0, signal);
         }
@@ -623,21 +873,28 @@ impl Helpers {
 
 impl Drop for Helpers {
     fn drop(&mut self) {
-        let _ = self.end();
+        let _ = self.end(true);
     }
 }
 
-/// Waits for the end of a helper that runs. `held_back` gathers signals that it was about to be given.
-fn wait_for(pid: Pid, helper: ThreadId, held_back: &mut Vec<i32>) -> Result<(), RecolorError> {
+/// Waits for the end of a helper that runs. `held_back` gathers signals that it was about to be given; `between` is called now and then.
+fn wait_for(
+    pid: Pid,
+    helper: ThreadId,
+    held_back: &mut Vec<i32>,
+    between: &mut dyn FnMut(),
+) -> Result<(), RecolorError> {
     let failed = failed(pid, helper, "wait for");
     loop {
-        match trace::report_of(helper).map_err(&failed)? {
-            Report::Gone => return Ok(()),
-            Report::Signal(signal) => {
+        match trace::report_within(helper, Duration::from_millis(50)) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => between(),
+            Err(error) => return Err(failed(error)),
+            Ok(Report::Gone) => return Ok(()),
+            Ok(Report::Signal(signal)) => {
                 held_back.push(signal);
                 trace::go_on(helper, 0).map_err(&failed)?;
             }
-            _ => trace::go_on(helper, 0).map_err(&failed)?,
+            Ok(_) => trace::go_on(helper, 0).map_err(&failed)?,
         }
     }
 }
@@ -681,23 +938,26 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 /// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping of the
 /// program's own. `area`: memory mapped for the work.
 fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorError> {
-    let mut regions: Vec<_> = pid
+    if let Some(vdso) = pid.vdso()
+        && let Some(end) = Mappings::of(pid)?.executable_end(vdso)?
+        && is_cave(memory, end - CAVE.len() as u64)
+    {
+        return Ok(end - CAVE.len() as u64);
+    }
+    let regions: Vec<_> = pid
         .mappings()?
         .into_iter()
-        .filter(|region| region.protection.execute && region.protection.read && region.name != "[vsyscall]")
-        .filter(|region| region.fixed.is_none() || region.name == "[vdso]")
+        .filter(|region| region.protection.execute && region.protection.read && region.fixed.is_none())
         .filter(|region| region.end <= area.0 || area.0 + area.1 <= region.start)
         .collect();
-    regions.sort_by_key(|region| region.name != "[vdso]");
-    // A word more than needed: the last instruction before the zeros may end in some.
-    let mut end = [0xff; CAVE.len() + 8];
-    for region in regions {
-        let address = region.end - end.len() as u64;
-        if memory.read_exact_at(&mut end, address).is_ok() && end.iter().all(|byte| *byte == 0) {
-            return Ok(address + 8);
-        }
-    }
-    Err(RecolorError::NoCave { pid: pid.0 })
+    let mut caves = regions.iter().map(|region| region.end - CAVE.len() as u64);
+    caves.find(|cave| is_cave(memory, *cave)).ok_or(RecolorError::NoCave { pid: pid.0 })
+}
+
+/// Whether there are zeros, and a word more of them than needed: the last instruction before the zeros may end in some.
+fn is_cave(memory: &File, cave: u64) -> bool {
+    let mut found = [0xff; CAVE.len() + 8];
+    memory.read_exact_at(&mut found, cave - 8).is_ok() && found.iter().all(|byte| *byte == 0)
 }
 
 /// `registers`, but at the abort handler where the thread is within a restartable sequence: a sequence that was left must not be
@@ -716,11 +976,14 @@ fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Regi
     abort().map_or(registers, |abort| registers.at(abort))
 }
 
+/// How long a process may stand still to be repaired, of which it has stood still for longer already.
+const REPAIR_LIMIT: Duration = Duration::from_secs(2);
+
 /// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
 pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     let _turn = Turn::wait()?;
     let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
-    let mut seized = Seized::all(pid)?;
+    let mut seized = Seized::all(pid, Patience { waiting: REPAIR_LIMIT, runnable: REPAIR_LIMIT })?;
     let cave = journal.cave..journal.cave + CAVE.len() as u64;
     let area = journal.area.0..journal.area.0 + journal.area.1;
     let known: Vec<ThreadId> = journal.threads.iter().map(|thread| thread.id).collect();
@@ -729,7 +992,7 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     let mut held_back = Vec::new();
     for (helper, _) in seized.threads.extract_if(.., |thread| area.contains(&at(thread))) {
         trace::go_on(helper, 0).map_err(failed(pid, helper, "wait for"))?;
-        wait_for(pid, helper, &mut held_back)?;
+        wait_for(pid, helper, &mut held_back, &mut || {})?;
     }
     let (parked, idle): (Vec<ThreadId>, Vec<ThreadId>) = seized
         .threads
@@ -754,7 +1017,7 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
         }
         drop(seized);
         if is_there(pid, journal.area)? {
-            Hold::new(pid, Whom::One, journal.area)?.resume()?;
+            Hold::one(pid, journal.area)?.resume()?;
         }
         journal.remove()?;
         return Ok(true);
@@ -763,7 +1026,23 @@ pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     seized.threads.retain(|(thread, _)| !parked.contains(thread) && !idle.contains(thread));
     drop(seized);
     journal.threads.retain(|thread| parked.contains(&thread.id));
-    let mut hold = Hold { pid, memory, journal, leader: 0, helpers: Vec::new(), held_back, resumed: false, began };
+    if let (None, Some(own)) = (journal.userfault, &journal.own_userfaults) {
+        journal.userfault = pid.descriptors()?.userfaults.into_iter().find(|descriptor| !own.contains(descriptor));
+    }
+    let mappings = Mappings::of(pid)?;
+    let mut hold = Hold {
+        pid,
+        memory,
+        mappings,
+        journal,
+        leader: 0,
+        helpers: Vec::new(),
+        held_back,
+        resumed: false,
+        haste: Haste::begin(),
+        began,
+        may_have_begun_io: true,
+    };
     for helper in idle {
         hold.end_helper(helper)?;
     }

@@ -5,7 +5,7 @@
 
 use isochrome_model::units::Bytes;
 
-use super::hold::{Hold, Whom};
+use super::hold::Hold;
 use super::process::{Pid, Region};
 use super::{RecolorError, Turn};
 
@@ -44,7 +44,7 @@ fn within(pid: Pid, work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>) ->
             return Err(RecolorError::CallForbidden { pid: pid.0, thread, call: "mlockall" });
         }
     }
-    let mut hold = Hold::new(pid, Whom::One, (0, 0))?;
+    let mut hold = Hold::one(pid, (0, 0))?;
     let done = work(&mut hold);
     hold.resume()?;
     done

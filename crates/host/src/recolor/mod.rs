@@ -22,67 +22,62 @@ mod work;
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
 
 use crate::pagemap::{self, PageEntry};
+use crate::palette::known::{KnownColors, Page, Verified};
 use crate::palette::reference::Reference;
-use crate::sys::memory::Arena;
+use crate::palette::tester::Effort;
+use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;
-pub use hold::repair;
-use hold::{Hold, Journal, Turn, Whom};
+use hold::{Hold, Journal, Patience, Turn, Whom};
+pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
 use room::Room;
-pub use sight::{Place as PlacedPage, Placed};
-use work::Work;
-
-/// What tells the color of a page.
-#[derive(Clone, Copy)]
-pub enum Source<'a> {
-    /// The number of its frame: `None` where that has no known color.
-    Frames(&'a dyn Fn(FrameNumber) -> Option<Color>),
-    /// What evicts it. The pages of the process that have a color already are known.
-    Evictions(&'a Reference, &'a Placed),
-}
+use sight::Sight;
+use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.
 #[derive(Clone, Copy)]
 pub struct Wanted<'a> {
-    /// What tells their colors.
-    pub source: Source<'a>,
+    /// What tells the colors of pages.
+    pub known: &'a KnownColors,
     /// The colors allowed.
     pub colors: &'a [Color],
-    /// How many colors there are.
-    pub color_count: u32,
+    /// Whether pages are to be dealt evenly over the colors, also where all colors are allowed. \[Hanemaaijer1993\]
+    pub spread: bool,
 }
 
 impl<'a> Wanted<'a> {
+    /// How many colors there are.
+    pub fn color_count(&self) -> usize {
+        self.known.colors() as usize
+    }
+
+    /// Whether every page is on color, whatever its color is.
+    fn anything_goes(&self) -> bool {
+        self.colors.len() >= self.color_count() && !self.spread
+    }
+
     /// Which of the allowed colors this is, if any.
     fn allowed(&self, color: Option<Color>) -> Option<usize> {
         self.colors.iter().position(|allowed| Some(*allowed) == color)
     }
 
-    /// Which of the allowed colors a page has, if it is known to have one.
-    ///
-    /// Fails where frame numbers tell and are hidden.
-    fn allowed_page(&self, page: u64, entry: PageEntry) -> Result<Option<usize>, RecolorError> {
-        Ok(self.allowed(match self.source {
-            Source::Frames(color_of) => color_of(entry.frame().ok_or(RecolorError::FramesHidden)?),
-            Source::Evictions(_, placed) => {
-                placed.get(&page).filter(|placed| placed.frame == entry.frame()).map(|placed| placed.color)
-            }
-        }))
+    /// Which of the allowed colors a page of `pid` has, if it is known to have one.
+    fn allowed_page(&self, pid: Pid, page: u64, entry: PageEntry) -> Option<usize> {
+        if self.anything_goes() { Some(0) } else { self.allowed(self.known.of(pid.0, (page, entry))) }
     }
 
+    /// Pages of known color by which a helper inside the process tells the colors of others.
     fn reference(&self) -> Option<&'a Reference> {
-        match self.source {
-            Source::Frames(_) => None,
-            Source::Evictions(reference, _) => Some(reference),
-        }
+        self.known.reference()
     }
 }
 
@@ -91,9 +86,14 @@ impl<'a> Wanted<'a> {
 pub struct Limits {
     /// Memory touched to find frames of the colors; less where the process's group has less left.
     pub memory: Bytes,
-    /// Work on processes that use asynchronous I/O or have memory pinned.
+    /// Move pages in every way also where the kernel or a device may write to them meanwhile.
     pub force: bool,
+    /// For how long the process may stand still at a time.
+    pub max_pause: Duration,
 }
+
+/// [`Limits::max_pause`] where nothing else is asked for.
+pub const MAX_PAUSE: Duration = Duration::from_millis(20);
 
 /// The pages of one mapping, by what became of them or would.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -123,20 +123,22 @@ pub struct Report {
     pub pid: i32,
     /// Mappings with resident pages, in the order of their addresses.
     pub regions: Vec<RegionReport>,
-    /// For how long a thread of the process stood still; nothing where it was only looked at.
-    pub pause_ns: Option<u64>,
+    /// For how long a thread of the process, or all of them, stood still, each time; nothing where it was only looked at.
+    pub pauses_ns: Vec<u64>,
     /// Its threads.
     pub threads: usize,
     /// Memory touched to find frames.
     pub touched: Bytes,
-    /// Where colors are told by evictions, the pages that were given one.
-    #[serde(skip)]
-    pub placed: Placed,
 }
 
 impl Report {
     fn sum(&self, count: impl Fn(&RegionReport) -> usize) -> usize {
         self.regions.iter().map(count).sum()
+    }
+
+    /// The longest time for which it stood still; `None` where it was only looked at.
+    pub fn pause_ns_max(&self) -> Option<u64> {
+        self.pauses_ns.iter().max().copied()
     }
 
     /// Resident pages.
@@ -164,7 +166,6 @@ impl Report {
 struct Stray {
     region: usize,
     page: u64,
-    entry: PageEntry,
 }
 
 /// What a look at every resident page shows.
@@ -181,6 +182,7 @@ struct Look {
 
 /// Looks at every resident page. `keep`: pages that must stay.
 fn look(
+    pid: Pid,
     regions: &[Region],
     map: &PageMap,
     wanted: &Wanted,
@@ -206,7 +208,7 @@ fn look(
                 continue;
             }
             report.resident += 1;
-            if let Some(color) = wanted.allowed_page(page, entry)? {
+            if let Some(color) = wanted.allowed_page(pid, page, entry) {
                 report.right += 1;
                 look.in_place.push(page);
                 held[color] += 1;
@@ -215,7 +217,7 @@ fn look(
                 report.why = Some(why.to_owned());
             } else {
                 report.moved += 1;
-                look.strays.push(Stray { region: number, page, entry });
+                look.strays.push(Stray { region: number, page });
             }
         }
         if report.moved > 0 {
@@ -235,10 +237,10 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 
 /// The same of the mappings given, and the pages it is about.
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
-    let look = look(regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+    let look = look(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
     let regions = look.reports.clone();
     let threads = pid.threads()?.len();
-    Ok((Report { pid: pid.0, regions, pause_ns: None, threads, touched: Bytes(0), placed: Placed::new() }, look))
+    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0) }, look))
 }
 
 /// The frame that all pages share that were read and never written.
@@ -251,7 +253,7 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
-/// More memory than this is touched, and given back, while the process runs: it takes longer than to stop a thread twice more.
+/// Memory that is worth a helper of its own to be touched or given back.
 const AHEAD: Bytes = Bytes(4 << 20);
 
 /// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
@@ -261,9 +263,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
     }
-    let regions = pid.check(limits.force)?;
-    // Hidden frame numbers are found out before the process is stopped.
-    let (before, look) = inspect_pages(pid, &regions, wanted)?;
+    let regions = pid.check()?;
+    let (before, mut look) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
     }
@@ -271,58 +272,238 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if Journal::left_for(pid)?.is_some() {
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
-    let mut room = Room::new(pid, &regions, look.strays.len(), limits, wanted.reference())?;
+    let mut room = Room::new(pid, &regions, look.strays.len(), wanted, limits)?;
     let mut pool = Pool { slots: Vec::new(), end: room.place.pool };
-    let mut pause = Duration::ZERO;
+    let mut pauses = Vec::new();
+    // Whatever is touched is held until the draw ends: frames that are given back come again at once.
     loop {
         let ahead = pool.lacking(&look, wanted).bytes(wanted).min(room.place.end - pool.end);
-        // To tell colors by time takes longer than any stop.
-        if ahead <= if wanted.reference().is_some() { 0 } else { AHEAD.0 } {
+        if ahead == 0 {
             break;
         }
         let start = pool.end;
-        let mut hold = Hold::new(pid, Whom::One, if room.left { room.area() } else { (0, 0) })?;
-        if !room.left {
+        let mut hold = Hold::one(pid, if room.left { room.area() } else { (0, 0) })?;
+        if !std::mem::take(&mut room.left) {
             room.map(&mut hold)?;
         }
         room.touch_ahead(&mut hold, start, ahead)?;
         let (helpers, stop) = hold.leave()?;
-        pause += stop;
+        pauses.push(stop.as_nanos() as u64);
         // From here on dropping the room unmaps it.
         room.left = true;
         helpers.wait()?;
         pool.end += ahead;
-        if wanted.reference().is_some() {
-            let mut hold = Hold::new(pid, Whom::One, room.area())?;
-            room.make_sight(&mut hold)?;
-            let (helpers, stop) = hold.leave()?;
-            pause += stop;
-            pool.look(wanted, &room, helpers, start)?;
-        } else {
-            pool.find(pid, wanted, start)?;
+        wait_until_touched(pid, start, pool.end)?;
+        pool.find(wanted, &room, start, &mut pauses)?;
+    }
+    if pool.slots.is_empty() {
+        let limit = Bytes(room.place.end - room.place.pool);
+        return Err(RecolorError::TooFewFrames { pages: look.strays.len(), limit });
+    }
+    let slots = pool.choose(&mut look);
+    let pages: Vec<Planned> = look
+        .strays
+        .iter()
+        .zip(slots)
+        .map(|(stray, slot)| Planned { region: stray.region, page: stray.page, slot })
+        .collect();
+    let zero = zero_frame();
+    let astray = |page, entry: PageEntry| {
+        Ok((zero.is_none() || entry.frame() != zero) && wanted.allowed_page(pid, page, entry).is_none())
+    };
+    let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
+    let fates = work::carry_out(&plan, &mut room, &mut pauses)?;
+    let mut reports = look.reports;
+    for (planned, fate) in pages.iter().zip(&fates) {
+        let start = regions[planned.region].start;
+        let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
+        let report = &mut reports[at];
+        match fate {
+            Fate::Moved => {}
+            Fate::Settled => {
+                report.moved -= 1;
+                report.resident -= 1;
+            }
+            Fate::Left(why) => {
+                report.moved -= 1;
+                report.left += 1;
+                report.why = Some(why.to_string());
+            }
         }
     }
-    let mut hold = Hold::new(pid, Whom::All, if room.left { room.area() } else { (0, 0) })?;
-    let threads = hold.threads();
-    let outcome = Work::new(&mut hold, wanted, limits, regions, &room).and_then(|mut work| {
-        if !room.left && !work.look.strays.is_empty() {
-            room.map(work.hold)?;
-        }
-        work.carry_out(&mut pool)?;
-        Ok((work.reports, work.placed))
-    });
+    learn(pid, wanted, &pool, &pages, &fates)?;
+    // More pages have come than frames were drawn for, or the memory allowed holds too few of the colors.
+    for stray in &look.strays[pages.len()..] {
+        let start = regions[stray.region].start;
+        let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
+        reports[at].moved -= 1;
+        reports[at].left += 1;
+        reports[at].why = Some("waits for a frame of the colors".to_owned());
+    }
+    room.remove(pool.end, &mut pauses)?;
     let touched = Bytes(pool.end - room.place.pool);
-    if outcome.is_ok() && touched.0 > AHEAD.0 {
-        room.give_back(&mut hold, pool.end)?;
-        let (helpers, stop) = hold.leave()?;
-        pause += stop;
-        room.left = true;
-        helpers.wait()?;
-        pause += room.unmap()?;
-    } else {
-        room.left = false;
-        pause += hold.resume()?;
+    Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched })
+}
+
+/// Waits until the pages between two addresses are resident, for as long as more of them become so: on a loaded machine a helper may be
+/// gone from sight before its last pages are there.
+fn wait_until_touched(pid: Pid, start: u64, end: u64) -> Result<(), RecolorError> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    let pages = ((end - start) / page_bytes() as u64) as usize;
+    let (mut most, mut since) = (0, Instant::now());
+    loop {
+        let resident = pid.page_map()?.resident(start, end)?.len();
+        if resident >= pages || since.elapsed() > PATIENCE {
+            return Ok(());
+        }
+        if resident > most {
+            (most, since) = (resident, Instant::now());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let (regions, placed) = outcome?;
-    Ok(Report { pid: pid.0, regions, pause_ns: Some(pause.as_nanos() as u64), threads, touched, placed })
+}
+
+/// Takes in which colors the moved pages have, where frame numbers do not tell.
+fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fate]) -> Result<(), RecolorError> {
+    let colors: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
+    let moved: Vec<&Planned> =
+        pages.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Moved).map(|(page, _)| page).collect();
+    let addresses: Vec<u64> = moved.iter().map(|planned| planned.page).collect();
+    for (planned, entry) in moved.into_iter().zip(pid.page_map()?.entries(&addresses)?) {
+        if entry.is_resident() && entry.frame().is_none() {
+            wanted.known.learn(pid.0, (planned.page, entry), wanted.colors[colors[&planned.slot]]);
+        }
+    }
+    Ok(())
+}
+
+/// How often pages without an answer are asked about.
+const VERIFYING_PAUSES: usize = 4;
+
+/// Pages that are tested in one pause.
+const ASKED_AT_ONCE: usize = 256;
+
+/// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process. `None` where colors are
+/// not measured, or nothing is on color.
+pub fn verify(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Option<Verified>, RecolorError> {
+    let known = wanted.known;
+    let on_color = |(page, entry): Page| wanted.allowed_page(pid, page, entry).is_some();
+    let (regions, pages) = readable_pages(pid, &on_color)?;
+    let mut open = known.sample(&pages);
+    if known.reference().is_none() || wanted.anything_goes() || open.is_empty() {
+        return Ok(None);
+    }
+    let mut asking = Asking::new(pid, &regions, wanted, limits)?;
+    let mut verified = Verified::default();
+    for _ in 0..VERIFYING_PAUSES {
+        let mut undecided = Vec::new();
+        for part in open.chunks(ASKED_AT_ONCE) {
+            let asked = asking.ask(part.to_vec(), wanted.colors)?;
+            let (decided, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, answer)| answer.is_some());
+            let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+            verified.add(known.verified(pid.0, &pages, &answers));
+            undecided.extend(open.into_iter().map(|(page, _)| page));
+        }
+        open = undecided;
+        verified.undecided = open.len();
+        if open.is_empty() {
+            break;
+        }
+    }
+    asking.end()?;
+    Ok(Some(verified))
+}
+
+/// Measures the colors of the pages of `pid` that are not known yet, in pauses of the process, which goes on between them. Gives how many
+/// were asked about and how many are known now.
+pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usize), RecolorError> {
+    let known = wanted.known;
+    let (regions, pages) = readable_pages(pid, &|page| known.of(pid.0, page).is_none())?;
+    if known.reference().is_none() || pages.is_empty() {
+        return Ok((pages.len(), 0));
+    }
+    let mut asking = Asking::new(pid, &regions, wanted, limits)?;
+    let mut found = 0;
+    for part in pages.chunks(ASKED_AT_ONCE) {
+        for (page, answer) in asking.ask(part.to_vec(), wanted.colors)? {
+            if let Some(Answer::Color(color)) = answer {
+                known.learn(pid.0, page, color);
+                found += 1;
+            }
+        }
+    }
+    asking.end()?;
+    Ok((pages.len(), found))
+}
+
+/// The mappings of `pid`, and those of its resident pages that can be read and are `chosen`.
+fn readable_pages(pid: Pid, chosen: &dyn Fn(Page) -> bool) -> Result<(Vec<Region>, Vec<Page>), RecolorError> {
+    let (regions, map, zero) = (pid.check()?, pid.page_map()?, zero_frame());
+    let mut pages = Vec::new();
+    for region in regions.iter().filter(|region| region.fixed.is_none() && region.protection.read) {
+        let resident = map.resident(region.start, region.end)?;
+        let own = |(_, entry): &Page| zero.is_none() || entry.frame() != zero;
+        pages.extend(resident.into_iter().filter(|page| own(page) && chosen(*page)));
+    }
+    Ok((regions, pages))
+}
+
+/// Eviction tests of pages of a process that stands still for each of them, so that none of these pages goes away.
+struct Asking<'a> {
+    pid: Pid,
+    wanted: &'a Wanted<'a>,
+    limits: &'a Limits,
+    reference: &'a Reference,
+    room: Room<'a>,
+    _turn: Turn,
+}
+
+impl<'a> Asking<'a> {
+    /// Maps what is needed inside the process, and measures there how long walks take, while it runs.
+    fn new(
+        pid: Pid,
+        regions: &[Region],
+        wanted: &'a Wanted<'a>,
+        limits: &'a Limits,
+    ) -> Result<Asking<'a>, RecolorError> {
+        let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
+        let turn = Turn::wait()?;
+        let mut room = Room::new(pid, regions, 0, wanted, limits)?;
+        let mut hold = Hold::one(pid, (0, 0))?;
+        room.map(&mut hold)?;
+        let calibrates = wanted.known.ticks().is_none();
+        if calibrates {
+            room.make_sight(&mut hold)?;
+        }
+        let (helpers, _) = hold.leave()?;
+        room.left = true;
+        let calibrated = if calibrates { Sight::new(&room, reference, wanted).map(drop) } else { Ok(()) };
+        helpers.wait()?;
+        calibrated?;
+        Ok(Asking { pid, wanted, limits, reference, room, _turn: turn })
+    }
+
+    /// Tests `pages`, ascending, in one pause: those that are still there, each with its answer.
+    fn ask(&mut self, mut pages: Vec<Page>, among: &[Color]) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
+        let map = self.pid.page_map()?;
+        let mut hold = Hold::new(self.pid, Whom::All, self.room.area(), Patience::of(self.limits.max_pause, 0))?;
+        // What was unmapped or replaced meanwhile cannot be looked at.
+        let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
+        let mut now = map.entries(&addresses)?.into_iter();
+        pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));
+        self.room.make_sight(&mut hold)?;
+        let helpers = hold.send_off();
+        let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
+        let answers =
+            Sight::new(&self.room, self.reference, self.wanted).and_then(|sight| sight.ask(&pages, among, effort));
+        let answers = answers.map(|(answers, _)| answers);
+        helpers.wait()?;
+        hold.leave()?;
+        Ok(pages.into_iter().zip(answers?).collect())
+    }
+
+    fn end(mut self) -> Result<(), RecolorError> {
+        let end = self.room.place.pool;
+        self.room.remove(end, &mut Vec::new())
+    }
 }

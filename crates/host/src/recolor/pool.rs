@@ -1,10 +1,11 @@
 //! Frames for pages that have to move: how many are lacking, which were found, and which page gets which.
 
-use super::hold::{Helpers, is_there};
-use super::process::Pid;
+use super::hold::{Hold, is_there};
 use super::room::Room;
 use super::sight::Sight;
 use super::{Look, RecolorError, Wanted};
+use crate::palette::known::{Page, all_colors};
+use crate::palette::tester::Effort;
 use crate::sys::memory::page_bytes;
 
 /// Memory touched to find frames.
@@ -26,7 +27,7 @@ pub struct Lacking {
 impl Lacking {
     /// Memory to be touched for them: each page has one of all the colors.
     pub fn bytes(&self, wanted: &Wanted) -> u64 {
-        let colors = u64::from(wanted.color_count.max(1));
+        let colors = wanted.color_count().max(1) as u64;
         let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce.0 as u64 * colors);
         if pages == 0 { 0 } else { (pages + pages / 32 + colors) * page_bytes() as u64 }
     }
@@ -52,30 +53,54 @@ impl Pool {
         Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
     }
 
-    /// Looks for frames from `start` on.
-    pub fn find(&mut self, pid: Pid, wanted: &Wanted, start: u64) -> Result<(), RecolorError> {
-        for (address, entry) in pid.page_map()?.resident(start, self.end)? {
-            if let Some(color) = wanted.allowed_page(address, entry)? {
-                self.slots.push((address, color));
+    /// Tells the colors of the pages touched from `start` on, while the process runs.
+    pub fn find(
+        &mut self,
+        wanted: &Wanted,
+        room: &Room,
+        start: u64,
+        pauses: &mut Vec<u64>,
+    ) -> Result<(), RecolorError> {
+        let (pid, known) = (room.pid, wanted.known);
+        let pages = pid.page_map()?.resident(start, self.end)?;
+        let checked = known.to_check(pid.0, &pages);
+        let unknown = |pages: &[Page]| -> Vec<Page> {
+            pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
+        };
+        if !(checked.is_empty() && unknown(&pages).is_empty())
+            && let Some(reference) = room.reference
+        {
+            let mut hold = Hold::one(pid, room.area())?;
+            room.make_sight(&mut hold)?;
+            let (helpers, stop) = hold.leave()?;
+            pauses.push(stop.as_nanos() as u64);
+            let looked = Sight::new(room, reference, wanted).and_then(|mut sight| {
+                if !checked.is_empty() {
+                    let (answers, same) = sight.ask(&checked, &all_colors(known), Effort::STATEMENT)?;
+                    known.judge(pid.0, &checked, &answers).map_err(RecolorError::unmeasured(pid))?;
+                    sight = same;
+                }
+                let open = unknown(&pages);
+                let colors = sight.colors_of(&open, wanted.colors)?;
+                Ok(open.into_iter().zip(colors).collect::<Vec<_>>())
+            });
+            let looked = looked.map_err(|error| match is_there(pid, room.area()) {
+                Ok(true) => error,
+                Ok(false) => RecolorError::Changed { pid: pid.0 },
+                Err(ended) => ended,
+            });
+            helpers.wait()?;
+            for (page, color) in looked? {
+                if let Some(color) = color {
+                    known.learn(pid.0, page, color);
+                }
             }
         }
-        Ok(())
-    }
-
-    /// The same by evictions, which `helpers` time.
-    pub fn look(&mut self, wanted: &Wanted, room: &Room, helpers: Helpers, start: u64) -> Result<(), RecolorError> {
-        let Some(reference) = room.reference else { return helpers.wait() };
-        let pages: Vec<u64> = (start..self.end).step_by(page_bytes()).collect();
-        let colors = Sight::new(room.pid, room.sight(), reference, room.place.reference)
-            .and_then(|mut sight| sight.colors_of(&pages))
-            .map_err(|error| match is_there(room.pid, room.area()) {
-                Ok(true) => error,
-                Ok(false) => RecolorError::Changed { pid: room.pid.0 },
-                Err(ended) => ended,
-            })?;
-        helpers.wait()?;
-        let found = pages.into_iter().zip(colors).filter_map(|(page, color)| Some((page, wanted.allowed(color)?)));
-        self.slots.extend(found);
+        for page in pages {
+            if let Some(color) = wanted.allowed(known.of(pid.0, page)) {
+                self.slots.push((page.0, color));
+            }
+        }
         Ok(())
     }
 
@@ -123,7 +148,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::pagemap::PageEntry;
     use crate::recolor::Stray;
 
     #[test]
@@ -132,7 +156,7 @@ mod tests {
         // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
         let pool = Pool { slots: found.collect(), end: 400 * page };
-        let stray = |n| Stray { region: 0, page: n * page, entry: PageEntry::default() };
+        let stray = |n| Stray { region: 0, page: n * page };
         let mut look = Look {
             reports: Vec::new(),
             strays: (0..64).map(stray).collect(),

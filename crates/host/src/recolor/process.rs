@@ -4,12 +4,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use isochrome_model::placement::Kind;
 use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 use super::RecolorError;
 use super::hold::Turn;
 use crate::pagemap::{self, PageEntry};
+use crate::sys::mapping::{self, Found};
 use crate::sys::memory::page_bytes;
 use crate::sys::trace;
 
@@ -36,8 +39,42 @@ pub struct Region {
     pub resident: Bytes,
     /// Whether the pages are locked.
     pub locked: bool,
+    /// Whether some of it is in huge pages.
+    pub huge: bool,
     /// Why its pages must not be moved.
     pub fixed: Option<&'static str>,
+}
+
+/// What /proc/PID/task/TID/stat says of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadState {
+    /// R runs, S waits, D waits and cannot be stopped.
+    pub letter: char,
+    flags: u64,
+}
+
+impl ThreadState {
+    /// Whether it has not ended yet.
+    pub fn is_running(self) -> bool {
+        !matches!(self.letter, 'Z' | 'X' | 'x')
+    }
+
+    /// Whether the kernel made it to work for the program, as io_uring and vhost do. Such a thread never runs the program's
+    /// code, and never reports that it has stopped. [Linux, include/linux/sched.h, PF_IO_WORKER and PF_USER_WORKER]
+    pub fn is_kernel_worker(self) -> bool {
+        self.flags & (0x10 | 0x4000) != 0
+    }
+}
+
+/// Open files of a process that matter to a recoloring.
+#[derive(Clone, Debug, Default)]
+pub struct Descriptors {
+    /// Userfaultfds.
+    pub userfaults: Vec<i32>,
+    /// io_urings.
+    pub rings: Vec<i32>,
+    /// How many descriptors there are of any kind, as the kernel counts them (Linux 6.2).
+    pub count: u64,
 }
 
 /// What may be done with a mapping.
@@ -67,9 +104,26 @@ impl Region {
         letters.into_iter().map(|(set, yes, no)| if set { yes } else { no }).collect()
     }
 
-    /// Whether the other is the same mapping, as far as /proc/PID/maps tells.
-    fn is(&self, other: &Region) -> bool {
-        let told = |region: &Region| (region.start, region.end, region.protection, region.shared, region.of_file);
+    /// Whose memory it is.
+    pub fn kind(&self) -> Kind {
+        match self.fixed {
+            None => Kind::Private,
+            Some(DEVICE) => Kind::Device,
+            Some(HUGE) => Kind::Hugetlbfs,
+            Some(KERNELS) => Kind::Kernel,
+            // What is shared without a name the kernel backs with a file of its own.
+            Some(SHARED) if self.name.starts_with("/dev/zero") => Kind::SharedMemory,
+            Some(SHARED) if self.name.starts_with("/memfd:") => Kind::Memfd,
+            Some(SHARED) if self.name.starts_with("/dev/shm/") => Kind::DevShm,
+            Some(SHARED) if self.name.starts_with("/SYSV") => Kind::SysV,
+            Some(SHARED) => Kind::SharedFile,
+            Some(_) => Kind::InUse,
+        }
+    }
+
+    /// Whether the other is a mapping of the same, as far as /proc/PID/maps tells.
+    fn is_like(&self, other: &Region) -> bool {
+        let told = |region: &Region| (region.protection, region.shared, region.of_file);
         told(self) == told(other) && self.name == other.name
     }
 }
@@ -85,12 +139,13 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             let region = regions.last_mut()?;
             match key {
                 "Rss" => region.resident = Bytes(words.next()?.parse::<u64>().ok()? * 1024),
+                "AnonHugePages" => region.huge = words.next()? != "0",
                 "ProtectionKey" if words.next() != Some("0") => region.fixed = Some("has a protection key"),
                 "VmFlags" => {
                     for flag in words {
                         region.locked |= flag == "lo";
                         region.fixed = match fixed_by(flag) {
-                            Some(DEVICE) if region.fixed == Some(SHARED) => Some(DEVICE),
+                            Some(why @ (DEVICE | HUGE)) if region.fixed == Some(SHARED) => Some(why),
                             found => region.fixed.or(found),
                         };
                     }
@@ -105,9 +160,9 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
         // The name may hold spaces.
         let name = line.splitn(6, ' ').nth(5).unwrap_or_default().trim_start().to_owned();
         let fixed = match name.as_str() {
-            "[vsyscall]" => Some("is the kernel's"),
-            name if name.starts_with("[vvar") || name == "[vdso]" || name == "[uprobes]" => Some("is the kernel's"),
-            "/[aio]" | "/[aio] (deleted)" => Some("is a ring of asynchronous I/O"),
+            "[vsyscall]" => Some(KERNELS),
+            name if name.starts_with("[vvar") || name == "[vdso]" || name == "[uprobes]" => Some(KERNELS),
+            "/[aio]" | "/[aio] (deleted)" => Some(RING),
             _ => None,
         };
         let shared = protection.get(3) == Some(&b's');
@@ -124,6 +179,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             shared,
             resident: Bytes(0),
             locked: false,
+            huge: false,
             fixed: fixed.or(shared.then_some(SHARED)),
         });
     }
@@ -135,15 +191,24 @@ fn fixed_by(flag: &str) -> Option<&'static str> {
     match flag {
         "sh" => Some(SHARED),
         "pf" | "io" | "mm" => Some(DEVICE),
-        "ht" => Some("is made of huge pages of hugetlbfs"),
+        "ht" => Some(HUGE),
         "um" | "uw" | "ui" => Some("is served by the program's own userfaultfd"),
         "ss" => Some("is a shadow stack"),
         _ => None,
     }
 }
 
+/// Huge pages of hugetlbfs.
+const HUGE: &str = "is made of huge pages of hugetlbfs";
+
+/// Pages that the kernel maps into every process.
+const KERNELS: &str = "is the kernel's";
+
 /// Memory that others map as well.
 const SHARED: &str = "is shared memory";
+
+/// Requests of asynchronous I/O, as libaio makes them.
+const RING: &str = "is a ring of asynchronous I/O";
 
 /// Memory of a device.
 pub const DEVICE: &str = "is memory of a device";
@@ -200,7 +265,12 @@ impl Pid {
         let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
         let mut now = self.mappings()?;
         now.retain(theirs);
-        if now.len() == known.len() && now.iter().zip(&known).all(|(now, known)| now.is(known)) {
+        if now.len() == known.len()
+            && now
+                .iter()
+                .zip(&known)
+                .all(|(now, known)| (now.start, now.end) == (known.start, known.end) && now.is_like(known))
+        {
             return Ok(known);
         }
         let mut regions = self.regions()?;
@@ -210,27 +280,28 @@ impl Pid {
 
     /// Its threads, those that have ended but are still listed left out.
     pub fn threads(self) -> Result<Vec<i32>, RecolorError> {
+        Ok(self.thread_numbers()?.into_iter().filter(|thread| self.is_running(*thread)).collect())
+    }
+
+    /// The numbers of its threads, those that have ended but are still listed included.
+    pub fn thread_numbers(self) -> Result<Vec<i32>, RecolorError> {
         let listed = fs::read_dir(self.path("task")).map_err(self.failed("task"))?;
-        let mut threads = Vec::new();
-        for entry in listed.flatten() {
-            let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            if self.is_running(thread) {
-                threads.push(thread);
-            }
-        }
-        Ok(threads)
+        Ok(listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 
     /// Whether a thread has not ended yet.
     pub fn is_running(self, thread: i32) -> bool {
-        self.thread_state(thread).is_some_and(|state| !matches!(state, 'Z' | 'X' | 'x'))
+        self.thread_state(thread).is_some_and(|state| state.is_running())
     }
 
-    /// The state of a thread: R runs, S waits.
-    pub fn thread_state(self, thread: i32) -> Option<char> {
+    /// What a thread does; `None` where there is no such thread any more.
+    pub fn thread_state(self, thread: i32) -> Option<ThreadState> {
         let stat = fs::read(self.path(&format!("task/{thread}/stat"))).ok()?;
         let stat = String::from_utf8_lossy(&stat).into_owned();
-        stat.rsplit_once(')')?.1.trim_start().chars().next()
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let letter = fields.next()?.chars().next()?;
+        // The letter is field 3, the flags are field 9.
+        Some(ThreadState { letter, flags: fields.nth(5)?.parse().ok()? })
     }
 
     /// The system call that a thread waits in; `None` where it does not, or the kernel does not say.
@@ -243,6 +314,11 @@ impl Pid {
     /// when nobody has waited for it yet.
     pub fn start_time(self) -> Option<u64> {
         self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
+    }
+
+    /// The process that started it, or took it over when that one ended; `None` where there is none, or it is none that can be seen.
+    pub fn parent(self) -> Option<Pid> {
+        self.stat(4).ok().filter(|pid| *pid != 0).map(|pid| Pid(pid as i32))
     }
 
     /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
@@ -259,6 +335,14 @@ impl Pid {
         behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
     }
 
+    /// Where the kernel has put its vDSO, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]
+    pub fn vdso(self) -> Option<u64> {
+        let words = fs::read(self.path("auxv")).ok()?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let found = words.chunks_exact(16).find(|pair| word(&pair[..8]) == 33)?;
+        Some(word(&found[8..])).filter(|address| *address != 0)
+    }
+
     /// Its memory, to be read and written through whatever protection it has.
     pub fn memory(self) -> Result<File, RecolorError> {
         File::options().read(true).write(true).open(self.path("mem")).map_err(self.failed("mem"))
@@ -269,22 +353,84 @@ impl Pid {
         Ok(PageMap { pid: self, file: File::open(self.path("pagemap")).map_err(self.failed("pagemap"))? })
     }
 
-    /// Numbers of its open userfaultfds.
-    pub fn userfaults(self) -> Result<Vec<i32>, RecolorError> {
-        Ok(self.descriptors("anon_inode:[userfaultfd]")?.collect())
+    /// Its open files, as far as they matter.
+    pub fn descriptors(self) -> Result<Descriptors, RecolorError> {
+        let mut found = Descriptors { count: self.descriptor_count()?, ..Descriptors::default() };
+        for entry in fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.flatten() {
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let list = match target.to_str() {
+                Some(USERFAULT) => &mut found.userfaults,
+                Some("anon_inode:[io_uring]") => &mut found.rings,
+                _ => continue,
+            };
+            list.extend(entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
+        Ok(found)
     }
 
-    fn descriptors(self, link: &'static str) -> Result<impl Iterator<Item = i32>, RecolorError> {
-        let open = fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?;
-        Ok(open
-            .flatten()
-            .filter(move |entry| fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == link))
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok()))
+    /// How many descriptors it has; 0 before Linux 6.2.
+    pub fn descriptor_count(self) -> Result<u64, RecolorError> {
+        Ok(fs::metadata(self.path("fd")).map_err(self.failed("fd"))?.len())
     }
 
-    /// Refuses what must not be touched, before it is touched; the mappings of what may be. `force`: allows what is a risk for the
-    /// process's I/O only.
-    pub fn check(self, force: bool) -> Result<Vec<Region>, RecolorError> {
+    /// Whether a descriptor is a userfaultfd.
+    pub fn is_userfault(self, descriptor: i32) -> bool {
+        fs::read_link(self.path(&format!("fd/{descriptor}"))).is_ok_and(|target| target.as_os_str() == USERFAULT)
+    }
+
+    /// What shows that the kernel or a device may read and write its memory while its threads stand still, if something does.
+    pub fn asynchronous_io(self, regions: &[Region]) -> Result<Option<&'static str>, RecolorError> {
+        let threads = self.thread_numbers()?;
+        if threads.into_iter().any(|thread| self.thread_state(thread).is_some_and(ThreadState::is_kernel_worker)) {
+            return Ok(Some("threads of the kernel"));
+        }
+        if !self.descriptors()?.rings.is_empty() {
+            return Ok(Some("an io_uring"));
+        }
+        if self.pinned()?.0 > 0 {
+            return Ok(Some("pinned memory"));
+        }
+        Ok(regions.iter().find_map(|region| match region.fixed {
+            Some(RING) => Some("asynchronous I/O"),
+            Some(DEVICE) => Some("memory of a device"),
+            _ => None,
+        }))
+    }
+
+    /// Memory pinned for devices.
+    fn pinned(self) -> Result<Bytes, RecolorError> {
+        let status = self.status("VmPin")?;
+        let kib = status.split_ascii_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
+        Ok(Bytes(kib.unwrap_or(0) * 1024))
+    }
+
+    /// How much of its memory is pinned by something else than the buffers that it registered with io_urings.
+    pub fn pinned_otherwise(self) -> Result<Bytes, RecolorError> {
+        let pinned = self.pinned()?;
+        if pinned.0 == 0 {
+            return Ok(pinned);
+        }
+        let rings = self.descriptors()?.rings;
+        let registered = rings.into_iter().map(|ring| self.registered(ring)).sum::<Result<u64, RecolorError>>()?;
+        Ok(Bytes(pinned.0.saturating_sub(registered)))
+    }
+
+    /// Most memory that the buffers registered with an io_uring can pin; 0 where the kernel does not say.
+    fn registered(self, ring: i32) -> Result<u64, RecolorError> {
+        /// The kernel leaves the buffers out while the ring is busy.
+        const ATTEMPTS: u32 = 20;
+        for _ in 0..ATTEMPTS {
+            let text = self.text(&format!("fdinfo/{ring}"))?;
+            if let Some(bytes) = registered_buffers(&text) {
+                return Ok(bytes);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(0)
+    }
+
+    /// Refuses what must not be touched, before it is touched; the mappings of what may be.
+    pub fn check(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
         let number = |key: &str| {
@@ -304,7 +450,7 @@ impl Pid {
         }
         if number("TracerPid") != 0 {
             // Another isochrome that is at work on it is waited for.
-            drop(Turn::wait());
+            drop(Turn::wait()?);
             let tracer = self.status("TracerPid")?.parse().unwrap_or(0);
             if tracer != 0 {
                 return Err(RecolorError::Traced { pid, by: tracer });
@@ -319,27 +465,7 @@ impl Pid {
             return Err(RecolorError::WordSize { pid });
         }
         self.check_alone()?;
-        if force {
-            return self.regions();
-        }
-        let pinned = number("VmPin");
-        if pinned > 0 {
-            return Err(RecolorError::Pinned { pid, bytes: Bytes(pinned * 1024) });
-        }
-        if self.descriptors("anon_inode:[io_uring]")?.next().is_some() {
-            return Err(RecolorError::Ring { pid, ring: "an io_uring" });
-        }
-        let regions = self.regions()?;
-        for region in &regions {
-            match region.fixed {
-                Some("is a ring of asynchronous I/O") => {
-                    return Err(RecolorError::Ring { pid, ring: "asynchronous I/O" });
-                }
-                Some(DEVICE) => return Err(RecolorError::Device { pid, name: region.name.clone() }),
-                _ => {}
-            }
-        }
-        Ok(regions)
+        self.regions()
     }
 
     /// Memory that it may take before its group of processes reaches a limit, where there is one: at the limit the kernel would end a
@@ -384,6 +510,81 @@ impl Pid {
     }
 }
 
+/// Where a link among the descriptors of a process leads to that is a userfaultfd.
+const USERFAULT: &str = "anon_inode:[userfaultfd]";
+
+/// Most memory that the registered buffers named in the text of an io_uring's /proc/PID/fdinfo can pin; `None` where it names none,
+/// not even that there are none.
+///
+/// A buffer in a huge page pins all of it. [Linux, io_uring/fdinfo.c and io_uring/rsrc.c]
+fn registered_buffers(fdinfo: &str) -> Option<u64> {
+    const HUGE: u64 = 2 << 20;
+    let mut lines = fdinfo.lines().skip_while(|line| !line.starts_with("UserBufs:"));
+    let count: usize = lines.next()?.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    let mut bytes = 0;
+    for line in lines.take(count) {
+        // `    0: 0x7f0000000000/65536`, or `    0: <none>`.
+        let Some((address, length)) = line.split_once("0x").and_then(|(_, rest)| rest.split_once('/')) else {
+            continue;
+        };
+        let (start, length) = (u64::from_str_radix(address, 16).ok()?, length.trim().parse::<u64>().ok()?);
+        bytes += (start + length).next_multiple_of(HUGE) - start / HUGE * HUGE;
+    }
+    Some(bytes)
+}
+
+/// Mappings of a process as they are now.
+pub struct Mappings {
+    pid: Pid,
+    maps: File,
+    /// All of them, where the kernel does not answer for single ones (before Linux 6.11).
+    all: Option<Vec<Region>>,
+}
+
+impl Mappings {
+    /// Those of `pid`.
+    pub fn of(pid: Pid) -> Result<Mappings, RecolorError> {
+        let maps = File::open(pid.path("maps")).map_err(pid.failed("maps"))?;
+        let mut found = Mappings { pid, maps, all: None };
+        match mapping::at(&found.maps, 0) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => found.all = Some(pid.mappings()?),
+            Err(error) => return Err(pid.failed("maps")(error)),
+            Ok(_) => {}
+        }
+        Ok(found)
+    }
+
+    /// The mapping around `address`, first address and end, if it is like `region` as far as the kernel tells quickly: it may have grown,
+    /// shrunk, or been joined to another one since.
+    pub fn around(&self, address: u64, region: &Region) -> Result<Option<(u64, u64)>, RecolorError> {
+        if let Some(all) = &self.all {
+            let next = all.partition_point(|now| now.start <= address);
+            let now = all[..next].last().filter(|now| address < now.end && now.is_like(region));
+            return Ok(now.map(|now| (now.start, now.end)));
+        }
+        let Protection { read, write, execute } = region.protection;
+        let like = |now: &Found| {
+            now.permissions == [read, write, execute, region.shared] && (now.inode != 0) == region.of_file
+        };
+        Ok(self.at(address)?.filter(like).map(|now| (now.start, now.end)))
+    }
+
+    /// The private mapping around `address` that may be read and executed: its end.
+    pub fn executable_end(&self, address: u64) -> Result<Option<u64>, RecolorError> {
+        if let Some(all) = &self.all {
+            let found = all.iter().find(|region| (region.start..region.end).contains(&address));
+            let wanted = |region: &&Region| region.protection.read && region.protection.execute && !region.shared;
+            return Ok(found.filter(wanted).map(|region| region.end));
+        }
+        let found = self.at(address)?.filter(|now| now.permissions[0] && now.permissions[2] && !now.permissions[3]);
+        Ok(found.map(|now| now.end))
+    }
+
+    fn at(&self, address: u64) -> Result<Option<Found>, RecolorError> {
+        mapping::at(&self.maps, address).map_err(self.pid.failed("maps"))
+    }
+}
+
 /// What the text of /proc/PID/status says of `key`.
 pub fn status_of<'a>(status: &'a str, key: &str) -> &'a str {
     status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or_default().trim()
@@ -404,6 +605,21 @@ impl PageMap {
             found.push((number * page, entry));
         })
         .map_err(self.pid.failed("pagemap"))?;
+        Ok(found)
+    }
+
+    /// What is behind each of `pages`, which ascend.
+    pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, RecolorError> {
+        /// Pages between two of them that are read over, which costs less than another call.
+        const GAP: u64 = 64;
+        let page = page_bytes() as u64;
+        let mut found = Vec::with_capacity(pages.len());
+        for near in pages.chunk_by(|one, next| next - one <= GAP * page) {
+            let (first, last) = (near[0] / page, near[near.len() - 1] / page);
+            let count = (last - first + 1) as usize;
+            let entries = pagemap::entries(&self.file, first, count).map_err(self.pid.failed("pagemap"))?;
+            found.extend(near.iter().map(|address| entries[(address / page - first) as usize]));
+        }
         Ok(found)
     }
 }
@@ -458,6 +674,15 @@ VmFlags: rd mr pf io de dd
         assert_eq!(regions[4].fixed, Some("is served by the program's own userfaultfd"));
         assert_eq!(regions[5].fixed, Some(DEVICE));
         assert_eq!(regions[6].fixed, Some("is the kernel's"));
+    }
+
+    #[test]
+    fn registered_buffers_are_counted_as_all_that_they_may_pin() {
+        let text = "pos:\t0\nUserFiles:\t1\nUserBufs:\t3\n    0: 0x7f0000000000/65536\n    1: <none>\n    2: 0x7f00001ff000/8192\nPollList:\n";
+        // One huge page, and two, as the last lies across a border.
+        assert_eq!(registered_buffers(text), Some(6 << 20));
+        assert_eq!(registered_buffers("UserBufs:\t0\n"), Some(0));
+        assert_eq!(registered_buffers("SqMask:\t0x3\n"), None);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::time::Duration;
 
-use super::hold::{Hold, Whom};
+use isochrome_model::units::Bytes;
+
+use super::hold::{Hold, Pace};
 use super::process::{Pid, Region};
-use super::{AHEAD, Limits, RecolorError, sight};
+use super::{AHEAD, Limits, RecolorError, Wanted, sight};
 use crate::error::HostError;
 use crate::palette::reference::Reference;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
@@ -28,6 +29,13 @@ const PORTIONS: u64 = 448;
 
 /// Memory that it touches at a time: meanwhile the program can neither map memory nor unmap it, nor can the helper be stopped.
 const PORTION: u64 = 1 << 20;
+
+/// A process with fewer mappings is just beginning a program: text, data, stack, and what the kernel maps are more.
+const MAPPINGS_AT_LEAST: usize = 5;
+
+/// Memory that a draw may touch, as a multiple of what even colors would need; and beside that.
+const DRAWN: (u64, u64) = (5, 4);
+const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
 
 /// How the file of the pages of known color is opened inside the process, and mapped.
 pub const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
@@ -62,9 +70,10 @@ impl<'a> Room<'a> {
         pid: Pid,
         regions: &[Region],
         strays: usize,
+        wanted: &Wanted<'a>,
         limits: &Limits,
-        reference: Option<&'a Reference>,
     ) -> Result<Room<'a>, RecolorError> {
+        let reference = wanted.reference();
         let page = page_bytes() as u64;
         // More pages may have come by the time the process stands still.
         let entries = strays + strays / 4 + 1024;
@@ -73,13 +82,21 @@ impl<'a> Room<'a> {
         let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
         let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
         let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
-        let pool_bytes = limits.memory.0.min(room) / page * page;
+        let memory = limits.memory.0.min(room);
+        // Of frames drawn evenly, so many hold enough of the colors.
+        let even = strays as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
+        if even > memory {
+            return Err(RecolorError::TooLittleMemory { pages: strays, needed: Bytes(even), limit: Bytes(memory) });
+        }
+        let pool_bytes = (even * DRAWN.0 / DRAWN.1 + DRAWN_BESIDE.0).min(memory) / page * page;
         let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
         let bytes = page + reference_bytes + table_bytes + page + RUN as u64 * page + pool_bytes;
-        let code = gap(regions, bytes).ok_or(RecolorError::Refused {
-            pid: pid.0,
-            action: "find a gap between its mappings",
-            source: io::Error::from_raw_os_error(libc::ENOMEM),
+        let code = gap(regions, bytes).ok_or_else(|| {
+            if regions.len() < MAPPINGS_AT_LEAST {
+                return RecolorError::Changed { pid: pid.0 };
+            }
+            let source = io::Error::from_raw_os_error(libc::ENOMEM);
+            RecolorError::Refused { pid: pid.0, action: "find a gap between its mappings", source }
         })?;
         let table = code + page + reference_bytes;
         let saved = table + table_bytes;
@@ -104,9 +121,6 @@ impl<'a> Room<'a> {
     pub fn map(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let Place { code, table, end, .. } = self.place;
-        if !gap_at(&self.pid.mappings()?, self.area()) {
-            return Err(RecolorError::Changed { pid: self.pid.0 });
-        }
         hold.journal.area = self.area();
         hold.journal.write()?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -124,7 +138,11 @@ impl<'a> Room<'a> {
                 // What is there is the program's own.
                 hold.journal.area = if start == code { (table, end - table) } else { (0, 0) };
                 let source = mapped.err().unwrap_or_else(|| io::ErrorKind::AlreadyExists.into());
-                return Err(RecolorError::Refused { pid: self.pid.0, action: "map memory", source });
+                return Err(match source.kind() {
+                    // It was free a short while ago.
+                    io::ErrorKind::AlreadyExists => RecolorError::Changed { pid: self.pid.0 },
+                    _ => RecolorError::Refused { pid: self.pid.0, action: "map memory", source },
+                });
             }
         }
         let rest = [table, end - table, 0, 0, 0, 0];
@@ -147,13 +165,14 @@ impl<'a> Room<'a> {
 
     /// Maps the pages of known color, which the program may only read.
     fn map_reference(&self, hold: &mut Hold, reference: &Reference) -> Result<(), RecolorError> {
-        let path = CString::new(reference.path.as_os_str().as_bytes()).unwrap_or_default();
+        let shown = reference.path.clone().unwrap_or_default();
+        let path = CString::new(shown.as_os_str().as_bytes()).unwrap_or_default();
         hold.check_reference_allowed()?;
         hold.write(path.as_bytes_with_nul(), self.place.table)?;
         let arguments = [libc::AT_FDCWD as u64, self.place.table, REFERENCE_OPENED, 0, 0, 0];
-        let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Blind {
+        let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Unmeasured {
             pid: self.pid.0,
-            source: Box::new(HostError::NotOpenedThere { path: reference.path.clone(), source }),
+            source: Box::new(HostError::NotOpenedThere { path: shown, source }),
         })?;
         // As above: a program that locks all that it maps would fill the holes of the file.
         let (start, bytes) = (self.place.reference, reference.bytes.0);
@@ -185,7 +204,7 @@ impl<'a> Room<'a> {
         hold.write(agent::bytes_of(&header), table)?;
         hold.write(agent::bytes_of(&entry), table + HEADER)?;
         hold.write(agent::bytes_of(&sight::before(line_bytes)), self.sight())?;
-        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
+        hold.make_helper(self.place.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
     /// Makes helpers that touch `bytes` of the pool from `start` on.
@@ -199,39 +218,46 @@ impl<'a> Room<'a> {
         self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
     }
 
+    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it is told something of a part of one.
+    pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
+        let page = page_bytes() as u64;
+        let parts = blocks.iter().map(|block| (*block, page));
+        self.adviser(hold, self.place.table, self.place.stack, parts, libc::MADV_COLD)
+    }
+
     /// Makes helpers that give the kernel advice about `bytes` from `start` on.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
         let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
         let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(cpus));
         let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
         for helper in 0..helpers {
-            let at = start + helper * share;
-            self.adviser(hold, helper, at, share.min(start + bytes - at), advice)?;
+            let from = start + helper * share;
+            let to = (from + share).min(start + bytes);
+            let portion = (to - from).div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
+            let portions = (from..to).step_by(portion as usize).map(|at| (at, portion.min(to - at)));
+            let table = self.place.table + helper * SMALL_TABLE;
+            self.adviser(hold, table, table + SMALL_TABLE, portions, advice)?;
         }
         Ok(())
     }
 
-    /// Makes the helper of this number, which gives the kernel advice.
+    /// Makes a helper that gives the kernel advice about memory: addresses and bytes. `table`: where its table begins; `stack`: where its
+    /// stack ends.
     fn adviser(
         &self,
         hold: &mut Hold,
-        number: u64,
-        start: u64,
-        bytes: u64,
+        table: u64,
+        stack: u64,
+        about: impl Iterator<Item = (u64, u64)>,
         advice: libc::c_int,
     ) -> Result<(), RecolorError> {
-        let portion = bytes.div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
-        let table = self.place.table + number * SMALL_TABLE;
-        let count = bytes.div_ceil(portion);
-        let header = Table { entries: table + HEADER, count, ..self.header() };
+        let entry = |(page, slot)| Entry { page, slot, way: Way::Advise as u32, run: advice as u32, status: 0 };
+        let entries: Vec<Entry> = about.map(entry).collect();
+        let header = Table { entries: table + HEADER, count: entries.len() as u64, ..self.header() };
         let mut text = agent::bytes_of(&header).to_vec();
-        for at in (start..start + bytes).step_by(portion as usize) {
-            let slot = portion.min(start + bytes - at);
-            let entry = Entry { page: at, slot, way: Way::Advise as u32, run: advice as u32, status: 0 };
-            text.extend_from_slice(agent::bytes_of(&entry));
-        }
+        entries.iter().for_each(|entry| text.extend_from_slice(agent::bytes_of(entry)));
         hold.write(&text, table)?;
-        hold.make_helper(self.place.code, table, table + SMALL_TABLE, true)
+        hold.make_helper(self.place.code, table, stack, Pace::Calm)
     }
 
     /// A table without entries and without a userfaultfd.
@@ -246,34 +272,40 @@ impl<'a> Room<'a> {
             done: 0,
             request: [0; 6],
             saved: self.place.saved,
+            deadline: u64::MAX,
+            ended: 0,
         }
     }
 
-    /// Unmaps it while the process goes on; how long one of its threads stood still for it.
-    pub fn unmap(&mut self) -> Result<Duration, RecolorError> {
-        self.left = false;
-        Hold::new(self.pid, Whom::One, self.area())?.resume()
+    /// Gives it back and unmaps it while the process goes on. `touched`: the end of what was touched of it. `pauses` gathers for how
+    /// long a thread stood still, in ns.
+    pub fn remove(&mut self, touched: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        if !std::mem::take(&mut self.left) {
+            return Ok(());
+        }
+        if touched.saturating_sub(self.place.pool) > AHEAD.0 {
+            // To unmap what is large takes long, and whoever maps something meanwhile waits.
+            let mut hold = Hold::one(self.pid, self.area())?;
+            self.give_back(&mut hold, touched)?;
+            let (helpers, stop) = hold.leave()?;
+            pauses.push(stop.as_nanos() as u64);
+            helpers.finish()?;
+        }
+        let stop = Hold::one(self.pid, self.area())?.resume()?;
+        pauses.push(stop.as_nanos() as u64);
+        Ok(())
     }
 }
 
 impl Drop for Room<'_> {
     fn drop(&mut self) {
-        if self.left {
-            // Where this fails the journal stays for a repair.
-            let _ = self.unmap();
-        }
+        // Where this fails the journal stays for a repair.
+        let _ = self.remove(self.place.end, &mut Vec::new());
     }
 }
 
 /// Kept free on both sides of memory mapped for the work, for what grows.
 const MARGIN: u64 = 1 << 30;
-
-/// Whether there is still room for the area, an address and the bytes behind it, where [`gap`] found it.
-fn gap_at(regions: &[Region], (start, bytes): (u64, u64)) -> bool {
-    // What a program maps next lies right below the gap's upper end.
-    let (from, to) = (start.saturating_sub(MARGIN / 2), start + bytes + MARGIN / 2);
-    regions.iter().all(|region| region.end <= from || to <= region.start)
-}
 
 /// An address for `bytes` of memory, far from what may grow: in the highest gap that is wide enough.
 fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
@@ -303,10 +335,6 @@ mod tests {
         let start = gap(&regions, bytes).unwrap();
         assert_eq!(start % page_bytes() as u64, 0);
         assert!(regions.iter().all(|r| start + bytes + far <= r.start || r.end + far <= start), "{start:x}");
-        // There is none any more once something is mapped near it.
-        assert!(gap_at(&regions, (start, bytes)));
-        let near = |at: u64| Region { start: at, end: at + 4096, ..regions[0].clone() };
-        assert!(!gap_at(&[near(start + bytes + far)], (start, bytes)) && !gap_at(&[near(start - far)], (start, bytes)));
         assert!(start + bytes < 0x7ffc_0000_0000, "not above the stack, which is the kernel's");
         // Larger than any gap.
         assert_eq!(gap(&regions, 1 << 47), None);

@@ -1,21 +1,22 @@
 //! Colors of pages inside a process, told without frame numbers: a helper there times which pages of known color evict which.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use isochrome_model::palette::PageSample;
-use isochrome_model::palette::infer::color_of_looks;
-use isochrome_model::units::{Color, Cycles, FrameNumber};
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::units::{Color, Cycles};
 
-use super::RecolorError;
 use super::process::Pid;
+use super::room::Room;
+use super::{RecolorError, Wanted};
 use crate::error::HostError;
+use crate::palette::PASSES;
+use crate::palette::known::Page;
 use crate::palette::look::{EVICTED, Look, STEPS, WalkTicks};
 use crate::palette::reference::Reference;
-use crate::palette::{PASSES, classify_again};
+use crate::palette::tester::{DISTURBED, Effort, Tester};
 use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
@@ -34,6 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Walks of each kind taken to calibrate.
 const CALIBRATION_WALKS: usize = 200;
+
+/// Pages of unknown color that are looked at together.
+const SCREENED: usize = 48;
 
 /// A helper that answers, and what its answers mean.
 pub struct Sight<'a> {
@@ -59,9 +63,9 @@ pub fn before(line_bytes: u64) -> agent::Sight {
 }
 
 impl<'a> Sight<'a> {
-    /// Of the helper of `pid` whose [`agent::Sight`] is at `at`; `reference` is mapped at `base` there. Fails where the reference does not
-    /// hold any more.
-    pub fn new(pid: Pid, at: u64, reference: &'a Reference, base: u64) -> Result<Sight<'a>, RecolorError> {
+    /// Of the helper in `room`, which has just been made. How long walks take is measured where `wanted` does not know it yet.
+    pub fn new(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
+        let (pid, at, base) = (room.pid, room.sight(), room.place.reference);
         let page = page_bytes() as u64;
         let pages: Vec<u64> = reference.sets.iter().flatten().map(|number| base + u64::from(*number) * page).collect();
         let mut numbers = 0..pages.len() as u32;
@@ -69,9 +73,33 @@ impl<'a> Sight<'a> {
         let (memory, ticks) = (pid.memory()?, WalkTicks { hit: 0.0, miss: 1.0 });
         let rng = fastrand::Rng::new();
         let mut sight = Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, failed: None };
-        sight.calibrate()?;
-        sight.test()?;
+        match wanted.known.ticks() {
+            Some(ticks) => sight.ticks = ticks,
+            None => {
+                sight.calibrate()?;
+                wanted.known.keep_ticks(sight.ticks);
+            }
+        }
         Ok(sight)
+    }
+
+    /// Puts pages of the process, which nobody unmaps meanwhile, to eviction tests: which of the colors `among` each has.
+    pub fn ask(
+        self,
+        pages: &[Page],
+        among: &[Color],
+        effort: Effort,
+    ) -> Result<(Vec<Option<Answer>>, Self), RecolorError> {
+        let pid = self.pid;
+        let sets = self.sets.clone();
+        let mut tester = Tester::new(self, sets, fastrand::u64(..));
+        let first = tester.look.pages.len() as u32;
+        tester.look.pages.extend(pages.iter().map(|(address, _)| *address));
+        let targets: Vec<u32> = (first..first + pages.len() as u32).collect();
+        let answers = tester.classify(&targets, among, effort).map_err(RecolorError::unmeasured(pid))?;
+        let mut sight = tester.look;
+        sight.pages.truncate(first as usize);
+        Ok((answers, sight))
     }
 
     /// How long walks take whose lines are in the level and further out.
@@ -97,47 +125,73 @@ impl<'a> Sight<'a> {
         Ok(())
     }
 
-    /// Whether the set of each color still evicts a page of it, and spares one of another.
-    fn test(&mut self) -> Result<(), RecolorError> {
-        const REPEATS: usize = 8;
-        let sets = self.sets.clone();
-        let pairs = sets.iter().zip(sets.iter().cycle().skip(1));
-        let looks: Vec<(&[u32], &[u32])> =
-            pairs.flat_map(|(set, next)| [(&set[1..], &set[..1]), (&set[..], &next[..1])]).collect();
-        let mut lowest = vec![1.0f32; looks.len()];
-        for _ in 0..REPEATS {
-            let shares = self.look_at_all(&looks, PASSES);
-            lowest.iter_mut().zip(shares.iter().flatten()).for_each(|(low, share)| *low = low.min(*share));
+    /// Which of the colors `among` each of `pages` has, which nobody unmaps meanwhile; `None` where it has none of them, or is in doubt:
+    /// one that is passed over costs nothing but itself.
+    pub fn colors_of(mut self, pages: &[Page], among: &[Color]) -> Result<Vec<Option<Color>>, RecolorError> {
+        let mut open: Vec<usize> = (0..pages.len()).collect();
+        if among.len() < self.sets.len() {
+            // What the sets of all these colors together spare has another one. Another company in the second round.
+            for _ in 0..2 {
+                self.rng.shuffle(&mut open);
+                let first = self.pages.len() as u32;
+                self.pages.extend(open.iter().map(|at| pages[*at].0));
+                let numbers: Vec<u32> = (first..self.pages.len() as u32).collect();
+                let looks: Vec<(&[Color], &[u32])> = numbers.chunks(SCREENED).map(|targets| (among, targets)).collect();
+                let shares = self.gated_looks(&looks);
+                self.pages.truncate(first as usize);
+                let of_page =
+                    |at: usize| shares[at / SCREENED].as_ref().is_none_or(|shares| shares[at % SCREENED] >= EVICTED);
+                let mut position = 0..;
+                open.retain(|_| position.next().is_some_and(of_page));
+                if shares.iter().all(Option::is_some) {
+                    break;
+                }
+            }
         }
-        self.check()?;
-        // Replacement luck can spare a page of the color now and then, so half as much is enough.
-        let wrong = lowest.chunks(2).filter(|pair| pair[0] < EVICTED / 2.0 || pair[1] >= EVICTED).count();
-        if wrong > 0 {
-            return Err(self.blind(HostError::PaletteContradicted { wrong, tested: sets.len() }));
+        let asked: Vec<Page> = open.iter().map(|at| pages[*at]).collect();
+        let (answers, _) = self.ask(&asked, among, Effort::DRAW)?;
+        let mut colors = vec![None; pages.len()];
+        for (at, answer) in open.into_iter().zip(answers) {
+            if let Some(Answer::Color(color)) = answer {
+                colors[at] = Some(color);
+            }
         }
-        Ok(())
+        Ok(colors)
     }
 
-    /// The color of each of `addresses`, pages that nobody unmaps meanwhile; `None` where it is in doubt.
-    pub fn colors_of(&mut self, addresses: &[u64]) -> Result<Vec<Option<Color>>, RecolorError> {
-        let first = self.pages.len();
-        self.pages.extend_from_slice(addresses);
-        let mut samples = vec![PageSample::default(); self.pages.len()];
-        let open = (first as u32..self.pages.len() as u32).collect();
-        let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
-        let (sets, mut rng) = (self.sets.clone(), self.rng.fork());
-        classify_again(self, &sets, &colors, open, &mut samples, &mut rng);
-        self.pages.truncate(first);
-        self.check()?;
-        Ok(samples[first..].iter().map(|sample| color_of_looks(sample, &colors)).collect())
-    }
-
-    fn check(&mut self) -> Result<(), RecolorError> {
-        self.failed.take().map_or(Ok(()), Err)
+    /// Looks at pages after the sets of some colors, each with a control: what is gone of each page; `None` where a canary page of another
+    /// color was lost as well, before or behind them.
+    fn gated_looks(&mut self, looks: &[(&[Color], &[u32])]) -> Vec<Option<Vec<f32>>> {
+        let gated: Vec<(Vec<u32>, Vec<u32>)> = looks
+            .iter()
+            .map(|(colors, targets)| {
+                let set = colors.iter().flat_map(|color| &self.sets[usize::from(color.0)]).copied().collect();
+                let others: Vec<usize> =
+                    (0..self.sets.len()).filter(|other| colors.iter().all(|c| usize::from(c.0) != *other)).collect();
+                let mut gate = || {
+                    let color = self.rng.choice(&others).copied()?;
+                    self.rng.choice(&self.sets[color]).copied()
+                };
+                let (before, behind) = (gate(), gate());
+                (set, before.into_iter().chain(targets.iter().copied()).chain(behind).collect())
+            })
+            .collect();
+        let gated: Vec<(&[u32], &[u32])> = gated.iter().map(|(set, targets)| (&set[..], &targets[..])).collect();
+        let shares = self.look_at_all(&gated, PASSES);
+        let inner = |(shares, (_, targets)): (Vec<f32>, &(&[Color], &[u32]))| {
+            if shares.len() == targets.len() {
+                // Where all colors are asked about there is no other.
+                return Some(shares);
+            }
+            let (before, rest) = shares.split_first()?;
+            let (behind, inner) = rest.split_last()?;
+            (*before < DISTURBED && *behind < DISTURBED).then(|| inner.to_vec())
+        };
+        shares.into_iter().zip(looks).map(inner).collect()
     }
 
     fn blind(&self, source: HostError) -> RecolorError {
-        RecolorError::Blind { pid: self.pid.0, source: Box::new(source) }
+        RecolorError::Unmeasured { pid: self.pid.0, source: Box::new(source) }
     }
 
     /// Times of walks over part of each of some targets, after these and then `passes` times a set were touched.
@@ -231,6 +285,10 @@ impl<'a> Sight<'a> {
 }
 
 impl Look for Sight<'_> {
+    fn failure(&mut self) -> Option<HostError> {
+        self.failed.take().map(HostError::from)
+    }
+
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
         *shares = self.look_at_all(&[(set, targets)], passes).remove(0);
     }
@@ -258,15 +316,3 @@ impl Drop for Sight<'_> {
         let _ = self.write(self.at + offset_of!(agent::Sight, request) as u64, &[LAST]);
     }
 }
-
-/// A page that was given a frame of a color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The color.
-    pub color: Color,
-    /// The frame, where its number can be seen: the page has lost its color when it has another one.
-    pub frame: Option<FrameNumber>,
-}
-
-/// Such pages of a process, by address.
-pub type Placed = BTreeMap<u64, Place>;

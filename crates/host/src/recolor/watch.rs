@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use isochrome_model::units::Bytes;
 use serde::Serialize;
 
 use super::process::{Pid, Region};
-use super::{Limits, Placed, RecolorError, Source, Wanted, inspect_pages, recolor};
+use super::{Limits, RecolorError, Wanted, inspect_pages, recolor, release_stragglers};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -20,13 +21,22 @@ pub struct Tally {
     pub pause_ns_max: u64,
     /// All such times together.
     pub pause_ns_sum: u64,
+    /// Each of the first 4096 of them.
+    pub pauses_ns: Vec<u64>,
+    /// Most memory that was touched to find frames, in one sweep.
+    pub touched_max: Bytes,
     /// Resident pages, at the last look.
     pub resident: usize,
-    /// Those of allowed colors, at the last look or moved since.
-    pub right: usize,
-    /// Those that cannot be moved, at the last look.
-    pub left: usize,
+    /// Those of allowed colors.
+    pub on_color: usize,
+    /// Those of other colors, which can be moved.
+    pub off_color: usize,
+    /// Those that cannot be moved, by reason.
+    pub immovable: BTreeMap<String, usize>,
 }
+
+/// Pauses that are kept.
+const PAUSES_KEPT: usize = 4096;
 
 /// Pages that could not be moved are tried again, after twice as many rounds each time that is in vain, up to so many.
 const REST_MAX: u32 = 64;
@@ -43,6 +53,8 @@ pub struct Watch {
 struct Seen {
     /// Its pages that could not be moved.
     stubborn: HashSet<u64>,
+    /// Why pages of a mapping, known by its first address, could not be moved.
+    reasons: BTreeMap<u64, String>,
     /// Rounds until these are tried again.
     rest: u32,
     /// For how many rounds they were left alone before.
@@ -51,8 +63,6 @@ struct Seen {
     in_place: Vec<u64>,
     /// Its mappings.
     regions: Vec<Region>,
-    /// Colors of its pages, where these are told by evictions. What was unmapped and mapped anew between two rounds is not noticed.
-    placed: Placed,
 }
 
 impl Watch {
@@ -61,18 +71,20 @@ impl Watch {
         &self.tally
     }
 
-    /// The colors of the pages of `pid`, where evictions told them.
-    pub fn placed(&self, pid: Pid) -> Placed {
-        self.seen.get(&pid.0).map(|seen| seen.placed.clone()).unwrap_or_default()
+    /// Whether pages are left that could not be moved, and are tried again in a later round.
+    pub fn is_waiting(&self) -> bool {
+        self.seen.values().any(|seen| !seen.stubborn.is_empty())
     }
 
     /// Looks at `pids`, and moves what is not on its color. Processes that have ended are forgotten.
     ///
     /// Errors are those of single processes; the others are looked at all the same.
     pub fn round(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Vec<(Pid, RecolorError)> {
+        release_stragglers();
         self.seen.retain(|pid, _| pids.contains(&Pid(*pid)));
         let before = self.tally.clone();
-        (self.tally.resident, self.tally.right, self.tally.left) = (0, 0, 0);
+        (self.tally.resident, self.tally.on_color, self.tally.off_color) = (0, 0, 0);
+        self.tally.immovable.clear();
         let mut errors = Vec::new();
         for pid in pids {
             match self.look_after(*pid, wanted, limits) {
@@ -88,40 +100,27 @@ impl Watch {
     }
 
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
-        // Known also where this fails: else all pages would be moved once more.
-        let mut placed = std::mem::take(&mut self.seen.entry(pid.0).or_default().placed);
-        let outcome = self.look_at(pid, wanted, limits, &mut placed);
-        self.seen.entry(pid.0).or_default().placed = placed;
-        outcome
-    }
-
-    fn look_at(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits, placed: &mut Placed) -> Result<(), RecolorError> {
         let seen = self.seen.entry(pid.0).or_default();
-        fn now<'a>(wanted: &Wanted<'a>, placed: &'a Placed) -> Wanted<'a> {
-            match wanted.source {
-                Source::Frames(_) => *wanted,
-                Source::Evictions(reference, _) => Wanted { source: Source::Evictions(reference, placed), ..*wanted },
-            }
-        }
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let (mut report, mut look) = inspect_pages(pid, &seen.regions, &now(wanted, placed))?;
+        let (mut report, mut look) = inspect_pages(pid, &seen.regions, wanted)?;
         // What could not be moved may have been busy with something that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
         let lost: HashSet<u64> =
             look.strays.iter().map(|stray| stray.page).filter(|page| again || !seen.stubborn.contains(page)).collect();
         if !lost.is_empty() {
-            let mut done = recolor(pid, &now(wanted, placed), limits)?;
-            placed.append(&mut done.placed);
-            let pause = done.pause_ns.unwrap_or(0);
+            let done = recolor(pid, wanted, limits)?;
             self.tally.sweeps += 1;
-            self.tally.pause_ns_max = self.tally.pause_ns_max.max(pause);
-            self.tally.pause_ns_sum += pause;
+            self.tally.pause_ns_max = self.tally.pause_ns_max.max(done.pause_ns_max().unwrap_or(0));
+            self.tally.pause_ns_sum += done.pauses_ns.iter().sum::<u64>();
+            let kept = PAUSES_KEPT.saturating_sub(self.tally.pauses_ns.len());
+            self.tally.pauses_ns.extend(done.pauses_ns.iter().take(kept));
+            self.tally.touched_max = self.tally.touched_max.max(done.touched);
             let drifted = lost.iter().filter(|page| seen.in_place.binary_search(page).is_ok()).count();
             self.tally.drifted += drifted as u64;
             self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-            (report, look) = inspect_pages(pid, &seen.regions, &now(wanted, placed))?;
+            (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
             // Pages that came meanwhile are looked after in the next round.
             let stubborn = look.strays.iter().map(|stray| stray.page);
             let stubborn: HashSet<u64> =
@@ -132,13 +131,27 @@ impl Watch {
                 seen.rest = seen.rested + 1;
             }
             seen.stubborn = stubborn;
+            let left = done.regions.iter().filter(|region| region.left > 0);
+            seen.reasons = left.filter_map(|region| Some((region.start, region.why.clone()?))).collect();
         }
         // What is not there any more has no color.
-        placed.retain(|page, _| look.in_place.binary_search(page).is_ok());
+        wanted.known.retain(pid.0, &look.in_place);
         seen.in_place = look.in_place;
         self.tally.resident += report.resident();
-        self.tally.right += report.right();
-        self.tally.left += report.left() + look.strays.len();
+        self.tally.on_color += report.right();
+        for stray in &look.strays {
+            if !seen.stubborn.contains(&stray.page) {
+                self.tally.off_color += 1;
+                continue;
+            }
+            let why = seen.regions.get(stray.region).and_then(|region| seen.reasons.get(&region.start));
+            let why = why.map_or("could not be moved yet", String::as_str);
+            *self.tally.immovable.entry(why.to_owned()).or_default() += 1;
+        }
+        for region in report.regions.iter().filter(|region| region.left > 0) {
+            let why = region.why.clone().unwrap_or_default();
+            *self.tally.immovable.entry(why).or_default() += region.left;
+        }
         Ok(())
     }
 }

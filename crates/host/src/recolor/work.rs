@@ -1,18 +1,29 @@
-//! Giving pages their frames, while the process stands still.
+//! Giving pages their frames, in as many pauses of the process as it takes, each of which is bounded.
+//!
+//! What a pause needs to know is read while the process runs. In the pause only that is looked at again which may have changed: the
+//! mappings of the pages at hand, and what is behind these pages. What changed is left for a later sweep.
+//!
+//! A page is *moved* (UFFDIO_MOVE) where that can be done. The kernel's own accesses then wait for the page, and it refuses to
+//! move a page that is pinned for a device. Neither is true of the other ways, so a process whose memory the kernel or a device may
+//! write to at any time is left alone where pages cannot be moved, and the pages that cannot be moved stay.
+//! [Linux, mm/userfaultfd.c, move_present_ptes]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
+use std::time::{Duration, Instant};
 
-use isochrome_model::units::{Bytes, FrameNumber};
-
-use super::hold::Hold;
-use super::pool::Pool;
-use super::process::{Protection, Region};
+use super::hold::{self, Hold, Patience, Whom};
+use super::process::{Pid, Protection, Region};
 use super::room::{HEADER, Room};
-use super::{Limits, Look, Placed, PlacedPage, RecolorError, RegionReport, Wanted, look, zero_frame};
+use super::{Limits, RecolorError};
+use crate::interrupt::interrupted;
+use crate::pagemap::PageEntry;
 use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
+use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 use crate::sys::userfault;
+use crate::sysfs::Sysfs;
 
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
 pub const DROP_LOCKED: u64 = 24;
@@ -20,177 +31,258 @@ pub const DROP_LOCKED: u64 = 24;
 /// How a userfaultfd is opened inside the process.
 pub const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
 
-/// A recoloring under way.
-pub struct Work<'a> {
-    pub hold: &'a mut Hold,
-    wanted: &'a Wanted<'a>,
-    limits: Limits,
-    regions: Vec<Region>,
-    pub reports: Vec<RegionReport>,
-    pub look: Look,
-    room: &'a Room<'a>,
-    pub placed: Placed,
+/// Attempts at stopping the process are given up after this time in which each was in vain.
+const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
+
+/// A page that has to move.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// Its mapping, by its index among those of the process.
+    pub region: usize,
+    /// Its address.
+    pub page: u64,
+    /// The address of the page of the pool whose frame it is to have.
+    pub slot: u64,
 }
 
-impl<'a> Work<'a> {
-    /// Looks at the pages of the process, now that it stands still. `regions`: its mappings a while ago.
-    pub fn new(
-        hold: &'a mut Hold,
-        wanted: &'a Wanted,
-        limits: &Limits,
-        regions: Vec<Region>,
-        room: &'a Room<'a>,
-    ) -> Result<Work<'a>, RecolorError> {
-        let (pid, cave) = (hold.pid(), hold.cave_page());
-        let regions = pid.regions_now(regions, room.area())?;
-        // Only now can no other process begin to share the memory.
-        pid.check_alone()?;
-        let mut look = look(&regions, &pid.page_map()?, wanted, zero_frame(), &|page| page == cave)?;
-        let mut reports = std::mem::take(&mut look.reports);
-        // Those that the table has no room for.
-        for stray in look.strays.drain(room.entries().min(look.strays.len())..) {
-            leave(&mut reports, &regions[stray.region], "came while frames were sought");
-        }
-        Ok(Work { hold, wanted, limits: *limits, regions, reports, look, room, placed: Placed::new() })
-    }
+/// What became of a page that had to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has the frame chosen.
+    Moved,
+    /// It is not resident any more, or has a frame of the colors wanted already.
+    Settled,
+    /// It has the frame that it had, for this reason.
+    Left(Cow<'static, str>),
+}
 
-    /// Gives every stray page its frame.
-    pub fn carry_out(&mut self, pool: &mut Pool) -> Result<(), RecolorError> {
-        if self.look.strays.is_empty() {
-            return Ok(());
+/// Pages to be moved, and what was known of their process while it ran.
+pub struct Plan<'a> {
+    /// The process.
+    pub pid: Pid,
+    /// Its mappings.
+    pub regions: &'a [Region],
+    /// The pages, ascending.
+    pub pages: &'a [Planned],
+    /// Whether a page still has to move, by its address and what is behind it now.
+    pub astray: &'a dyn Fn(u64, PageEntry) -> Result<bool, RecolorError>,
+    /// How far to go.
+    pub limits: &'a Limits,
+}
+
+/// A page of the plan that is about to be moved.
+#[derive(Clone, Copy)]
+struct Due {
+    /// Its index in the plan.
+    at: usize,
+    /// Whether it is to be moved without a userfaultfd.
+    without: bool,
+    /// Its mapping: first address, end.
+    mapping: (u64, u64),
+    /// Whether it is a page of a file, not a private copy.
+    of_file: bool,
+}
+
+/// How a userfaultfd of the process can be had that moves pages.
+#[derive(Clone, Copy)]
+struct Mover {
+    /// As userfaultfd(2) takes them.
+    flags: u64,
+    /// Whether the kernel itself, when it comes upon a page under way, would get an error instead of waiting.
+    for_user_mode: bool,
+}
+
+/// A recoloring under way.
+struct Work<'a, 'r> {
+    plan: &'a Plan<'a>,
+    room: &'a mut Room<'r>,
+    pauses: &'a mut Vec<u64>,
+    mover: Option<Mover>,
+    /// The advice that drops pages.
+    advice: u64,
+    /// What shows that the kernel or a device may access the memory at any time, if something does.
+    sign: Option<&'static str>,
+    /// Pages whose fate is open, and whether they are to be moved without a userfaultfd.
+    queue: VecDeque<(usize, bool)>,
+    fates: Vec<Fate>,
+    costs: Costs,
+}
+
+/// What the parts of a pause take, as seen so far, in ns.
+struct Costs {
+    /// To move a page.
+    page: f64,
+    /// To look at a mapping, prepare it and put it back.
+    region: f64,
+    /// From the last page moved until the process goes on.
+    end: f64,
+}
+
+/// Moves the pages of `plan`; what became of each. `pauses` gathers for how long a thread of the process, or all, stood still, in ns.
+///
+/// Where it fails, what has been moved stays moved, and the process goes on as it was.
+pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
+    // Measured once, which takes longer than a pause may.
+    clock::rate_hz();
+    let pages = plan.pages.len();
+    let mut work = Work {
+        plan,
+        room,
+        pauses,
+        mover: None,
+        advice: libc::MADV_DONTNEED as u64,
+        sign: plan.pid.asynchronous_io(plan.regions)?,
+        queue: (0..pages).map(|page| (page, false)).collect(),
+        fates: vec![Fate::Left("was not reached".into()); pages],
+        costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
+    };
+    work.prepare()?;
+    let (mut since, mut in_vain) = (Instant::now(), 0);
+    while !work.queue.is_empty() {
+        if interrupted() {
+            return Err(RecolorError::Interrupted { pid: plan.pid.0 });
         }
-        self.fill(pool)?;
-        let slots = pool.choose(&mut self.look);
-        let userfault = self.open_userfault()?;
-        let table = self.table(slots, userfault)?;
-        self.open_protections(&table)?;
+        let stood = match work.pause(in_vain) {
+            Ok(stood) => {
+                (since, in_vain) = (Instant::now(), in_vain.saturating_sub(1));
+                stood
+            }
+            Err(error) if error.may_pass() && since.elapsed() < ATTEMPTS_LIMIT => {
+                in_vain += 1;
+                if let RecolorError::NotStopping { stood, .. } = error { stood } else { Duration::ZERO }
+            }
+            Err(error @ RecolorError::NotStopping { .. }) if work.fates.contains(&Fate::Moved) => {
+                let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+                for (page, _) in work.queue.drain(..) {
+                    work.fates[page] = Fate::Left(why.clone().into());
+                }
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        if !stood.is_zero() {
+            work.pauses.push(stood.as_nanos() as u64);
+        }
+        if !work.queue.is_empty() {
+            // The program gets at least as much time as it was stopped for.
+            std::thread::sleep(stood.max(Duration::from_millis(1)));
+        }
+    }
+    Ok(work.fates)
+}
+
+impl Work<'_, '_> {
+    /// Maps the room where it is not there yet, finds out how pages can be moved, and has huge pages split, while the program runs.
+    fn prepare(&mut self) -> Result<(), RecolorError> {
+        let plan = self.plan;
+        let blocks = self.huge_blocks();
+        let mut hold = Hold::one(plan.pid, if self.room.left { self.room.area() } else { (0, 0) })?;
+        let was_left = std::mem::take(&mut self.room.left);
+        if !was_left {
+            self.room.map(&mut hold)?;
+        }
         // Else the kernel would join the pages to huge ones again, which have all colors.
-        self.hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
-        let given = self.frames_of(pool)?;
-        let mut done = self.run(&table, userfault)?;
-        // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
-        // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too, but who pins is refused.
-        let busy: Vec<usize> = (0..done.len()).filter(|at| done[*at].status == -i64::from(libc::EBUSY)).collect();
-        if !busy.is_empty() && !self.limits.force {
-            let replaced = |at: &usize| Entry { way: Way::Replace as u32, run: 1, status: 0, ..table[*at] };
-            let again = self.run(&busy.iter().map(replaced).collect::<Vec<_>>(), None)?;
-            busy.iter().zip(again).for_each(|(at, entry)| done[*at] = entry);
+        hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
+        let trial = [self.room.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
+        if hold.call(libc::SYS_madvise, trial)?.is_ok() {
+            self.advice = DROP_LOCKED;
         }
-        self.account(&done);
-        if self.wanted.reference().is_some() {
-            let color_of: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
-            let moved: BTreeMap<u64, (usize, Option<FrameNumber>)> = done
-                .iter()
-                .filter(|entry| entry.status == DONE)
-                .map(|done| (done.page, (color_of[&done.slot], given.get(&done.slot).copied().flatten())))
-                .collect();
-            let map = self.hold.pid().page_map()?;
-            for region in &self.regions {
-                if moved.range(region.start..region.end).next().is_none() {
-                    continue;
-                }
-                for (page, entry) in map.resident(region.start, region.end)? {
-                    // What the kernel has put elsewhere is found astray by the next look.
-                    if let Some((color, frame)) = moved.get(&page).filter(|(_, frame)| *frame == entry.frame()) {
-                        self.placed.insert(page, PlacedPage { color: self.wanted.colors[*color], frame: *frame });
-                    }
-                }
-            }
+        self.mover = self.find_mover(&mut hold)?;
+        self.populate_saved(&mut hold)?;
+        let allowed = self.check_io();
+        if !blocks.is_empty() && allowed.is_ok() {
+            self.room.split(&mut hold, &blocks)?;
         }
-        Ok(())
+        let (helpers, stop) = hold.leave()?;
+        // From here on dropping the room unmaps it.
+        self.room.left = true;
+        self.pauses.push(stop.as_nanos() as u64);
+        helpers.wait()?;
+        allowed
     }
 
-    /// The frames of the pool where colors are told by evictions; none where they are hidden.
-    fn frames_of(&self, pool: &Pool) -> Result<BTreeMap<u64, Option<FrameNumber>>, RecolorError> {
-        if self.wanted.reference().is_none() {
-            return Ok(BTreeMap::new());
-        }
-        let pages = self.hold.pid().page_map()?.resident(self.room.place.pool, pool.end)?;
-        Ok(pages.into_iter().map(|(page, entry)| (page, entry.frame())).collect())
+    /// Refuses a process whose memory may be written to at any time, where pages cannot be moved under that.
+    fn check_io(&self) -> Result<(), RecolorError> {
+        let Some(sign) = self.sign.filter(|_| !self.plan.limits.force) else { return Ok(()) };
+        let pid = self.plan.pid;
+        let why = match self.mover {
+            None => "this kernel cannot move pages under that (UFFDIO_MOVE, Linux 6.8)".to_owned(),
+            Some(mover) if mover.for_user_mode => {
+                "it may only open userfaultfds that do not have the kernel wait (see vm.unprivileged_userfaultfd)"
+                    .to_owned()
+            }
+            Some(_) => match pid.pinned_otherwise()?.0 {
+                0 => return Ok(()),
+                bytes => format!(
+                    "of the memory that it has pinned, nobody can tell what holds {}",
+                    isochrome_model::units::Bytes(bytes)
+                ),
+            },
+        };
+        Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })
     }
 
-    /// Touches memory until there are enough frames.
-    fn fill(&mut self, pool: &mut Pool) -> Result<(), RecolorError> {
-        loop {
-            let lacking = pool.lacking(&self.look, self.wanted);
-            let needed = lacking.bytes(self.wanted);
-            if needed == 0 {
-                return Ok(());
-            }
-            let bytes = needed.min(self.room.place.end - pool.end);
-            if bytes == 0 {
-                let (_, color, wanted) = lacking.scarce;
-                return Err(RecolorError::TooFewFrames {
-                    color: self.wanted.colors[color].0,
-                    wanted,
-                    found: pool.slots.iter().filter(|(_, found)| *found == color).count(),
-                    limit: Bytes(self.room.place.end - self.room.place.pool),
-                });
-            }
-            let start = pool.end;
-            self.populate(start, bytes)?;
-            pool.end += bytes;
-            if self.wanted.reference().is_some() {
-                self.room.make_sight(self.hold)?;
-                pool.look(self.wanted, self.room, self.hold.send_off(), start)?;
-            } else {
-                pool.find(self.hold.pid(), self.wanted, start)?;
-            }
-        }
+    /// Huge pages of which a part is to be moved, as far as they may be split beforehand: within a pause that takes milliseconds.
+    fn huge_blocks(&self) -> Vec<u64> {
+        let size = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
+        let Some(size) = size.and_then(|size| size.trim().parse::<u64>().ok()).filter(|size| size.is_power_of_two())
+        else {
+            return Vec::new();
+        };
+        let in_huge = |planned: &&Planned| {
+            let (region, block) = (&self.plan.regions[planned.region], planned.page & !(size - 1));
+            region.huge && !region.locked && region.start <= block && block + size <= region.end
+        };
+        let mut blocks: Vec<u64> = self.plan.pages.iter().filter(in_huge).map(|page| page.page & !(size - 1)).collect();
+        blocks.dedup();
+        blocks
     }
 
-    /// Has every page from `start` on touched.
-    fn populate(&mut self, start: u64, bytes: u64) -> Result<(), RecolorError> {
-        let advice = [start, bytes, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0];
-        match self.hold.call(libc::SYS_madvise, advice)? {
-            Ok(_) => Ok(()),
-            // Linux before 5.14 does not know the advice.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                (start..start + bytes).step_by(page_bytes()).try_for_each(|page| self.hold.write(&[1], page))
-            }
-            Err(source) => {
-                Err(RecolorError::Refused { pid: self.hold.pid().0, action: "have that much memory", source })
-            }
-        }
-    }
-
-    /// A userfaultfd of the process that can move pages; `None` where there is none to be had.
-    ///
-    /// `.1`: whether the kernel itself, when it comes upon a page under way, would get an error instead of waiting.
-    fn open_userfault(&mut self) -> Result<Option<(u64, bool)>, RecolorError> {
+    /// How a userfaultfd of the process can be had that moves pages, if it can.
+    fn find_mover(&self, hold: &mut Hold) -> Result<Option<Mover>, RecolorError> {
         // For a test of what kernels without UFFDIO_MOVE do.
         if std::env::var_os("ISOCHROME_WITHOUT_MOVE").is_some() {
             return Ok(None);
         }
         for (mode, for_user_mode) in [(0, false), (userfault::USER_MODE_ONLY as u64, true)] {
-            let flags = USERFAULT_FLAGS | mode;
-            let Ok(descriptor) = self.hold.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])? else { continue };
-            let request = [userfault::API, 0, 0];
-            let features = self.ioctl(descriptor, u64::from(userfault::UFFDIO_API), request)?.map(|answer| answer[1]);
-            let scratch = (self.room.place.scratch, self.room.place.pool);
-            if features.is_ok_and(|features| features & userfault::FEATURE_MOVE != 0)
-                && self.register(descriptor, scratch)?
-            {
-                return Ok(Some((descriptor, for_user_mode)));
+            let mover = Mover { flags: USERFAULT_FLAGS | mode, for_user_mode };
+            let Some((descriptor, features)) = self.open(hold, mover)? else { continue };
+            let (start, end) = (self.room.place.scratch, self.room.place.pool);
+            let request = [start, end - start, userfault::REGISTER_MODE_MISSING, 0];
+            let moves = features & userfault::FEATURE_MOVE != 0
+                && self.ioctl(hold, descriptor, userfault::UFFDIO_REGISTER, request)?.is_ok();
+            hold.must("close a userfaultfd", libc::SYS_close, [descriptor, 0, 0, 0, 0, 0])?;
+            hold.journal.userfault = None;
+            if moves {
+                return Ok(Some(mover));
             }
-            self.hold.must("close a userfaultfd", libc::SYS_close, [descriptor, 0, 0, 0, 0, 0])?;
         }
         Ok(None)
     }
 
+    /// Opens a userfaultfd in the process: its number, and what it can do.
+    fn open(&self, hold: &mut Hold, mover: Mover) -> Result<Option<(u64, u64)>, RecolorError> {
+        let Ok(descriptor) = hold.call(libc::SYS_userfaultfd, [mover.flags, 0, 0, 0, 0, 0])? else { return Ok(None) };
+        hold.journal.userfault = Some(descriptor as i32);
+        hold.journal.write()?;
+        let answer = self.ioctl(hold, descriptor, u64::from(userfault::UFFDIO_API), [userfault::API, 0, 0])?;
+        Ok(Some((descriptor, answer.map_or(0, |answer| answer[1]))))
+    }
+
     /// An ioctl whose argument is a structure of words, and what became of the structure.
     fn ioctl<const N: usize>(
-        &mut self,
+        &self,
+        hold: &mut Hold,
         descriptor: u64,
         request: u64,
         words: [u64; N],
     ) -> Result<io::Result<[u64; N]>, RecolorError> {
         let address = self.room.place.table;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.hold.write(&bytes, address)?;
-        let outcome = self.hold.call(libc::SYS_ioctl, [descriptor, request, address, 0, 0, 0])?;
+        hold.write(&bytes, address)?;
+        let outcome = hold.call(libc::SYS_ioctl, [descriptor, request, address, 0, 0, 0])?;
         let mut bytes = vec![0; N * 8];
-        self.hold.read(&mut bytes, address)?;
+        hold.read(&mut bytes, address)?;
         let mut answer = [0; N];
         for (word, bytes) in answer.iter_mut().zip(bytes.chunks_exact(8)) {
             *word = u64::from_ne_bytes(bytes.try_into().expect("chunks of eight bytes"));
@@ -198,124 +290,307 @@ impl<'a> Work<'a> {
         Ok(outcome.map(|_| answer))
     }
 
-    /// How each page gets its frame. Mappings whose pages are to be moved are registered with the userfaultfd.
-    fn table(&mut self, slots: Vec<u64>, userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
-        let restartable = self.hold.restartable_pages();
-        let mut movable: BTreeMap<usize, bool> = BTreeMap::new();
-        let mut table: Vec<Entry> = Vec::with_capacity(slots.len());
-        let strays = std::mem::take(&mut self.look.strays);
-        for (stray, slot) in strays.iter().zip(slots) {
-            let region = &self.regions[stray.region];
-            let anonymous = !region.of_file && !region.locked;
-            let plain = region.protection == Protection { read: true, write: true, execute: false };
-            let way = match userfault {
-                _ if stray.entry.of_file() => Way::Copy,
-                Some((descriptor, for_user_mode)) if anonymous && plain => {
-                    let range = (region.start, region.end);
-                    // The kernel would end a thread whose area it cannot write to; and whatever is registered cannot be replaced.
-                    let written = || restartable.iter().any(|page| (range.0..range.1).contains(page));
-                    let registered = match movable.get(&stray.region) {
-                        Some(registered) => *registered,
-                        None if for_user_mode && written() => false,
-                        None => self.register(descriptor, range)?,
-                    };
-                    movable.insert(stray.region, registered);
-                    if registered { Way::Move } else { Way::Replace }
-                }
-                _ => Way::Replace,
-            };
-            table.push(Entry { page: stray.page, slot, way: way as u32, run: 1, status: 0 });
+    /// Has the page touched that pages are saved in: it must not be missing when it is needed most.
+    fn populate_saved(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let (start, bytes) = (self.room.place.saved, page_bytes() as u64);
+        match hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0])? {
+            Ok(_) => Ok(()),
+            // Linux before 5.14 does not know the advice.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => hold.write(&[1], start),
+            Err(source) => Err(RecolorError::Refused { pid: self.plan.pid.0, action: "have that much memory", source }),
         }
-        self.look.strays = strays;
-        let regions: Vec<usize> = self.look.strays.iter().map(|stray| stray.region).collect();
-        join_runs(&mut table, &regions);
-        Ok(table)
     }
 
-    /// Registers a mapping, so that whoever touches a page that is under way waits. `false`: the kernel refuses.
-    fn register(&mut self, descriptor: u64, (start, end): (u64, u64)) -> Result<bool, RecolorError> {
-        let request = [start, end - start, userfault::REGISTER_MODE_MISSING, 0];
-        Ok(self.ioctl(descriptor, userfault::UFFDIO_REGISTER, request)?.is_ok())
+    /// Stops the process, moves what there is time for, and lets it go on; how long it stood still.
+    /// `in_vain`: how often that was tried in vain.
+    fn pause(&mut self, in_vain: u32) -> Result<Duration, RecolorError> {
+        let patience = Patience::of(self.plan.limits.max_pause, in_vain);
+        let mut hold = Hold::new(self.plan.pid, Whom::All, self.room.area(), patience)?;
+        let (moved_by, outcome) = match self.work(&mut hold) {
+            Ok(moved_by) => (moved_by, Ok(())),
+            // The room stays for the next attempt.
+            Err(error) if error.may_pass() => (Instant::now(), Err(error)),
+            Err(error) => {
+                // Dropping the hold unmaps it.
+                self.room.left = false;
+                return Err(error);
+            }
+        };
+        let (_, stood) = hold.leave().inspect_err(|_| self.room.left = false)?;
+        // One that was disturbed counts for a few pauses and not as a whole.
+        let end = moved_by.elapsed().min(self.plan.limits.max_pause / 4).as_nanos() as f64;
+        self.costs.end = (0.7 * self.costs.end).max(end);
+        if outcome.is_err() {
+            self.pauses.push(stood.as_nanos() as u64);
+        }
+        outcome.map(|()| stood)
     }
 
-    /// Makes mappings writable in which the helper has to write.
-    fn open_protections(&mut self, table: &[Entry]) -> Result<(), RecolorError> {
-        let touched: BTreeSet<usize> = self
-            .look
-            .strays
-            .iter()
-            .zip(table)
-            .filter(|(_, entry)| entry.way != Way::Move as u32)
-            .map(|(stray, _)| stray.region)
+    /// Moves what there is time for; when that was done.
+    fn work(&mut self, hold: &mut Hold) -> Result<Instant, RecolorError> {
+        let pid = self.plan.pid;
+        // Only now can no other process begin to share the memory.
+        pid.check_alone()?;
+        let careful = !self.plan.limits.force && (self.sign.is_some() || hold.may_have_begun_io);
+        let max_pause = self.plan.limits.max_pause;
+        let begin = Instant::now();
+        let deadline = hold.began + max_pause - Duration::from_nanos(self.costs.end as u64).min(max_pause / 2);
+        // Where it took long to stop the threads, it would be for nothing otherwise.
+        let deadline = deadline.max(begin + max_pause / 4);
+        let batch = self.batch(deadline.saturating_duration_since(begin));
+        let due = self.still_due(hold, batch)?;
+        if due.is_empty() {
+            return Ok(Instant::now());
+        }
+        let restartable = match self.mover {
+            Some(mover) if mover.for_user_mode => hold.restartable_pages(),
+            _ => Vec::new(),
+        };
+        let way_of = |due: &Due| {
+            let region = &self.plan.regions[self.plan.pages[due.at].region];
+            let plain = region.protection == Protection { read: true, write: true, execute: false };
+            // The kernel would end a thread whose area it cannot write to.
+            let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
+            let movable = plain && !region.of_file && !region.locked && !due.without;
+            match self.mover {
+                _ if due.of_file => Way::Copy,
+                Some(_) if movable && !written() => Way::Move,
+                _ => Way::Replace,
+            }
+        };
+        let mut ways: Vec<Way> = due.iter().map(way_of).collect();
+        let userfault = match self.mover {
+            Some(mover) if ways.contains(&Way::Move) => self.open(hold, mover)?.map(|(descriptor, _)| descriptor),
+            _ => None,
+        };
+        let refused = self.make_ready(hold, userfault, &due, &mut ways)?;
+        let (mut table, mut moving) = (Vec::new(), Vec::new());
+        for (due, way) in due.into_iter().zip(ways) {
+            if let Some(why) = refused.get(&due.mapping) {
+                self.fates[due.at] = Fate::Left((*why).into());
+            } else if careful && way == Way::Replace {
+                self.fates[due.at] = Fate::Left("asynchronous I/O may be under way".into());
+            } else {
+                let Planned { page, slot, .. } = self.plan.pages[due.at];
+                table.push(Entry { page, slot, way: way as u32, run: 1, status: 0 });
+                moving.push(due);
+            }
+        }
+        let mut mappings: Vec<(u64, u64)> = moving.iter().map(|due| due.mapping).collect();
+        join_runs(&mut table, &mappings);
+        let ready = Instant::now();
+        mappings.dedup();
+        if mappings.len() >= 16 {
+            let seen = (ready - begin).as_nanos() as f64 / mappings.len() as f64;
+            self.costs.region = 0.5 * self.costs.region + 0.5 * seen.min(100e3);
+        }
+        let (done, moved_by) = match table.is_empty() {
+            true => (Vec::new(), Instant::now()),
+            // The helper closes the userfaultfd.
+            false => self.run(hold, &table, userfault, Some(deadline))?,
+        };
+        if !table.is_empty() {
+            hold.journal.userfault = None;
+        }
+        if done.len() >= 4 * RUN {
+            let seen = (moved_by - ready).as_nanos() as f64 / done.len() as f64;
+            self.costs.page = 0.5 * self.costs.page + 0.5 * seen.min(20e3);
+        }
+        for (Due { at, .. }, entry) in moving.iter().zip(&done) {
+            let busy = entry.status == -i64::from(libc::EBUSY);
+            self.fates[*at] = match entry.status {
+                DONE => Fate::Moved,
+                // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
+                // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too.
+                _ if busy && !careful && self.sign.is_none() => {
+                    self.queue.push_back((*at, true));
+                    continue;
+                }
+                _ if busy => Fate::Left("is pinned or busy".into()),
+                error => Fate::Left(io::Error::from_raw_os_error(-error as i32).to_string().into()),
+            };
+        }
+        // What there was no time for comes first in the next pause.
+        moving.drain(done.len()..).rev().for_each(|due| self.queue.push_front((due.at, due.without)));
+        self.put_back_protections(hold)?;
+        Ok(moved_by)
+    }
+
+    /// Takes from the queue what can be moved in so much time, and in the same way: whoever drops a page and touches it again would wait for
+    /// good where its mapping is registered for another page of it.
+    fn batch(&mut self, time: Duration) -> Vec<(usize, bool)> {
+        let mut left = 1.2 * time.as_nanos() as f64;
+        let mut batch: Vec<(usize, bool)> = Vec::new();
+        let mut region = usize::MAX;
+        while batch.len() < self.room.entries() / 2 {
+            let Some((at, without)) = self.queue.front() else { break };
+            if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
+                break;
+            }
+            let planned = &self.plan.pages[*at];
+            left -= self.costs.page + if planned.region == region { 0.0 } else { self.costs.region };
+            if left < 0.0 && !batch.is_empty() {
+                break;
+            }
+            region = planned.region;
+            batch.extend(self.queue.pop_front());
+        }
+        batch
+    }
+
+    /// What of these pages is still to be moved, and can be.
+    fn still_due(&mut self, hold: &Hold, mut batch: Vec<(usize, bool)>) -> Result<Vec<Due>, RecolorError> {
+        let plan = self.plan;
+        let cave = hold.cave_page();
+        batch.sort_unstable();
+        let pages: Vec<u64> = batch.iter().map(|(at, _)| plan.pages[*at].page).collect();
+        let entries = plan.pid.page_map()?.entries(&pages)?;
+        let mut due: Vec<Due> = Vec::with_capacity(batch.len());
+        for ((at, without), entry) in batch.into_iter().zip(entries) {
+            let planned = &plan.pages[at];
+            if !entry.is_resident() || !(plan.astray)(planned.page, entry)? {
+                self.fates[at] = Fate::Settled;
+                continue;
+            }
+            if planned.page == cave {
+                self.fates[at] = Fate::Left("holds what isochrome works with".into());
+                continue;
+            }
+            let of_the_last =
+                due.last().filter(|last| plan.pages[last.at].region == planned.region && planned.page < last.mapping.1);
+            let mapping = match of_the_last {
+                Some(last) => Some(last.mapping),
+                None => hold.mappings.around(planned.page, &plan.regions[planned.region])?,
+            };
+            match mapping {
+                // Nothing of a file is in a mapping without one.
+                Some(_) if entry.of_file() && !plan.regions[planned.region].of_file => {
+                    self.fates[at] = Fate::Left("is of another kind than its mapping".into());
+                }
+                Some(mapping) => due.push(Due { at, without, mapping, of_file: entry.of_file() }),
+                None => self.fates[at] = Fate::Left("its mapping has changed".into()),
+            }
+        }
+        Ok(due)
+    }
+
+    /// Registers the mappings whose pages are to be moved, so that whoever touches a page that is under way waits, and makes those writable
+    /// in which the helper has to write. `ways`: corrected where a mapping cannot be registered. Mappings whose pages must stay, with the reason.
+    fn make_ready(
+        &self,
+        hold: &mut Hold,
+        userfault: Option<u64>,
+        due: &[Due],
+        ways: &mut [Way],
+    ) -> Result<BTreeMap<(u64, u64), &'static str>, RecolorError> {
+        let mut refused = BTreeMap::new();
+        let entry = |(start, end): (u64, u64), way: Way, run: u64| Entry {
+            page: start,
+            slot: end - start,
+            way: way as u32,
+            run: run as u32,
+            status: 0,
+        };
+        if let Some(descriptor) = userfault {
+            // The scratch memory, then the mappings.
+            let mut mappings = vec![(self.room.place.scratch, self.room.place.pool)];
+            mappings.extend(due.iter().zip(&*ways).filter(|(_, way)| **way == Way::Move).map(|(due, _)| due.mapping));
+            mappings.dedup();
+            let table: Vec<Entry> = mappings.iter().map(|mapping| entry(*mapping, Way::Register, descriptor)).collect();
+            let mut cannot = BTreeSet::new();
+            for (mapping, entry) in mappings.iter().zip(self.run(hold, &table, None, None)?.0) {
+                if entry.status == -i64::from(libc::EBUSY) {
+                    refused.insert(*mapping, "is served by the program's own userfaultfd");
+                } else if entry.status != 0 {
+                    cannot.insert(*mapping);
+                }
+            }
+            let nowhere = cannot.contains(&mappings[0]);
+            for (due, way) in due.iter().zip(ways.iter_mut()) {
+                if *way == Way::Move && (nowhere || cannot.contains(&due.mapping)) {
+                    *way = Way::Replace;
+                }
+            }
+        }
+        let protection = |due: &Due| self.plan.regions[self.plan.pages[due.at].region].protection;
+        let writing = due.iter().zip(&*ways).filter(|(_, way)| **way != Way::Move).map(|(due, _)| due);
+        let closed: BTreeMap<(u64, u64), Protection> = writing
+            .map(|due| (due.mapping, protection(due)))
+            .filter(|(_, protection)| !(protection.read && protection.write))
             .collect();
-        let closed: Vec<Region> = touched
-            .into_iter()
-            .map(|number| &self.regions[number])
-            .filter(|region| !(region.protection.read && region.protection.write))
-            .cloned()
-            .collect();
-        let protections =
-            closed.iter().map(|region| (region.start, region.end - region.start, region.protection.bits()));
-        self.hold.journal.protections.extend(protections);
+        if closed.is_empty() {
+            return Ok(refused);
+        }
+        let protections = closed.iter().map(|((start, end), protection)| (*start, end - start, protection.bits()));
+        hold.journal.protections.extend(protections);
         // Once for all, as protecting what is protected does no harm.
-        self.hold.journal.write()?;
-        for region in closed {
-            let (start, bytes) = (region.start, region.end - region.start);
-            let open = Protection { read: true, write: true, ..region.protection }.bits();
-            self.hold.must("make memory writable", libc::SYS_mprotect, [start, bytes, open, 0, 0, 0])?;
+        hold.journal.write()?;
+        let open = |(mapping, protection): (&(u64, u64), &Protection)| {
+            entry(*mapping, Way::Protect, Protection { read: true, write: true, ..*protection }.bits())
+        };
+        let table: Vec<Entry> = closed.iter().map(open).collect();
+        for (mapping, entry) in closed.keys().zip(self.run(hold, &table, None, None)?.0) {
+            if entry.status != 0 {
+                refused.insert(*mapping, "cannot be made writable");
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Gives mappings the protection that they had.
+    fn put_back_protections(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let entry = |(page, slot, bits): &(u64, u64, u64)| Entry {
+            page: *page,
+            slot: *slot,
+            way: Way::Protect as u32,
+            run: *bits as u32,
+            status: 0,
+        };
+        let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
+        // Few calls take less time than a helper; and what fails is tried, and told, where the process is let go.
+        if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
+            hold.journal.protections.clear();
         }
         Ok(())
     }
 
-    /// Has a helper work off the table; the table as it is afterwards. One only: each move would interrupt another one on another CPU,
-    /// which takes longer than the move.
-    fn run(&mut self, table: &[Entry], userfault: Option<(u64, bool)>) -> Result<Vec<Entry>, RecolorError> {
+    /// Has a helper work off the table, up to the deadline; what is finished of it, and when that was. The helper closes the userfaultfd. One only: each move would
+    /// interrupt another one on another CPU, which takes longer than the move.
+    fn run(
+        &self,
+        hold: &mut Hold,
+        table: &[Entry],
+        userfault: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> Result<(Vec<Entry>, Instant), RecolorError> {
         let place = self.room.place;
+        let ticks = |deadline: Instant| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            clock::now().0 + (left.as_secs_f64() * clock::rate_hz() as f64) as u64
+        };
         let header = Table {
-            userfault: userfault.map_or(-1, |(descriptor, _)| descriptor as i64),
+            userfault: userfault.map_or(-1, |descriptor| descriptor as i64),
             count: table.len() as u64,
-            advice: self.dropping_advice()?,
+            advice: self.advice,
+            deadline: deadline.map_or(u64::MAX, ticks),
             ..self.room.header()
         };
         let mut bytes = agent::bytes_of(&header).to_vec();
         table.iter().for_each(|entry| bytes.extend_from_slice(agent::bytes_of(entry)));
-        self.hold.write(&bytes, place.table)?;
-        // Pages that are worked with must not be missing when they are needed most.
-        self.populate(place.saved, page_bytes() as u64)?;
-        self.hold.make_helper(place.code, place.table, place.stack, false)?;
-        self.hold.work()?;
-        self.hold.read(&mut bytes, place.table)?;
-        Ok(bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from).collect())
-    }
-
-    /// The advice that drops pages, locked ones too where the kernel can (Linux 5.18).
-    fn dropping_advice(&mut self) -> Result<u64, RecolorError> {
-        let trial = [self.room.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
-        Ok(match self.hold.call(libc::SYS_madvise, trial)? {
-            Ok(_) => DROP_LOCKED,
-            Err(_) => libc::MADV_DONTNEED as u64,
-        })
-    }
-
-    /// Corrects the reports by what really became of the pages.
-    fn account(&mut self, done: &[Entry]) {
-        for (stray, entry) in self.look.strays.iter().zip(done).filter(|(_, entry)| entry.status != DONE) {
-            let why = io::Error::from_raw_os_error(-entry.status as i32).to_string();
-            leave(&mut self.reports, &self.regions[stray.region], &why);
-        }
+        hold.write(&bytes, place.table)?;
+        hold.make_helper(place.code, place.table, place.stack, hold::Pace::Hurried)?;
+        hold.work()?;
+        hold.read(&mut bytes, place.table)?;
+        let header: Table = agent::record_from(&bytes[..HEADER as usize]);
+        let done = bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from);
+        let since = clock::now().0.saturating_sub(header.ended) as f64 / clock::rate_hz() as f64;
+        let ended = Instant::now().checked_sub(Duration::from_secs_f64(since)).unwrap_or_else(Instant::now);
+        Ok((done.take(header.done as usize).collect(), ended))
     }
 }
 
-/// Counts a page that was to move as left, and says why.
-fn leave(reports: &mut [RegionReport], region: &Region, why: &str) {
-    let Some(report) = reports.iter_mut().find(|report| report.start == region.start) else { return };
-    report.moved -= 1;
-    report.left += 1;
-    report.why = Some(why.to_owned());
-}
-
-/// Makes runs of what is to be moved, and tells neighbors of one mapping. `regions`: the mapping of each entry.
-fn join_runs(table: &mut [Entry], regions: &[usize]) {
+/// Makes runs of what is to be moved, and tells neighbors of one mapping. `mappings`: that of each entry.
+fn join_runs(table: &mut [Entry], mappings: &[(u64, u64)]) {
     let page = page_bytes() as u64;
     let mut head = 0;
     for at in 1..table.len() {
@@ -325,7 +600,7 @@ fn join_runs(table: &mut [Entry], regions: &[usize]) {
             head = at;
             continue;
         }
-        if before.page + page == entry.page && regions[at - 1] == regions[at] {
+        if before.page + page == entry.page && mappings[at - 1] == mappings[at] {
             entry.run = NEIGHBOR;
         }
         table[head].run += 1;
@@ -343,9 +618,9 @@ mod tests {
         let mut table: Vec<Entry> = (0..RUN as u64 + 2).map(|number| entry(number, Way::Move)).collect();
         table.extend([entry(100, Way::Copy), entry(101, Way::Copy), entry(200, Way::Move)]);
         table.extend([entry(300, Way::Move), entry(301, Way::Move), entry(302, Way::Move)]);
-        let mut regions = vec![0; table.len()];
-        regions[RUN + 7..].fill(1);
-        join_runs(&mut table, &regions);
+        let mut mappings = vec![(0, 1); table.len()];
+        mappings[RUN + 7..].fill((1, 2));
+        join_runs(&mut table, &mappings);
         let found: Vec<u32> = table.iter().map(|entry| entry.run).collect();
         let mut expected = vec![NEIGHBOR; RUN];
         expected[0] = RUN as u32;

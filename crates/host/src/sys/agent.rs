@@ -24,6 +24,10 @@ pub enum Way {
     Replace = 2,
     /// No page, but advice to the kernel: `run`, about the memory from `page` on, `slot` bytes. Its result is the status.
     Advise = 3,
+    /// No page: registers the memory from `page` on, `slot` bytes, with the userfaultfd `run`. The result of the ioctl is the status.
+    Register = 5,
+    /// No page: gives the memory from `page` on, `slot` bytes, the protection `run`. The result of mprotect is the status.
+    Protect = 6,
     /// No page, but a [`Sight`] at the address `page`, whose requests are answered until the last is made.
     Look = 4,
 }
@@ -73,7 +77,14 @@ pub struct Table {
     pub request: [u64; 6],
     /// Address of a page to save another one in.
     pub saved: u64,
+    /// No entry but the first, and no run but the first, is begun once the counter has passed this value.
+    pub deadline: u64,
+    /// The counter when the last entry was finished.
+    pub ended: u64,
 }
+
+/// Where in a [`Table`] its deadline lies.
+pub const DEADLINE_AT: u64 = std::mem::offset_of!(Table, deadline) as u64;
 
 /// Requests to look at evictions: how long walks over some pages take after others were traversed. Nothing is written to either.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +132,7 @@ pub struct Look {
 pub const LAST: u64 = u64::MAX;
 
 // What the code below relies on.
-const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 112);
+const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 128);
 const _: () = assert!(size_of::<Sight>() == 64 && size_of::<Look>() == 56);
 
 /// The record as bytes, as it lies in memory.
@@ -144,7 +155,7 @@ pub fn record_from<T: Record>(bytes: &[u8]) -> T {
 pub unsafe trait Record: Copy {}
 // SAFETY: two u64, two u32 and one i64, in this order: no padding (32 bytes, asserted above).
 unsafe impl Record for Entry {}
-// SAFETY: fourteen words (112 bytes, asserted above).
+// SAFETY: sixteen words (128 bytes, asserted above).
 unsafe impl Record for Table {}
 // SAFETY: eight words (64 bytes, asserted above).
 unsafe impl Record for Sight {}
@@ -218,6 +229,14 @@ std::arch::global_asm!(
     "mov rax, [rbx + 48]",
     "cmp rax, [rbx + 16]",
     "jae 90f",
+    "test rax, rax",
+    "jz 9f",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "cmp rax, [rbx + 112]",
+    "jae 90f",
+    "9:",
     "mov eax, [r12 + 16]",
     "test eax, eax",
     "jz 20f",
@@ -225,12 +244,37 @@ std::arch::global_asm!(
     "je 3f",
     "cmp eax, 4",
     "je 50f",
+    "cmp eax, 5",
+    "je 70f",
+    "cmp eax, 6",
+    "je 71f",
     "cmp eax, 3",
     "jne 6f",
     "mov rdi, [r12]",
     "mov rsi, [r12 + 8]",
     "mov edx, [r12 + 20]",
     "mov eax, 28", // madvise
+    "syscall",
+    "jmp 5f",
+    // UFFDIO_REGISTER for pages that are missing.
+    "70:",
+    "mov rax, [r12]",
+    "mov [rbx + 56], rax",
+    "mov rax, [r12 + 8]",
+    "mov [rbx + 64], rax",
+    "mov qword ptr [rbx + 72], 1",
+    "mov qword ptr [rbx + 80], 0",
+    "mov edi, [r12 + 20]",
+    "mov esi, 0xc020aa00",
+    "lea rdx, [rbx + 56]",
+    "mov eax, 16", // ioctl
+    "syscall",
+    "jmp 5f",
+    "71:",
+    "mov rdi, [r12]",
+    "mov rsi, [r12 + 8]",
+    "mov edx, [r12 + 20]",
+    "mov eax, 10", // mprotect
     "syscall",
     "jmp 5f",
     // Save and drop.
@@ -552,6 +596,10 @@ std::arch::global_asm!(
     "syscall",
     "ret",
     "90:",
+    "rdtsc",
+    "shl rdx, 32",
+    "or rax, rdx",
+    "mov [rbx + 120], rax",
     "mov rdi, [rbx]",
     "mov eax, 3", // close
     "syscall",
@@ -579,17 +627,46 @@ std::arch::global_asm!(
     "ldr x11, [x19, 48]",
     "cmp x11, x9",
     "b.hs 90f",
+    "cbz x11, 9f",
+    "mrs x9, cntvct_el0",
+    "ldr x10, [x19, 112]",
+    "cmp x9, x10",
+    "b.hs 90f",
+    "9:",
     "ldr w9, [x20, 16]",
     "cbz w9, 20f",
     "cmp w9, 1",
     "b.eq 3f",
     "cmp w9, 4",
     "b.eq 50f",
+    "cmp w9, 5",
+    "b.eq 70f",
+    "cmp w9, 6",
+    "b.eq 71f",
     "cmp w9, 3",
     "b.ne 6f",
     "ldp x0, x1, [x20]",
     "ldr w2, [x20, 20]",
     "mov x8, 233", // madvise
+    "svc 0",
+    "b 5f",
+    // UFFDIO_REGISTER for pages that are missing.
+    "70:",
+    "ldp x9, x10, [x20]",
+    "stp x9, x10, [x19, 56]",
+    "mov x9, 1",
+    "stp x9, xzr, [x19, 72]",
+    "ldr w0, [x20, 20]",
+    "movz x1, 0xaa00",
+    "movk x1, 0xc020, lsl 16",
+    "add x2, x19, 56",
+    "mov x8, 29", // ioctl
+    "svc 0",
+    "b 5f",
+    "71:",
+    "ldp x0, x1, [x20]",
+    "ldr w2, [x20, 20]",
+    "mov x8, 226", // mprotect
     "svc 0",
     "b 5f",
     "6:",
@@ -890,6 +967,8 @@ std::arch::global_asm!(
     "cbnz w11, 86b",
     "ret",
     "90:",
+    "mrs x9, cntvct_el0",
+    "str x9, [x19, 120]",
     "ldr x0, [x19]",
     "mov x8, 57", // close
     "svc 0",

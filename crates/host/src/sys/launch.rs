@@ -1,8 +1,11 @@
 //! Starting a program with settings of its own, and living beside it: signals, its end.
 
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -28,6 +31,9 @@ pub struct Launch {
     pub joins: Vec<Arc<File>>,
     /// Whether it is ended when the thread that starts it ends, however that ends, and gets no signals from the terminal.
     pub attached: bool,
+    /// Variables of its environment that hold its own process number. [`Signals::start`] sets them; for a `command` with a first
+    /// argument or a `PATH` of its own it is to be empty.
+    pub own_pid: Vec<String>,
 }
 
 /// Signals that end or inform a program: those that a wrapper passes on.
@@ -96,6 +102,13 @@ impl Signals {
                 error => Err(io::Error::from_raw_os_error(error)),
             });
         }
+        if !launch.own_pid.is_empty() {
+            // The last to be prepared: it does not come back.
+            let mut image = Image::of(command, &launch.own_pid)?;
+            // SAFETY: between fork and exec the closure writes into memory that is there and makes system calls: it allocates nothing
+            // and takes no lock.
+            unsafe { command.pre_exec(move || Err(image.become_it())) };
+        }
         command.spawn()
     }
 }
@@ -137,6 +150,76 @@ impl Launch {
         }
     }
 }
+
+/// A program to become, with variables that are to hold the number of the process that becomes it: that is known only between fork and
+/// exec, when the environment can no longer be made.
+struct Image {
+    program: CString,
+    arguments: Vec<CString>,
+    /// `NAME=` and room for a number, each.
+    own: Vec<Vec<u8>>,
+    environment: Vec<CString>,
+    /// Pointers to the above, for the kernel; a null pointer ends each list.
+    pointers: [Vec<*const libc::c_char>; 2],
+}
+
+// SAFETY: the pointers are to memory that the image owns and that stays where it is when the image moves.
+unsafe impl Send for Image {}
+// SAFETY: as above; a shared image offers nothing.
+unsafe impl Sync for Image {}
+
+impl Image {
+    fn of(command: &Command, own: &[String]) -> io::Result<Image> {
+        let text = |text: &OsStr| CString::new(text.as_bytes());
+        let mut variables: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => variables.insert(name.to_owned(), value.to_owned()),
+                None => variables.remove(name),
+            };
+        }
+        own.iter().for_each(|name| drop(variables.remove(OsStr::new(name))));
+        let joined =
+            variables.into_iter().map(|(name, value)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()));
+        let environment = joined.collect::<Result<Vec<_>, _>>()?;
+        let own: Vec<Vec<u8>> = own.iter().map(|name| format!("{name}={:PID_DIGITS$}\0", "").into_bytes()).collect();
+        let program = text(command.get_program())?;
+        let rest = command.get_args().map(text).collect::<Result<Vec<_>, _>>()?;
+        let arguments: Vec<CString> = std::iter::once(program.clone()).chain(rest).collect();
+        let end = [std::ptr::null()];
+        let argument_pointers = arguments.iter().map(|text| text.as_ptr()).chain(end).collect();
+        let variable_pointers = environment.iter().map(|text| text.as_ptr());
+        let variable_pointers =
+            variable_pointers.chain(own.iter().map(|text| text.as_ptr().cast())).chain(end).collect();
+        Ok(Image { program, arguments, own, environment, pointers: [argument_pointers, variable_pointers] })
+    }
+
+    /// Makes this process the program. Returns where that fails, and why it did. Allocates nothing.
+    fn become_it(&mut self) -> io::Error {
+        debug_assert_eq!(self.pointers[0].len(), self.arguments.len() + 1);
+        debug_assert_eq!(self.pointers[1].len(), self.environment.len() + self.own.len() + 1);
+        let mut digits = [0; PID_DIGITS];
+        let mut pid = std::process::id();
+        let mut first = PID_DIGITS;
+        while first == PID_DIGITS || pid > 0 {
+            first -= 1;
+            digits[first] = b'0' + (pid % 10) as u8;
+            pid /= 10;
+        }
+        for variable in &mut self.own {
+            let at = variable.len() - 1 - PID_DIGITS;
+            variable[at..at + PID_DIGITS - first].copy_from_slice(&digits[first..]);
+            variable[at + PID_DIGITS - first] = 0;
+        }
+        let [arguments, environment] = &self.pointers;
+        // SAFETY: the strings end with a zero byte, the lists of pointers to them with a null pointer; all are owned by this image.
+        unsafe { libc::execvpe(self.program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+/// Digits of the largest process number there can be, an i32.
+const PID_DIGITS: usize = 10;
 
 /// Sends `signal` to process `pid`.
 pub fn send(pid: i32, signal: i32) -> io::Result<()> {
@@ -199,19 +282,30 @@ pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
 }
 
 /// Takes the end of every child that has ended; that of `pid`, if it is among them.
+///
+/// A child that this process traces may have reported a stop: that is left for its tracer, and must not be taken for an end.
 pub fn ends(pid: i32) -> Option<End> {
-    let mut end = None;
-    loop {
-        let mut status = 0;
-        // SAFETY: waitpid writes one integer to the address of a live one.
-        let ended = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
-        if ended <= 0 {
-            return end;
-        }
-        if ended == pid {
-            end = Some(End::of(status));
-        }
+    let end = end_of(libc::P_PID, pid as libc::id_t).map(|(_, end)| end);
+    // Orphans that were adopted. Behind one that has stopped the others wait for the next call.
+    let mut others = std::iter::from_fn(|| end_of(libc::P_ALL, 0));
+    end.or_else(|| others.find(|(child, _)| *child == pid).map(|(_, end)| end))
+}
+
+/// The end of a child, if the first that has something to report has ended; it is waited for by that.
+fn end_of(kind: libc::idtype_t, id: libc::id_t) -> Option<(i32, End)> {
+    // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: waitid writes one siginfo_t to the address of a live, exclusively borrowed one.
+    let waited = unsafe { libc::waitid(kind, id, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) };
+    // SAFETY: waitid filled in the fields of a child's report, or left all of them zero.
+    let child = unsafe { info.si_pid() };
+    if waited != 0 || child == 0 || !matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) {
+        return None;
     }
+    let mut status = 0;
+    // SAFETY: waitpid writes one integer to the address of a live one.
+    let ended = unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) };
+    (ended == child).then(|| (child, End::of(status)))
 }
 
 /// Ends this process as another one ended: by `signal`, without a memory dump of its own. Returns where that does not end it.
@@ -227,5 +321,40 @@ pub fn end_by(signal: i32) {
         libc::sigaddset(&mut set, signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
         libc::raise(signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Stdio;
+
+    fn start(command: &mut Command) -> io::Result<Child> {
+        let own_pid = vec!["WATCHDOG_PID".to_owned(), "LISTEN_PID".to_owned()];
+        Signals::keep()?.start(command, &Launch { own_pid, ..Launch::default() })
+    }
+
+    #[test]
+    fn a_program_finds_its_own_number_in_its_environment_and_the_rest_as_it_was() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            r#"echo "$$ $WATCHDOG_PID $LISTEN_PID $ONE:$HOME:$PATH"; tr '\0' '\n' < /proc/$$/environ | grep -c _PID="#,
+        ]);
+        command.env("ONE", "a=b c").env_remove("HOME").env("WATCHDOG_PID", "1").stdout(Stdio::piped());
+        let child = start(&mut command).unwrap();
+        let pid = child.id();
+        let printed = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        assert_eq!(printed, format!("{pid} {pid} {pid} a=b c::{}\n2\n", std::env::var("PATH").unwrap()));
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_reported_by_whoever_wanted_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for (program, kind) in
+            [("/absent/program".as_ref(), io::ErrorKind::NotFound), (folder.path(), io::ErrorKind::PermissionDenied)]
+        {
+            assert_eq!(start(&mut Command::new(program)).unwrap_err().kind(), kind);
+        }
     }
 }

@@ -45,8 +45,20 @@ impl Arena {
     ///
     /// Nobody may write to the file or cut it off meanwhile.
     pub fn map_file(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
+        Arena::map_file_as(file, pages, libc::MAP_SHARED)
+    }
+
+    /// Maps the first `pages` pages of `file`, which must be as long, to be read: others who map it see the same frames. What is
+    /// written goes to a copy of the page, in another frame.
+    ///
+    /// Nobody may cut the file off meanwhile.
+    pub fn map_file_private(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
+        Arena::map_file_as(file, pages, libc::MAP_PRIVATE)
+    }
+
+    fn map_file_as(file: BorrowedFd, pages: usize, sharing: libc::c_int) -> io::Result<Arena> {
         let arena = Arena::reserve(pages, page_bytes())?;
-        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_FIXED);
         // SAFETY: it takes the place of the arena's own mapping, whole, to which nothing refers yet.
         let base =
             unsafe { libc::mmap(arena.base.as_ptr().cast(), arena.bytes, protection, flags, file.as_raw_fd(), 0) };

@@ -55,6 +55,12 @@ impl Scheduling {
         fifo.then(|| u8::try_from(self.0.sched_priority).ok())?
     }
 
+    /// Whether it is one of the policies without real-time guarantees.
+    pub fn is_ordinary(&self) -> bool {
+        let policy = self.0.sched_policy as libc::c_int;
+        matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
+    }
+
     /// Whether it is SCHED_DEADLINE.
     pub fn is_deadline(&self) -> bool {
         self.0.sched_policy == libc::SCHED_DEADLINE as u32

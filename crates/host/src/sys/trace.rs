@@ -9,14 +9,25 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::seccomp::Instruction;
 
+use crate::interrupt::interrupted;
+
 /// A thread, as the kernel numbers it.
 pub type ThreadId = i32;
 
-/// How long a thread may take to stop: longer only where it waits for a device, or for a child in vfork. The others wait with it.
-const STOP_LIMIT: Duration = Duration::from_millis(500);
+/// How long a system call may take that another program is made to issue: it may have to unmap or to lock much memory.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long it may take where all that it waits for is a CPU: a loaded machine comes round to it some time.
-const CPU_LIMIT: Duration = Duration::from_secs(10);
+/// The same once this program was asked to end.
+const LAST_LIMIT: Duration = Duration::from_millis(1200);
+
+/// Until when a thread may take to stop.
+#[derive(Clone, Copy, Debug)]
+pub struct StopLimit {
+    /// A thread that waits for something, such as a device or a child after vfork.
+    pub waiting: Instant,
+    /// A thread that only waits for a CPU: a loaded machine comes round to it.
+    pub runnable: Instant,
+}
 
 /// `PTRACE_EVENT_STOP`. [Linux, include/uapi/linux/ptrace.h]
 const EVENT_STOP: i32 = 128;
@@ -205,6 +216,16 @@ pub fn breaks_off(call: libc::c_long) -> bool {
     )
 }
 
+/// Whether a thread that waits in this system call may wait for a child that borrows its memory, as after vfork. Such a thread does not
+/// stop before the child has ended or begun another program.
+pub fn lends_memory(call: libc::c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if call == libc::SYS_vfork {
+        return true;
+    }
+    call == libc::SYS_clone || call == libc::SYS_clone3
+}
+
 /// Not known on this architecture: see [`Registers::repeated`].
 #[cfg(target_arch = "aarch64")]
 pub fn breaks_off(_call: libc::c_long) -> bool {
@@ -254,9 +275,9 @@ fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL as _, thread, 0, 0).map(drop)
 }
 
-/// Ends the tracing of a stopped thread, which goes on.
-pub fn detach(thread: ThreadId) -> io::Result<()> {
-    ptrace(libc::PTRACE_DETACH as _, thread, 0, 0).map(drop)
+/// Ends the tracing of a stopped thread, which goes on and is given `signal` unless 0.
+pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
+    ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize).map(drop)
 }
 
 /// A thread that is asked to do something reports within this time in most cases.
@@ -268,27 +289,41 @@ const SOON: Duration = Duration::from_micros(100);
 pub fn report_within(thread: ThreadId, limit: Duration) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
-        match wait(thread, libc::WNOHANG)? {
+        let elapsed = begin.elapsed();
+        match reported(thread)? {
             Some(report) => return Ok(report),
-            None if begin.elapsed() > limit => return Err(io::ErrorKind::TimedOut.into()),
+            None if elapsed > limit => return Err(io::ErrorKind::TimedOut.into()),
             // Most threads stop within microseconds; one that does not may need the CPU to do so.
-            None if begin.elapsed() < SOON => std::hint::spin_loop(),
-            None => std::thread::sleep(Duration::from_micros(20)),
+            None if elapsed < SOON => std::hint::spin_loop(),
+            None => std::thread::sleep((elapsed / 8).clamp(Duration::from_micros(20), Duration::from_micros(200))),
         }
     }
 }
 
-/// Waits until `thread` reports something, however long that takes.
+/// Waits until `thread`, which issues a system call, reports something.
+///
+/// Fails with `TimedOut` when that takes a minute, or more than about a second after this program was asked to end.
 pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     let begin = Instant::now();
     loop {
-        // What comes soon, as the end of most calls does, is not slept for: to be woken takes longer.
-        let flags = if begin.elapsed() < SOON { libc::WNOHANG } else { 0 };
-        match wait(thread, flags) {
-            Ok(Some(report)) => return Ok(report),
-            Ok(None) => {}
+        match report_within(thread, Duration::from_millis(100)) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let limit = if interrupted() { LAST_LIMIT } else { CALL_LIMIT };
+                if begin.elapsed() > limit {
+                    return Err(error);
+                }
+            }
+            report => return report,
+        }
+    }
+}
+
+/// What `thread` has to report, if it has something to report.
+pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
+    loop {
+        match wait(thread, libc::WNOHANG) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            found => return found,
         }
     }
 }
@@ -345,12 +380,15 @@ fn status_has(thread: ThreadId, text: &str) -> bool {
 }
 
 /// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. `false`: it is no more.
-pub fn stopped(thread: ThreadId) -> io::Result<bool> {
-    let begin = Instant::now();
+///
+/// Fails with `TimedOut` when it has not stopped within `limit`.
+pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<bool> {
     loop {
-        let report = match report_within(thread, STOP_LIMIT) {
+        let left = limit.waiting.saturating_duration_since(Instant::now());
+        let report = match report_within(thread, left) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                if begin.elapsed() < CPU_LIMIT && status_has(thread, "State:\tR") {
+                if Instant::now() < limit.runnable && status_has(thread, "State:\tR") {
+                    std::thread::sleep(Duration::from_micros(100));
                     continue;
                 }
                 return Err(error);

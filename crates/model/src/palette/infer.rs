@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::samples::{Method, PageSample, Samples};
 use super::{Palette, Rule, SCHEMA};
 use crate::gf2::{self, Linearity};
-use crate::stats::chi_square_uniform;
 use crate::units::{Color, FrameNumber};
 
 /// Percent of a page's lines from which a set counts as evicting it.
@@ -18,8 +17,6 @@ const EVICTED_PERCENT: u8 = 50;
 const SAME_COLOR_SHARE: f32 = 0.3;
 /// Share of pages without a color above which a palette is in doubt.
 const AMBIGUOUS_SHARE: f64 = 0.02;
-/// Chance of a distribution this uneven under equal colors, below which a palette is in doubt.
-const UNEVEN_P: f64 = 1e-6;
 
 /// Share of the frames that a linear rule must explain: measured colors are wrong now and then.
 const LINEAR_AGREEMENT: f64 = 0.97;
@@ -34,11 +31,6 @@ pub enum Doubt {
         found: u32,
         /// Colors expected.
         expected: u32,
-    },
-    /// Some colors have far more pages than others.
-    Uneven {
-        /// Chance of this or worse if all colors were equally likely.
-        p: f64,
     },
     /// Many pages have no clear color.
     Ambiguous {
@@ -62,7 +54,6 @@ impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Doubt::Count { found, expected } => write!(f, "{found} colors found where the geometry has {expected}"),
-            Doubt::Uneven { p } => write!(f, "pages are spread unevenly over the colors (p = {p:.1e})"),
             Doubt::Ambiguous { pages, of } => write!(f, "{pages} of {of} pages have no clear color"),
             Doubt::Blurred { group, by, share } => {
                 write!(f, "the eviction set of group {by} evicts {:.0} % of a page of group {group}", share * 100.0)
@@ -125,7 +116,7 @@ pub fn infer(samples: &Samples) -> Inference {
     }
     let ambiguous: Vec<u32> = (0u32..).zip(&page_colors).filter(|(_, c)| c.is_none()).map(|(i, _)| i).collect();
     Inference {
-        doubts: doubts(samples, &group_colors, colors, colors_expected, &per_color, ambiguous.len()),
+        doubts: doubts(samples, &group_colors, colors, colors_expected, ambiguous.len()),
         palette: Palette {
             schema: SCHEMA.to_owned(),
             level: samples.level,
@@ -163,7 +154,7 @@ fn renumber(masks: &[u64], samples: &Samples, group_colors: &mut [Color], page_c
 }
 
 /// Pairs of colors of two numberings, each used once, those with the most pages in common first.
-pub(super) fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
+fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
     let mut pairs: Vec<_> = common.into_iter().collect();
     pairs.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
     let mut numbers = BTreeMap::new();
@@ -247,16 +238,11 @@ fn doubts(
     group_colors: &[Color],
     colors: u32,
     colors_expected: u32,
-    per_color: &[u64],
     ambiguous: usize,
 ) -> Vec<Doubt> {
     let mut doubts = Vec::new();
     if colors != colors_expected {
         doubts.push(Doubt::Count { found: colors, expected: colors_expected });
-    }
-    let p = if per_color.len() > 1 { chi_square_uniform(per_color) } else { 1.0 };
-    if p < UNEVEN_P {
-        doubts.push(Doubt::Uneven { p });
     }
     if ambiguous as f64 > AMBIGUOUS_SHARE * samples.pages.len() as f64 {
         doubts.push(Doubt::Ambiguous { pages: ambiguous as u64, of: samples.pages.len() as u64 });

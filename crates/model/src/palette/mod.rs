@@ -5,8 +5,9 @@
 //! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer()`]
 //! concludes.
 
-pub mod anchor;
+pub mod decode;
 pub mod infer;
+pub mod merge;
 pub mod samples;
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use crate::gf2;
 use crate::units::{Color, FrameNumber};
 
-pub use anchor::{Anchored, Unanchored, anchor};
 pub use infer::{Doubt, Inference, agreement, infer};
+pub use merge::{Merged, merge};
 pub use samples::{Group, Method, PageSample, Samples};
 
 /// Version of the palette file.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::figure;
 use super::heat::HeatMap;
 use super::text::{plain, wrap};
-use crate::placement::{Assessment, ColorMap, ExpectedMisses, MappingColors};
+use crate::placement::{Assessment, ColorMap, ExpectedMisses, Kind, MappingColors};
 use crate::units::Bytes;
 
 /// From nothing to the most of the row.
@@ -37,6 +37,17 @@ pub fn text(map: &ColorMap) -> String {
              isochrome palette --save --memory 4G, before the program starts.",
         );
     }
+    let kib = |pages: u64| pages * map.page_bytes.0 / 1024;
+    let immovable = map.memory.immovable_text(map.page_bytes);
+    wrap(
+        &mut text,
+        &format!(
+            "Movable: {} KiB anonymous, {} KiB private pages of files. Immovable: {}.",
+            kib(map.memory.anonymous),
+            kib(map.memory.private_file),
+            if immovable.is_empty() { "none" } else { &immovable }
+        ),
+    );
     let _ = writeln!(
         text,
         "level {}: {} colors of {} ways, {} in each\n",
@@ -126,7 +137,11 @@ fn shades(per_color: &[u64]) -> String {
 }
 
 fn label(mapping: &MappingColors) -> String {
-    plain(&format!("{:x} {} {}", mapping.start, mapping.permissions, short_name(mapping)))
+    let kind = match mapping.kind {
+        Kind::Private => String::new(),
+        kind => format!(" ({})", kind.label()),
+    };
+    plain(&format!("{:x} {} {}{kind}", mapping.start, mapping.permissions, short_name(mapping)))
 }
 
 fn short_name(mapping: &MappingColors) -> &str {
@@ -169,7 +184,7 @@ pub fn svg(map: &ColorMap) -> String {
 mod tests {
     use super::*;
     use crate::palette::{Palette, Rule};
-    use crate::placement::{ColorShape, ResidentPage, SCHEMA};
+    use crate::placement::{ColorShape, Residence, ResidentPage, SCHEMA};
     use crate::units::{Color, FrameNumber};
 
     /// Two mappings in four colors of two ways: five pages of color 1, one of color 2; two frames that the palette does not know.
@@ -182,11 +197,15 @@ mod tests {
         let pages = |range: std::ops::Range<u64>| -> Vec<ResidentPage> {
             range.map(|i| ResidentPage { page: 0x1000 + i, frame: Some(FrameNumber(i)), anonymous: true }).collect()
         };
-        let mapping = |name: &str, range: std::ops::Range<u64>| MappingColors {
+        let mut memory = Residence::default();
+        memory.add(Kind::Private, &pages(0..3));
+        memory.add(Kind::SharedMemory, &pages(3..8));
+        let mapping = |name: &str, kind, range: std::ops::Range<u64>| MappingColors {
             start: range.start << 12,
             end: range.end << 12,
             permissions: "rw-p".into(),
             name: name.into(),
+            kind,
             assessment: Assessment::of(&pages(range), &palette, shape),
         };
         ColorMap {
@@ -197,7 +216,11 @@ mod tests {
             shape,
             page_bytes: Bytes(4096),
             total: Assessment::of(&pages(0..8), &palette, shape),
-            mappings: vec![mapping("/usr/lib/libc.so.6", 0..3), mapping("", 3..8)],
+            memory,
+            mappings: vec![
+                mapping("/usr/lib/libc.so.6", Kind::Private, 0..3),
+                mapping("/dev/zero (deleted)", Kind::SharedMemory, 3..8),
+            ],
         }
     }
 
@@ -208,7 +231,8 @@ mod tests {
             "8 resident pages, 6 of a known color, 2 unknown (25.0 %)",
             "UNKNOWN",
             "libc.so.6",
-            "anonymous",
+            "zero (deleted) (shared memory)",
+            "Movable: 12 KiB anonymous, 0 KiB private pages of files. Immovable: 20 KiB shared memory.",
             // Five pages where two fit: three per way, rounded up; one color with one page, two with none.
             "Colors by pages per way: 2 none, 1 up to 1, 1 up to 3.",
             "sum 5 of 6 pages",

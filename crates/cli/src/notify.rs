@@ -1,0 +1,583 @@
+//! A relay for the messages of sd_notify(3): `exec` stays the service's main process, the program below it talks to a socket of the
+//! relay, and the relay passes on to the service manager what the program says.
+//!
+//! What is changed on the way:
+//!
+//! - `READY=1` is held back until [`Relay::release`]: a service is ready when it is on its colors. A `BARRIER=1` behind a held `READY=1`
+//!   is held with it, as it asks whether all before it has arrived. Everything else is passed on as it comes, with its descriptors.
+//!   `STOPPING=1` ends the wait: what stops will not be moved any more.
+//! - `MAINPID=` and its kin are dropped, as a service manager by default (`NotifyAccess=main`) listens to the main process only: had it
+//!   another one, it would drop what the relay says.
+//! - Messages of processes that do not descend from this one are dropped. So are those of processes that have ended before their message
+//!   was read, because nothing says any more who they were; service managers do the same, which is why systemd-notify(1) waits for a
+//!   barrier. [sd_notify(3), notes]
+
+use std::collections::VecDeque;
+use std::env;
+use std::ffi::OsStr;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::sys::launch::Launch;
+use rustix::cmsg_space;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg_addr, socket_with,
+};
+
+/// Where programs find the socket of whoever wants to know how they are.
+const SOCKET: &str = "NOTIFY_SOCKET";
+/// Variables by which a service manager says whom it means, by process number. [sd_watchdog_enabled(3), sd_listen_fds(3)]
+const ADDRESSEES: [&str; 2] = ["WATCHDOG_PID", "LISTEN_PID"];
+/// The longest message that is passed on. Service managers take 4096 bytes.
+const MESSAGE_BYTES: usize = 1 << 16;
+/// Descriptors that one message can carry. [Linux, include/net/scm.h, SCM_MAX_FD]
+const DESCRIPTORS: usize = 253;
+/// How long the last messages are waited for, once the program has ended.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
+
+/// A socket for the messages of a program, and the thread that passes them on.
+pub struct Relay {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the relay and its thread tell each other.
+struct Shared {
+    said_ready: AtomicBool,
+    released: AtomicBool,
+    finished: AtomicBool,
+    dropped: AtomicU32,
+    /// Written to when one of the flags above was set for the thread.
+    wake: OwnedFd,
+}
+
+impl Relay {
+    /// Has `command` talk to a relay, and `launch` give it its own number in the variables by which a service manager names whom it
+    /// means. The relay passes messages on to the socket in this process's own `NOTIFY_SOCKET`, if there is one.
+    ///
+    /// The thread gets the signal mask of the caller. Fails where `NOTIFY_SOCKET` names a socket of another kind than Unix's.
+    pub fn new(command: &mut Command, launch: &mut Launch) -> Result<Relay> {
+        let outside = env::var_os(SOCKET).filter(|name| !name.is_empty());
+        let manager = outside.as_deref().map(Manager::at).transpose()?;
+        let own = std::process::id().to_string();
+        let ours = ADDRESSEES.into_iter().filter(|name| env::var_os(name).is_some_and(|pid| pid == own.as_str()));
+        launch.own_pid.extend(ours.map(str::to_owned));
+        Relay::between(command, manager)
+    }
+
+    fn between(command: &mut Command, manager: Option<Manager>) -> Result<Relay> {
+        // An abstract name is there for programs that changed their root, too; who may talk to it is decided by credentials.
+        let name = format!("isochrome-notify-{}-{:016x}", std::process::id(), fastrand::u64(..));
+        let address = SocketAddr::from_abstract_name(&name)?;
+        let socket = UnixDatagram::bind_addr(&address).context("a socket for sd_notify")?;
+        set_socket_passcred(&socket, true).context("credentials of senders")?;
+        command.env(SOCKET, format!("@{name}"));
+        let shared = Arc::new(Shared {
+            said_ready: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+            finished: AtomicBool::new(false),
+            dropped: AtomicU32::new(0),
+            wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        });
+        let worker = Worker { socket, manager, shared: Arc::clone(&shared), held: VecDeque::new() };
+        let thread = thread::Builder::new().name("notify".to_owned()).spawn(move || worker.run())?;
+        Ok(Relay { shared, thread: Some(thread) })
+    }
+
+    /// Whether the program has said `READY=1`.
+    pub fn said_ready(&self) -> bool {
+        self.shared.said_ready.load(Ordering::Acquire)
+    }
+
+    /// Messages that were dropped because of who sent them.
+    #[cfg(test)]
+    pub fn dropped(&self) -> u32 {
+        self.shared.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Passes on the held `READY=1`, and every later one at once.
+    pub fn release(&self) {
+        self.shared.tell(&self.shared.released);
+    }
+
+    /// Passes on everything that has been said so far, for a second at most: the program has ended.
+    pub fn finish(mut self) {
+        self.shared.tell(&self.shared.finished);
+        let Some(thread) = self.thread.take() else { return };
+        let limit = Instant::now() + LAST_MESSAGES;
+        while !thread.is_finished() && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        // The thread ends by itself when it has passed everything on.
+        self.shared.tell(&self.shared.finished);
+    }
+}
+
+impl Shared {
+    fn tell(&self, flag: &AtomicBool) {
+        flag.store(true, Ordering::Release);
+        // A counter that is full wakes as well.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A message as it is sent: lines of text, and descriptors beside them.
+#[derive(Debug)]
+struct Message {
+    text: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// The service manager's end.
+#[derive(Debug)]
+struct Manager {
+    address: SocketAddrUnix,
+    socket: OwnedFd,
+}
+
+impl Manager {
+    fn at(name: &OsStr) -> Result<Manager> {
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name),
+            path @ [b'/', ..] => SocketAddrUnix::new(path),
+            _ => bail!(
+                "NOTIFY_SOCKET={} is no socket that messages can be passed on to\n  hint: a path, or a name with `@` before it",
+                name.display()
+            ),
+        };
+        Manager::to(address.with_context(|| format!("NOTIFY_SOCKET={}", name.display()))?)
+    }
+
+    fn to(address: SocketAddrUnix) -> Result<Manager> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Manager { address, socket })
+    }
+
+    /// Sends `message`. A manager that does not listen, or has no room for long, is no reason to stop the program.
+    fn pass_on(&self, message: &Message) {
+        let descriptors: Vec<_> = message.descriptors.iter().map(OwnedFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let sent = rustix::io::retry_on_intr(|| {
+            let text = [IoSlice::new(&message.text)];
+            sendmsg_addr(&self.socket, &self.address, &text, &mut ancillary, SendFlags::NOSIGNAL)
+        });
+        if let Err(error) = sent {
+            eprintln!("isochrome: a message of the program did not reach the service manager: {error}");
+        }
+    }
+}
+
+/// What the thread of a relay works with.
+struct Worker {
+    socket: UnixDatagram,
+    manager: Option<Manager>,
+    shared: Arc<Shared>,
+    /// A held `READY=1` and what waits behind it.
+    held: VecDeque<Message>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        loop {
+            // Before the flag is read: what was said before it was set is passed on.
+            let finished = self.shared.finished.load(Ordering::Acquire);
+            if finished || self.shared.released.load(Ordering::Acquire) {
+                self.let_go();
+            }
+            match self.receive() {
+                Ok(Some(message)) => self.take(message),
+                Ok(None) => {}
+                Err(rustix::io::Errno::AGAIN) if finished => return,
+                Err(rustix::io::Errno::AGAIN) => self.wait(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    eprintln!("isochrome: messages of the program cannot be read: {error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&self.shared.wake, PollFlags::IN)];
+        // An interrupted wait is one that ended early.
+        let _ = poll(&mut polled, None);
+        let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
+    }
+
+    /// The next message; `None` for one that is dropped.
+    fn receive(&self) -> rustix::io::Result<Option<Message>> {
+        let mut text = vec![0; MESSAGE_BYTES];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS), ScmCredentials(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut text)], &mut ancillary, flags)?;
+        let (mut sender, mut descriptors) = (None, Vec::new());
+        for part in ancillary.drain() {
+            match part {
+                RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+                RecvAncillaryMessage::ScmCredentials(credentials) => sender = Some(credentials.pid.as_raw_pid()),
+                _ => {}
+            }
+        }
+        let whole = !received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+        if !whole || !sender.is_some_and(descends_from_this) {
+            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            return Ok(None);
+        }
+        text.truncate(received.bytes);
+        Ok(Some(Message { text, descriptors }))
+    }
+
+    /// Passes on `message`, or the part of it that is not to be held or dropped.
+    fn take(&mut self, message: Message) {
+        let Message { text, descriptors } = message;
+        let Lines { mut passed, ready, stopping } = Lines::of(&text);
+        if ready {
+            self.shared.said_ready.store(true, Ordering::Release);
+        }
+        let released = self.shared.released.load(Ordering::Acquire);
+        if released || stopping {
+            self.let_go();
+        }
+        if ready && released {
+            passed.push(READY);
+        }
+        let passed = Message { text: passed.join(&b'\n'), descriptors };
+        if passed.text == BARRIER && !self.held.is_empty() {
+            self.held.push_back(passed);
+        } else if !passed.text.is_empty() {
+            self.pass_on(&passed);
+        }
+        if ready && !released {
+            self.held.push_back(Message { text: READY.to_vec(), descriptors: Vec::new() });
+        }
+    }
+
+    fn let_go(&mut self) {
+        while let Some(message) = self.held.pop_front() {
+            self.pass_on(&message);
+        }
+    }
+
+    /// Without a manager the descriptors of a message are closed here, which is all that a barrier waits for.
+    fn pass_on(&self, message: &Message) {
+        if let Some(manager) = &self.manager {
+            manager.pass_on(message);
+        }
+    }
+}
+
+/// The program has started, or has read its settings again.
+const READY: &[u8] = b"READY=1";
+/// Asks for the message's descriptor to be closed once all before it has arrived.
+const BARRIER: &[u8] = b"BARRIER=1";
+
+/// What a message says, line by line.
+#[derive(Debug, PartialEq, Eq)]
+struct Lines<'a> {
+    /// The lines that are passed on as they are.
+    passed: Vec<&'a [u8]>,
+    /// Whether one said `READY=1`.
+    ready: bool,
+    /// Whether one said `STOPPING=1`.
+    stopping: bool,
+}
+
+impl Lines<'_> {
+    fn of(text: &[u8]) -> Lines<'_> {
+        let mut lines = Lines { passed: Vec::new(), ready: false, stopping: false };
+        for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            // `MAINPID=`, `MAINPIDFD=`, `MAINPIDFDID=`.
+            let names_main = line.starts_with(b"MAINPID");
+            lines.ready |= line == READY;
+            lines.stopping |= line == b"STOPPING=1";
+            if line != READY && !names_main {
+                lines.passed.push(line);
+            }
+        }
+        lines
+    }
+}
+
+/// Whether process `pid` was started by this one, or by one that was.
+fn descends_from_this(pid: i32) -> bool {
+    let own = std::process::id() as i32;
+    // Process 1 has no parent that could be seen.
+    std::iter::successors(Pid(pid).parent(), |parent| parent.parent()).any(|parent| parent.0 == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::linux::net::SocketAddrExt;
+    use std::process::{Child, Stdio};
+
+    use rustix::net::{SendAncillaryBuffer, sendmsg};
+
+    /// A service manager that takes messages.
+    struct Outside {
+        socket: UnixDatagram,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Outside {
+        fn new() -> (Outside, Manager) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("notify");
+            let socket = UnixDatagram::bind(&path).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            let manager = Manager::at(path.as_os_str()).unwrap();
+            (Outside { socket, _folder: folder }, manager)
+        }
+
+        fn next(&self) -> (String, Vec<OwnedFd>) {
+            let mut text = [0; 4096];
+            let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let received =
+                recvmsg(&self.socket, &mut [IoSliceMut::new(&mut text)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+            let bytes = received.expect("a message in ten seconds").bytes;
+            let descriptors = ancillary.drain().flat_map(|part| match part {
+                RecvAncillaryMessage::ScmRights(rights) => rights.collect(),
+                _ => Vec::new(),
+            });
+            (String::from_utf8(text[..bytes].to_vec()).unwrap(), descriptors.collect())
+        }
+
+        fn text(&self) -> String {
+            self.next().0
+        }
+
+        fn is_quiet(&self) -> bool {
+            self.socket.set_nonblocking(true).unwrap();
+            let waits = self.socket.recv(&mut [0; 4096]).is_ok();
+            self.socket.set_nonblocking(false).unwrap();
+            !waits
+        }
+    }
+
+    /// sd_notify's protocol, each word a message; `barrier` waits until the other end of a pipe is closed; `fd` stores a file that holds
+    /// "kept"; `pause` reads a line.
+    const PROGRAM: &str = r#"
+import array, os, socket, sys, tempfile
+name = os.environ["NOTIFY_SOCKET"]
+name = "\0" + name[1:] if name[0] == "@" else name
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def send(text, *fds):
+    s.sendmsg([text.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [], 0, name)
+for word in sys.argv[1:]:
+    if word == "barrier":
+        r, w = os.pipe()
+        send("BARRIER=1", w)
+        os.close(w)
+        print("asked", flush=True)
+        os.read(r, 1)
+        print("passed", flush=True)
+    elif word == "fd":
+        f = tempfile.TemporaryFile()
+        f.write(b"kept")
+        f.flush()
+        send("FDSTORE=1\nFDNAME=one", f.fileno())
+    elif word == "pause":
+        print("pause", flush=True)
+        sys.stdin.readline()
+    else:
+        send(word.replace("OWN", str(os.getpid())))
+"#;
+
+    /// A relay, and a program that says `words`.
+    fn program(manager: Option<Manager>, words: &[&str]) -> (Relay, Child) {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let relay = Relay::between(&mut command, manager).unwrap();
+        let child = command.spawn().expect("python3 is installed");
+        (relay, child)
+    }
+
+    fn line(child: &mut Child) -> String {
+        let output = child.stdout.as_mut().unwrap();
+        let mut line = String::new();
+        let mut byte = [0];
+        while output.read(&mut byte).unwrap() == 1 && byte[0] != b'\n' {
+            line.push(byte[0] as char);
+        }
+        line
+    }
+
+    fn go_on(child: &mut Child) {
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    }
+
+    #[test]
+    fn ready_waits_for_the_release_and_nothing_else_does() {
+        let (outside, manager) = Outside::new();
+        let words = ["STATUS=starts", "READY=1\nSTATUS=runs", "WATCHDOG=1", "pause", "RELOADING=1", "READY=1", "pause"];
+        let (relay, mut child) = program(Some(manager), &words);
+        assert_eq!([outside.text(), outside.text(), outside.text()], ["STATUS=starts", "STATUS=runs", "WATCHDOG=1"]);
+        assert_eq!(line(&mut child), "pause");
+        assert!(relay.said_ready() && outside.is_quiet());
+        relay.release();
+        assert_eq!(outside.text(), "READY=1");
+        // After the first time it is ready at once.
+        go_on(&mut child);
+        assert_eq!([outside.text(), outside.text()], ["RELOADING=1", "READY=1"]);
+        go_on(&mut child);
+        child.wait().unwrap();
+        assert_eq!(relay.dropped(), 0);
+        relay.finish();
+        assert!(outside.is_quiet());
+    }
+
+    #[test]
+    fn a_barrier_is_passed_once_what_came_before_has_arrived() {
+        let (outside, manager) = Outside::new();
+        let words = ["STATUS=1", "barrier", "READY=1", "barrier", "pause"];
+        let (relay, mut child) = program(Some(manager), &words);
+        assert_eq!(line(&mut child), "asked");
+        assert_eq!(outside.text(), "STATUS=1");
+        let (text, pipe) = outside.next();
+        assert_eq!((text.as_str(), pipe.len()), ("BARRIER=1", 1));
+        // The manager closes its end, and nobody else has it.
+        drop(pipe);
+        assert_eq!([line(&mut child), line(&mut child)], ["passed", "asked"]);
+        assert!(outside.is_quiet());
+        relay.release();
+        assert_eq!(outside.text(), "READY=1");
+        drop(outside.next());
+        assert_eq!([line(&mut child), line(&mut child)], ["passed", "pause"]);
+        go_on(&mut child);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_file_to_be_stored_arrives_as_it_was_sent() {
+        let (outside, manager) = Outside::new();
+        let (_relay, mut child) = program(Some(manager), &["fd", "pause"]);
+        let (text, mut files) = outside.next();
+        assert_eq!(text, "FDSTORE=1\nFDNAME=one");
+        let mut bytes = [0; 5];
+        assert_eq!(rustix::io::pread(files.pop().unwrap(), &mut bytes, 0), Ok(4));
+        assert_eq!(&bytes[..4], b"kept");
+        go_on(&mut child);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn isochrome_stays_the_main_process() {
+        let (outside, manager) = Outside::new();
+        let words = ["MAINPID=OWN\nSTATUS=on", "MAINPID=OWN", "STATUS=off", "pause"];
+        let (relay, mut child) = program(Some(manager), &words);
+        assert_eq!([outside.text(), outside.text()], ["STATUS=on", "STATUS=off"]);
+        go_on(&mut child);
+        child.wait().unwrap();
+        relay.finish();
+    }
+
+    #[test]
+    fn what_others_say_is_dropped_and_what_descendants_say_is_not() {
+        let (outside, manager) = Outside::new();
+        let mut command = Command::new("sh");
+        // A program that another one started; it lives until its message was read, as systemd-notify does.
+        command.args(["-c", r#"python3 -c "$0" STATUS=child barrier; read line"#, PROGRAM]).stdin(Stdio::piped());
+        command.stdout(Stdio::null());
+        let relay = Relay::between(&mut command, Some(manager)).unwrap();
+        let name = command.get_envs().find(|(name, _)| *name == SOCKET).unwrap().1.unwrap().to_owned();
+        let mut child = command.spawn().unwrap();
+        assert_eq!(outside.text(), "STATUS=child");
+        drop(outside.next());
+        // This process is no descendant of itself.
+        let socket = UnixDatagram::unbound().unwrap();
+        let address = SocketAddr::from_abstract_name(&name.as_bytes()[1..]).unwrap();
+        socket.connect_addr(&address).unwrap();
+        sendmsg(&socket, &[IoSlice::new(READY)], &mut SendAncillaryBuffer::default(), SendFlags::empty()).unwrap();
+        go_on(&mut child);
+        child.wait().unwrap();
+        let limit = Instant::now() + Duration::from_secs(10);
+        while relay.dropped() == 0 && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((relay.dropped(), relay.said_ready()), (1, false));
+        relay.release();
+        relay.finish();
+        assert!(outside.is_quiet());
+    }
+
+    #[test]
+    fn without_a_manager_it_is_still_known_who_is_ready_and_barriers_are_passed() {
+        let (relay, mut child) = program(None, &["barrier", "READY=1", "barrier", "pause"]);
+        assert_eq!([line(&mut child), line(&mut child), line(&mut child)], ["asked", "passed", "asked"]);
+        // The barrier behind it may not have been read yet, but what is before it has been sent.
+        let limit = Instant::now() + Duration::from_secs(10);
+        while !relay.said_ready() && Instant::now() < limit {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(relay.said_ready());
+        relay.release();
+        assert_eq!([line(&mut child), line(&mut child)], ["passed", "pause"]);
+        go_on(&mut child);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_program_says_last_is_passed_on() {
+        for last in ["READY=1", "STOPPING=1"] {
+            let (outside, manager) = Outside::new();
+            let (relay, mut child) = program(Some(manager), &["READY=1", last, "pause"]);
+            assert_eq!(line(&mut child), "pause");
+            relay.finish();
+            assert_eq!([outside.text(), outside.text()], ["READY=1", last]);
+            go_on(&mut child);
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_manager_that_does_not_listen_is_no_reason_to_stop() {
+        let (outside, manager) = Outside::new();
+        drop(outside);
+        let (relay, mut child) = program(Some(manager), &["STATUS=1", "READY=1", "barrier"]);
+        assert_eq!(line(&mut child), "asked");
+        relay.release();
+        assert_eq!(line(&mut child), "passed");
+        assert!(child.wait().unwrap().success());
+        for name in ["vsock:2:1234", "relative"] {
+            assert!(Manager::at(OsStr::new(name)).unwrap_err().to_string().contains("hint:"));
+        }
+    }
+
+    #[test]
+    fn lines_are_told_apart_whatever_is_in_them() {
+        let lines = Lines::of;
+        let of = |passed: &[&'static [u8]], ready, stopping| Lines { passed: passed.to_vec(), ready, stopping };
+        assert_eq!(lines(b"READY=1"), of(&[], true, false));
+        assert_eq!(lines(b"READY=1\n"), of(&[], true, false));
+        assert_eq!(lines(b"STATUS=READY=1\nREADY=10\n"), of(&[b"STATUS=READY=1", b"READY=10"], false, false));
+        assert_eq!(lines(b"MAINPIDFD=1\nSTOPPING=1"), of(&[b"STOPPING=1"], false, true));
+        assert_eq!(lines(b"\xff\0\n\n"), of(&[b"\xff\0"], false, false));
+    }
+}
