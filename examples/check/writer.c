@@ -1,0 +1,60 @@
+/* A program that is handed the CPU and writes over all its memory, or spins for as long as that took the last time, and hands back.
+ *
+ * It knows nothing of colors. Its memory should be several times its share of the cache: 2 MiB for a second level of 512 KiB. What it wrote
+ * must be there the next time, else it ends with exit code 4. It ends when the other side closes the FIFO. */
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+enum { LINE = 64 };
+
+int main(int argc, char **argv)
+{
+    if (argc != 4) {
+        fprintf(stderr, "usage: writer KIBIBYTES FIFO_FROM FIFO_TO\n");
+        return 1;
+    }
+    size_t bytes = strtoull(argv[1], NULL, 10) << 10;
+    unsigned char *memory = malloc(bytes), round = 1, kind;
+    if (bytes == 0 || memory == NULL) {
+        perror("writer");
+        return 1;
+    }
+    /* Not zeros: compilers make calloc of them, which leaves the memory untouched. */
+    memset(memory, round, bytes);
+    printf("ready %d %#lx\n", (int)getpid(), (unsigned long)memory);
+    fflush(stdout);
+    int from = open(argv[2], O_RDONLY), to = open(argv[3], O_WRONLY);
+    if (from < 0 || to < 0) {
+        perror("writer: fifo");
+        return 1;
+    }
+    uint64_t write_ticks = 200000;
+    while (read(from, &kind, 1) == 1) {
+        uint64_t begin = __rdtsc();
+        if (kind == 'f') {
+            int wrong = 0;
+            for (size_t i = 0; i < bytes; i += LINE) {
+                wrong |= memory[i] != round;
+                memory[i] = (unsigned char)(round + 1);
+            }
+            round++;
+            if (wrong) {
+                fprintf(stderr, "writer: wrong contents\n");
+                return 4;
+            }
+            write_ticks = __rdtsc() - begin;
+        } else {
+            while (__rdtsc() - begin < write_ticks)
+                _mm_pause();
+        }
+        if (write(to, &kind, 1) != 1)
+            return 1;
+    }
+    return 0;
+}

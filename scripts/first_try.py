@@ -1,0 +1,559 @@
+#!/usr/bin/env python3
+"""Does `isochrome exec` put a program on its colors at the first try, and is it really there?
+
+Each try has an empty runtime folder in memory and a load on the other CPU. It starts examples/check/resident by
+`isochrome exec --colors 0-3`, waits until the program is on its colors, and compares the report with what the documentation promises.
+Then it starts examples/check/writer by `isochrome exec --colors 4-15` and lets the resident judge a sample of its own pages: those that
+the writer evicts are off color. The judgment shares no code with isochrome; its rule and error rates stand in resident.c. In some tries
+the checker itself is checked: it has to find nearly all pages evicted by a writer that no one confines to colors.
+
+    scripts/first_try.py --binary target/release/isochrome --json first_try.jsonl
+    scripts/first_try.py --planted permute:3 --tries 20
+
+A planted fault is a saved palette that is wrong: `permute:K` renames K colors in a cycle (K = 1: gives one color's frames another's
+name), in every second block of 2 MiB, as if the host had backed these blocks anew; `random:5%` gives so many frames a random color.
+Renaming a color everywhere would be no fault. The result must be a program on its colors, or a refusal.
+
+Exit status: 0 if every try succeeded, 1 could not run, 2 if a try failed, 3 if none failed but the checker could not decide in some.
+Run it as root: programs are pinned, and some tries run as nobody.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import math
+import os
+import pathlib
+import random
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+NOBODY = 65534
+# As in crates/cli/tests/hardware.rs.
+AS_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--bounding-set=-all"]
+PAGE = 4096
+LIMIT_SECONDS = 15
+ON_COLOR_THRESHOLD = 0.99
+# A try fails by the checker if what it found has at most this probability where 99 % of the pages are on color. A sample of 16 pages cannot
+# show more; the pages of all tries together must be on color to 99 % as well. A try succeeds if that holds with the undecided pages counted
+# as off color, since pages off color take longer to decide; else it is inconclusive.
+CHECKER_SIGNIFICANCE = 1e-3
+# Pages on color that the checker takes for others: the rule of resident.c has a rate of 1e-4, misplaced pages of the writer add to it.
+FALSE_ALARMS = 2e-3
+BLOCK_FRAMES = 512
+
+
+class Failure(Exception):
+    """A try did not show what it must show."""
+
+
+class NotOnColors(Failure):
+    """The program runs, but not on its colors within the limit."""
+
+
+def read_json(path):
+    """The object in the file `path`; None if there is none yet."""
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+class Program:
+    """A program with pipes, perhaps started by `isochrome exec`."""
+
+    def __init__(self, command, folder, environment, name):
+        self.name = name
+        self.errors = folder / f"{name}.stderr"
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, bufsize=0, start_new_session=True
+            )
+        self.kept = b""
+        self.pid = None
+
+    def line(self, seconds):
+        """The next line of its output, without the end of line."""
+        until = time.monotonic() + seconds
+        while b"\n" not in self.kept:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))
+            if not ready:
+                raise Failure(f"{self.name}: said nothing for {seconds} s{self.said()}")
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                raise Failure(f"{self.name}: ended with {self.status(5)}{self.said()}")
+            self.kept += data
+        line, _, self.kept = self.kept.partition(b"\n")
+        return line.decode()
+
+    def wait_until_ready(self):
+        """Reads `ready PID ADDRESS`."""
+        words = self.line(LIMIT_SECONDS).split()
+        if len(words) != 3 or words[0] != "ready":
+            raise Failure(f"{self.name}: said {words}")
+        self.pid = int(words[1])
+
+    def tell(self, text):
+        try:
+            self.process.stdin.write(text.encode())
+        except BrokenPipeError:
+            raise Failure(f"{self.name}: ended with {self.status(5)}{self.said()}") from None
+
+    def said(self):
+        """What it wrote to standard error, as the end of a message."""
+        text = self.errors.read_text(errors="replace").strip()
+        return f": {text}" if text else ""
+
+    def status(self, seconds):
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self):
+        """Ends what is left of it, politely first."""
+        for number in [signal.SIGTERM, signal.SIGKILL]:
+            if self.process.poll() is None:
+                self.process.send_signal(number)
+                self.status(3)
+        # The program of an `exec` that was killed runs on; both are in one session, which nobody else is in.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def pin(pid, cpu, priority):
+    """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), {cpu})
+        os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
+
+
+class Load:
+    """What the other CPU is busy with."""
+
+    def __init__(self, kind, cpu, folder):
+        commands = {
+            "none": None,
+            "vm": ["stress-ng", "--vm", "1", "--vm-bytes", "1G", "--quiet"],
+            "compile": ["sh", "-c", f"while :; do cc -O2 -c -o {folder}/load.o {ROOT}/examples/check/resident.c; done"],
+        }
+        self.process = None
+        if commands[kind]:
+            command = ["taskset", "-c", str(cpu), *commands[kind]]
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def check(self):
+        if self.process and self.process.poll() is not None:
+            raise SystemExit(f"first_try: the load ended with {self.process.returncode}")
+
+    def __exit__(self, *_):
+        if self.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
+            self.process.wait()
+
+
+def memory_folder(prefix, owner=0):
+    """A new private folder on tmpfs."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir="/dev/shm"))
+    os.chown(folder, owner, owner)
+    return folder
+
+
+def color_list(text):
+    """0-3,7 as a list of numbers."""
+    colors = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        colors.extend(range(int(low), int(high or low) + 1))
+    return colors
+
+
+def plant(path, fault, rng):
+    """Makes the saved palette at `path` wrong; number of frames that got another color. The form is that of palette/saved.rs: a line of
+    JSON, then one byte per frame (two from 256 colors on), all bits set where the color is not known."""
+    head, _, table = path.read_bytes().partition(b"\n")
+    count = json.loads(head)["palette"]["colors"]
+    if count >= 256:
+        raise SystemExit("first_try: palettes with two bytes per frame are not planted with faults")
+    colors = bytearray(table)
+    kind, _, amount = fault.partition(":")
+    changed = 0
+    if kind == "permute":
+        chosen = rng.sample(range(count), int(amount))
+        followers = chosen[1:] + chosen[:1] if len(chosen) > 1 else [(chosen[0] + 1 + rng.randrange(count - 1)) % count]
+        rename = bytes.maketrans(bytes(chosen), bytes(followers))
+        for at in range(0, len(colors), 2 * BLOCK_FRAMES):
+            block = colors[at : at + BLOCK_FRAMES]
+            renamed = block.translate(rename)
+            changed += sum(a != b for a, b in zip(block, renamed, strict=True))
+            colors[at : at + BLOCK_FRAMES] = renamed
+    else:
+        share = float(amount.rstrip("%")) / 100
+        for at, color in enumerate(colors):
+            if color != 0xFF and rng.random() < share:
+                colors[at] = rng.randrange(count)
+                changed += colors[at] != color
+    # In place: owner and mode stay.
+    path.write_bytes(head + b"\n" + bytes(colors))
+    return changed
+
+
+def improbable(off, pages):
+    """Whether so many pages off color are significantly more than 1 %."""
+    rate = 1 - ON_COLOR_THRESHOLD + FALSE_ALARMS
+    fewer = sum(math.comb(pages, count) * rate**count * (1 - rate) ** (pages - count) for count in range(off))
+    return 1 - fewer < CHECKER_SIGNIFICANCE
+
+
+def pooled(parts):
+    """Pages on and off color of several checks."""
+    return tuple(sum(part[key] for part in parts) for key in ["on_color", "off_color"])
+
+
+class Campaign:
+    def __init__(self, options):
+        self.options = options
+        self.rng = random.Random(options.seed)
+        # Where nobody, too, can run programs.
+        self.programs = pathlib.Path(tempfile.mkdtemp(prefix="isochrome-first-try-"))
+        self.programs.chmod(0o755)
+        subprocess.run(["make", "-s", "-C", ROOT / "examples/check", f"OUT={self.programs}"], check=True)
+        shutil.copy(options.binary, self.programs / "isochrome")
+        for name in ["isochrome", "resident", "writer"]:
+            (self.programs / name).chmod(0o755)
+        self.saved = None
+
+    def close(self):
+        shutil.rmtree(self.programs, ignore_errors=True)
+        self.forget_saved()
+
+    def forget_saved(self):
+        if self.saved:
+            shutil.rmtree(self.saved[0], ignore_errors=True)
+        self.saved = None
+
+    def environment(self, runtime):
+        return {**os.environ, "ISOCHROME_RUNTIME_DIR": str(runtime)}
+
+    def planted_runtime(self, number):
+        """A runtime folder with a palette that is wrong. A palette is saved anew every few tries; before each try it is what it was then,
+        but for the fault."""
+        if self.saved is None or number % self.options.save_every == 0:
+            self.forget_saved()
+            runtime = memory_folder("isochrome-planted-")
+            command = [self.programs / "isochrome", "palette", "--save", "--memory", "2G"]
+            output = subprocess.run(command, env=self.environment(runtime), capture_output=True, text=True, timeout=300)
+            found = list(runtime.glob("palette-l*"))
+            if output.returncode != 0 or len(found) != 1:
+                shutil.rmtree(runtime)
+                raise Failure(f"palette --save: status {output.returncode}: {output.stderr.strip() or output.stdout.strip()}")
+            self.saved = (runtime, found[0], found[0].read_bytes())
+        runtime, path, palette = self.saved
+        path.write_bytes(palette)
+        plant(path, self.options.planted, self.rng)
+        return runtime
+
+    def exec(self, colors, name, arguments, folder, runtime, as_nobody):
+        """Starts one of the programs of examples/check, on `colors` if there are any."""
+        command = [self.programs / name, *arguments]
+        if colors:
+            command = [self.programs / "isochrome", "exec", "--colors", colors, "-o", folder / f"{name}.json", *command]
+        if as_nobody:
+            command = AS_NOBODY + command
+        return Program([str(word) for word in command], folder, self.environment(runtime), name)
+
+    def wait_for_colors(self, program, folder, begin):
+        """The report that `program` is on its colors for the first time."""
+        while time.monotonic() < begin + LIMIT_SECONDS:
+            report = read_json(folder / f"{program.name}.json")
+            if report and (report.get("event") == "on_colors" or program.process.poll() is not None):
+                return report
+            if program.process.poll() is not None:
+                raise Failure(f"{program.name}: ended with {program.process.returncode} before it was on its colors{program.said()}")
+            time.sleep(0.005)
+        raise NotOnColors(f"{program.name}: not on its colors after {LIMIT_SECONDS} s{program.said()}")
+
+    def check(self, resident, writer_colors, folder, runtime, as_nobody):
+        """What the resident says of a sample of its pages, with a writer on `writer_colors`, or one that nobody confines."""
+        options = self.options
+        fifos = [folder / "fifo-to", folder / "fifo-from"]
+        for fifo in fifos:
+            fifo.unlink(missing_ok=True)
+            os.mkfifo(fifo)
+            fifo.chmod(0o666)
+        (folder / "writer.json").unlink(missing_ok=True)
+        begin = time.monotonic()
+        writer = self.exec(writer_colors, "writer", [options.writer_kib, *fifos], folder, runtime, as_nobody)
+        try:
+            writer.wait_until_ready()
+            if writer_colors:
+                self.wait_for_colors(writer, folder, begin)
+            for program in [writer, resident]:
+                pin(program.pid, options.cpu, 40)
+            resident.tell(f"check {options.sample} {options.check_seconds} {fifos[0]} {fifos[1]}\n")
+            found = json.loads(resident.line(4 * options.check_seconds + 20))
+            pin(resident.pid, options.cpu, 0)
+            os.sched_setaffinity(resident.pid, range(os.cpu_count()))
+            if (status := writer.status(20)) != 0:
+                raise Failure(f"writer: ended with {status}{writer.said()}")
+        finally:
+            writer.end()
+        if "verdicts" not in found:
+            raise Failure(f"resident: wrong contents: {found}")
+        return found
+
+    def run(self, number, size, as_nobody, with_control):
+        """One try; what was seen."""
+        options = self.options
+        result = {"try": number, "size": size, "user": "nobody" if as_nobody else "root", "failures": [], "inconclusive": []}
+        fail = result["failures"].append
+        owner = NOBODY if as_nobody else 0
+        folder = memory_folder("isochrome-try-", owner)
+        resident = None
+        try:
+            if options.planted == "none":
+                runtime = folder / "runtime"
+                runtime.mkdir(mode=0o700)
+                os.chown(runtime, owner, owner)
+            else:
+                runtime = self.planted_runtime(number)
+            begin = time.monotonic()
+            resident = self.exec(options.colors, "resident", [size, number + 1], folder, runtime, as_nobody)
+            resident.wait_until_ready()
+            try:
+                report = self.wait_for_colors(resident, folder, begin)
+            except NotOnColors:
+                # A palette that is wrong may be refused.
+                if options.planted == "none":
+                    raise
+                report = {"moved": False}
+            if report["moved"] or options.planted == "none":
+                result["seconds_by_this_clock"] = time.monotonic() - begin
+                result["report"] = report
+                self.judge_report(report, fail)
+                if options.checker:
+                    self.judge_check(resident, folder, runtime, as_nobody, with_control, result)
+            elif resident.said():
+                result["refused"] = [resident.said()[2:]]
+            else:
+                fail("not on its colors, and nothing was said")
+            resident.tell("end\n")
+            last = json.loads(resident.line(30))
+            if last.get("wrong_words") != 0:
+                fail(f"resident: wrong contents: {last}")
+            result["pages_verified"] = last.get("pages_verified")
+            status = resident.status(10)
+            result["status"] = status
+            if status != 0:
+                fail(f"exec ended with {status} instead of the program's 0{resident.said()}")
+            result["report_at_end"] = read_json(folder / "resident.json")
+            if (result["report_at_end"] or {}).get("event") != "end":
+                fail("no report at the end")
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            fail(str(failure))
+        except (json.JSONDecodeError, KeyError, OSError) as error:
+            fail(f"{type(error).__name__}: {error}")
+        finally:
+            if resident:
+                result["stderr"] = resident.said()[2:]
+                resident.end()
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    def judge_check(self, resident, folder, runtime, as_nobody, with_control, result):
+        """Lets the resident judge its pages, with a writer on the other colors."""
+        options = self.options
+        others = ",".join(str(color) for color in range(options.color_count) if color not in color_list(options.colors))
+        found = self.check(resident, others, folder, runtime, as_nobody)
+        result["checker"] = found
+        decided = found["on_color"] + found["off_color"]
+        if improbable(found["off_color"], decided):
+            result["failures"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors")
+        elif improbable(found["pages"] - found["on_color"], found["pages"]):
+            result["inconclusive"].append(f"checker: {found['undecided']} of {found['pages']} pages are undecided")
+        if with_control:
+            result["control"] = self.check(resident, None, folder, runtime, as_nobody)
+
+    def judge_report(self, report, fail):
+        """Compares the tool's own report with what it promises."""
+        pages = report["on_color"] + report["off_color"]
+        if not report["moved"] or pages == 0:
+            fail(f"nothing was moved: {report['resident']} pages are resident")
+            return
+        if report["on_color"] < ON_COLOR_THRESHOLD * pages:
+            fail(f"{report['on_color']} of {pages} movable pages are on color")
+        verified = report["verified"]
+        if not verified or verified["pages"] == 0:
+            fail("nothing was verified")
+        elif verified["right"] < ON_COLOR_THRESHOLD * verified["pages"]:
+            fail(f"verified: {verified['right']} of {verified['pages']} pages")
+        share = self.options.color_count / len(color_list(self.options.colors))
+        bound = 1.25 * share * pages * PAGE + (64 << 20)
+        if report["touched_bytes_max"] > bound:
+            fail(f"{report['touched_bytes_max'] / 2**20:.0f} MiB touched, the bound is {bound / 2**20:.0f} MiB")
+        if report["seconds_to_colors"] is None or report["seconds_to_colors"] > LIMIT_SECONDS:
+            fail(f"{report['seconds_to_colors']} s to the colors")
+
+
+def schedule(options, rng):
+    """Size and user of each try, in random order: each size as often, and of each the share as nobody."""
+    tries = []
+    for index, size in enumerate(options.sizes):
+        count = options.tries // len(options.sizes) + (index < options.tries % len(options.sizes))
+        nobody = math.ceil(options.as_nobody * count) if options.planted == "none" else 0
+        tries += [(size, number < nobody) for number in range(count)]
+    rng.shuffle(tries)
+    return tries
+
+
+def spread(values, scale=1, form="{:.2f}"):
+    """Median, 90 % and maximum as text."""
+    if not values:
+        return "-"
+    ordered = sorted(value * scale for value in values)
+    chosen = [statistics.median(ordered), ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))], ordered[-1]]
+    return " / ".join(form.format(value) for value in chosen)
+
+
+def outcome(result):
+    """One word for a try."""
+    if result["failures"]:
+        return "failed"
+    if "refused" in result:
+        return "refused"
+    return "inconclusive" if result["inconclusive"] else "succeeded"
+
+
+def print_table(rows):
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def summarize(results):
+    rows = [["size", "user", "succeeded", "refused", "inconclusive"]]
+    rows[0] += ["seconds to colors", "touched MiB", "pause ms", "on color", "verified", "checker"]
+    groups = collections.defaultdict(list)
+    for result in results:
+        groups[result["size"], result["user"]].append(result)
+    for (size, user), group in sorted(groups.items(), key=lambda item: (item[0][0][-1], int(item[0][0][:-1]), item[0][1])):
+        reports = [result["report"] for result in group if result.get("report")]
+        pauses = [result["report_at_end"]["pause_ns_max"] for result in group if result.get("report_at_end")]
+        verified = [report["verified"] for report in reports if report.get("verified")]
+        checked = [result["checker"] for result in group if result.get("checker")]
+        sums = {key: sum(report[key] for report in reports) for key in ["on_color", "off_color"]}
+        verified_pages = sum(part["pages"] for part in verified)
+        on, off = pooled(checked)
+        rows.append([
+            size,
+            user,
+            f"{sum(outcome(result) == 'succeeded' for result in group)} of {len(group)}",
+            str(sum(outcome(result) == "refused" for result in group)),
+            str(sum(outcome(result) == "inconclusive" for result in group)),
+            spread([report["seconds_to_colors"] for report in reports if report["seconds_to_colors"] is not None]),
+            spread([report["touched_bytes_max"] for report in reports], 2**-20, "{:.0f}"),
+            spread(pauses, 1e-6, "{:.1f}"),
+            f"{sums['on_color'] / sum(sums.values()):.4f}" if any(sums.values()) else "-",
+            f"{sum(part['right'] for part in verified) / verified_pages:.4f}" if verified_pages else "-",
+            f"{on / (on + off):.4f} of {on + off}" if on + off else "-",
+        ])
+    print_table(rows)
+    print("times, memory and pauses: median / 90 % / largest")
+    on, off = pooled([result["checker"] for result in results if result.get("checker")])
+    if on + off:
+        undecided = sum(result["checker"]["undecided"] for result in results if result.get("checker"))
+        print(f"checker: {on} of {on + off} sampled pages are on color, {undecided} undecided")
+    controls = [result["control"] for result in results if result.get("control")]
+    if controls:
+        on, off = pooled(controls)
+        print(f"positive control, {len(controls)} checks with a writer on all colors: it evicts {off} of {on + off} pages")
+    for result in results:
+        for kind in ["failures", "refused", "inconclusive"]:
+            for message in result.get(kind, []):
+                print(f"try {result['try']} ({result['size']}, {result['user']}): {kind}: {message}")
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", default=ROOT / "target/release/isochrome", help="the isochrome command")
+    parser.add_argument("--tries", type=int, default=100)
+    parser.add_argument("--sizes", default="64K,4M,64M", help="working sets")
+    parser.add_argument("--as-nobody", type=float, default=0.1, metavar="SHARE", help="share of the tries of each size as user nobody")
+    parser.add_argument("--load", choices=["none", "vm", "compile"], default="vm", help="on the other CPU")
+    parser.add_argument("--planted", default="none", metavar="FAULT", help="none, permute:K or random:P%%")
+    parser.add_argument("--save-every", type=int, default=5, metavar="N", help="tries with one saved palette, where faults are planted")
+    parser.add_argument("--checker", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
+    parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")
+    parser.add_argument("--check-seconds", type=float, default=15, help="time limit of a check")
+    parser.add_argument("--writer-kib", type=int, default=2048, help="memory of the writer: several times the cache")
+    parser.add_argument("--colors", default="0-3", help="colors of the program; the writer gets the others")
+    parser.add_argument("--color-count", type=int, default=16, help="colors of the cache")
+    parser.add_argument("--cpu", type=int, default=os.cpu_count() - 1, help="CPU of both programs while the checker works")
+    parser.add_argument("--load-cpu", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--json", metavar="FILE", help="everything seen, a line per try")
+    options = parser.parse_args()
+    options.sizes = options.sizes.split(",")
+    if options.seed is None:
+        options.seed = random.randrange(10**6)
+    kind, _, amount = options.planted.partition(":")
+    if options.planted != "none" and (kind not in ["permute", "random"] or not amount.rstrip("%").replace(".", "").isdigit()):
+        parser.error("--planted: none, permute:1, permute:3, permute:16 or random:5%")
+    if os.geteuid() != 0:
+        parser.error("run it as root")
+    return options
+
+
+def main():
+    options = parse()
+    for tool in ["setpriv", "taskset", "make", "cc"] + ["stress-ng"] * (options.load == "vm"):
+        if shutil.which(tool) is None:
+            raise SystemExit(f"first_try: {tool} is not installed\n  hint: apt-get install {tool}")
+    campaign = Campaign(options)
+    raw = open(options.json, "w") if options.json else contextlib.nullcontext()
+    results = []
+    print(f"seed {options.seed}, load {options.load} on CPU {options.load_cpu}, planted: {options.planted}", file=sys.stderr)
+    try:
+        with raw as lines, Load(options.load, options.load_cpu, campaign.programs) as load:
+            for number, (size, as_nobody) in enumerate(schedule(options, campaign.rng)):
+                load.check()
+                control = options.control_every > 0 and number % options.control_every == 0
+                result = campaign.run(number, size, as_nobody, control)
+                results.append(result)
+                if lines:
+                    print(json.dumps(result), file=lines, flush=True)
+                report, checked = result.get("report") or {}, result.get("checker") or {}
+                words = [f"{number + 1}/{options.tries} {size} {result['user']}: {outcome(result)}"]
+                words.append(f"{report.get('seconds_to_colors')} s, {report.get('on_color')} on color, {report.get('off_color')} off")
+                if checked:
+                    words.append(f"checker {checked['on_color']} on, {checked['off_color']} off, {checked['undecided']} undecided")
+                words += result["failures"] + result.get("refused", []) + result["inconclusive"]
+                print("; ".join(words).replace("\n", " "), file=sys.stderr, flush=True)
+    finally:
+        campaign.close()
+        if results:
+            summarize(results)
+    on, off = pooled([r["checker"] for r in results if r.get("checker")])
+    # A control that finds pages on color that no one confined says that the checker is blind.
+    missed, found = pooled([r["control"] for r in results if r.get("control")])
+    violated = on < ON_COLOR_THRESHOLD * (on + off) or found < ON_COLOR_THRESHOLD * (missed + found)
+    return 2 if violated or any(r["failures"] for r in results) else 3 if any(r["inconclusive"] for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
