@@ -4,7 +4,7 @@ CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo test test-python lint bench torture
+.PHONY: demo test test-python lint bench torture compat
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -46,6 +46,18 @@ bench: toolchain
 # Recolors a program 1000 times, and kills the tool 1000 times as it does so. Needs root.
 torture: toolchain
 	RECOLOR_ROUNDS=1000 HARDWARE_REQUIRED=1 $(CARGO) test --locked -p isochrome-cli --test recolor -- a_program --nocapture
+
+# Runs real programs with and without isochrome, and writes docs/compat.md. Root gets the packages that are not there; a program
+# that is missing all the same is reported as such, which is an answer, not a failure (3).
+compat: toolchain
+	$(CARGO) build --release --locked -p isochrome-cli
+	if [ "$$(id -u)" -eq 0 ]; then \
+	  apt-get update; \
+	  for package in $$($(PYTHON) scripts/compat.py --packages); do \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$package; \
+	  done; \
+	fi
+	$(PYTHON) scripts/compat.py --binary $(or $(CARGO_TARGET_DIR),target)/release/isochrome || [ $$? -eq 3 ]
 
 .PHONY: toolchain python
 python:
