@@ -300,8 +300,7 @@ class Campaign:
         writer = self.exec(writer_colors, "writer", [options.writer_kib, *fifos], folder, runtime, as_nobody)
         try:
             writer.wait_until_ready()
-            if writer_colors:
-                self.wait_for_colors(writer, folder, begin)
+            placed = self.wait_for_colors(writer, folder, begin) if writer_colors else None
             for program in [writer, resident]:
                 pin(program.pid, options.cpu, 40)
             resident.tell(f"check {options.sample} {options.check_seconds} {fifos[0]} {fifos[1]}\n")
@@ -314,7 +313,8 @@ class Campaign:
             writer.end()
         if "verdicts" not in found:
             raise Failure(f"resident: wrong contents: {found}")
-        return found
+        # What the tool says of the writer: one that is not on its own colors evicts what it should not.
+        return {**found, "writer": placed, "writer_stderr": writer.said()}
 
     def run(self, number, size, as_nobody, with_control):
         """One try; what was seen."""

@@ -28,6 +28,8 @@ fn main() -> ExitCode {
         staged("a_program_whose_recoloring_is_killed_as_it_reads_by_io_uring_goes_on", killed_with_rings),
         staged("a_program_of_java_with_24_threads_keeps_its_data", java),
         staged("a_program_that_begins_others_all_the_time_is_recolored", beginning_others),
+        staged("a_program_that_is_about_to_open_a_file_is_recolored", opening),
+        staged("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", drought),
         staged("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
         staged("a_recoloring_ends_when_it_is_asked_to", interrupted),
         staged("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", asynchronous),
@@ -302,6 +304,51 @@ fn killed_with_rings(stage: &Stage) -> Outcome {
 
 fn beginning_others(stage: &Stage) -> Outcome {
     recolored_without_harm(stage, "vforks", rounds().div_ceil(5))
+}
+
+/// The other end of the FIFO is nobody's: the program waits in open(2), with a descriptor that is none yet.
+fn opening(stage: &Stage) -> Outcome {
+    let fifo = stage.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo starts").success());
+    let mut process = Command::new("sh").args(["-c", "read line < $0", fifo.to_str().unwrap()]).spawn().unwrap();
+    let waits = || {
+        let state = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+        state.contains(") S ") && fs::metadata(format!("/proc/{}/fd", process.id())).unwrap().len() > 3
+    };
+    let begin = Instant::now();
+    while !waits() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the program does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The way that is dangerous for memory that the kernel writes to meanwhile.
+    let (report, moved) = stage.moved(process.id(), "0-3", |command| {
+        command.env("ISOCHROME_WITHOUT_MOVE", "1");
+    });
+    let left = left_behind(&report).into_iter().cloned().collect::<Vec<_>>();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(left, Vec::<Value>::new());
+    assert!(moved > 50, "{moved}");
+    Ok(())
+}
+
+/// A program holds the frames of one color in 1 GiB, and gives back all that lie between them: the kernel hands out these first.
+fn drought(stage: &Stage) -> Outcome {
+    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if thp.is_empty() || thp.contains("[never]") {
+        return Err(NotRun("the kernel has no huge pages, which frames of all colors come with".to_owned()));
+    }
+    let holder = stage.target("holder")?;
+    let target = stage.target("alone")?;
+    target.goes_on();
+    let (report, moved) = stage.moved(target.pid(), "5", |_| {});
+    println!("{moved} pages, {} KiB touched", report["touched_bytes_max"].as_u64().unwrap() / 1024);
+    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    assert_eq!(report["off_color"], 0);
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    drop(holder);
+    Ok(())
 }
 
 fn many_mappings(stage: &Stage) -> Outcome {

@@ -588,6 +588,14 @@ pub enum HostError {
         /// What to do.
         hint: &'static str,
     },
+    /// The eviction set of a color evicts no more.
+    #[error(
+        "pages of known color {color} do not evict each other any more: they were given other frames\n  hint: try again, and they are measured anew"
+    )]
+    ReferenceLost {
+        /// The color.
+        color: u16,
+    },
     /// The CPUs this thread may run on could not be learned.
     #[error(
         "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
@@ -607,6 +615,7 @@ impl HostError {
                 | HostError::NoEviction { .. }
                 | HostError::PaletteContradicted { .. }
                 | HostError::ReferenceInDoubt { .. }
+                | HostError::ReferenceLost { .. }
                 | HostError::CacheUnsteady { .. }
                 | HostError::NoAnswer
         )

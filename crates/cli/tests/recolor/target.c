@@ -4,6 +4,7 @@
    target torture FILE   runs until SIGTERM
    target rings FILE     reads its own file by io_uring all the time, in every way, and checks what it reads
    target vforks FILE    begins other programs all the time, and checks its memory
+   target holder FILE    holds the frames of color 5 in 1 GiB and gives back the others; says "ready" and waits
    target mappings FILE  has 60 000 mappings, and checks them
    target alone FILE     the same, but neither forks nor makes huge pages again
    target filtered FILE  filters its system calls, but allows those that are needed; says "ready" and waits
@@ -427,6 +428,27 @@ static void *maps_much(void *unused) {
     return unused;
 }
 
+/* Keeps the pages of 1 GiB whose frames have this color, of 16 by the bits of their numbers. */
+static int hold_color(uint64_t color) {
+    enum { COUNT = 1 << 18, AT_ONCE = 1 << 12 };
+    static uint64_t entries[AT_ONCE];
+    char *memory = map((size_t)COUNT * PAGE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    int numbers = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    madvise(memory, (size_t)COUNT * PAGE, MADV_NOHUGEPAGE);
+    for (size_t page = 0; page < COUNT; page++)
+        memory[page * PAGE] = 1;
+    for (size_t first = 0; first < COUNT; first += AT_ONCE) {
+        off_t at = (off_t)(((uintptr_t)memory / PAGE + first) * sizeof *entries);
+        if (pread(numbers, entries, sizeof entries, at) != sizeof entries)
+            return 0;
+        for (size_t page = 0; page < AT_ONCE; page++)
+            if ((entries[page] & ((1ull << 55) - 1)) % 16 != color)
+                madvise(memory + (first + page) * PAGE, PAGE, MADV_DONTNEED);
+    }
+    close(numbers);
+    return 1;
+}
+
 static void filter_calls(int call, uint32_t action) {
     /* One call comes to `action`, all others are allowed. */
     struct {
@@ -465,6 +487,8 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(argv[1], "mappings"))
         begin(maps_much, NULL);
+    if (!strcmp(argv[1], "holder") && !hold_color(5))
+        return 8;
     /* Two filters, of which the stricter counts: ptrace kills, userfaultfd fails. */
     if (!strcmp(argv[1], "filtered")) {
         filter_calls(SYS_ptrace, 0x80000000u);

@@ -1,10 +1,11 @@
 //! Sequential eviction tests: which color each of some pages has, by as many tests as the noise of the machine takes.
 //!
-//! One mechanism serves the verification of what was moved and the check of what was saved. A test touches a batch of pages,
+//! One mechanism serves draws, the verification of what was moved and the check of what was saved. A test touches a batch of pages,
 //! traverses the eviction sets of some colors, drawn at random, and times a walk over each page. Each test carries its own
-//! control: pages of other colors (*canary pages*) that nothing of the test competes with. Two of them decide whether the test
-//! counts, since a test during which they are lost was disturbed, whatever it shows of the pages; others estimate how often a page is
-//! lost without cause, which is what the [decision](isochrome_model::palette::decode) is weighed by.
+//! controls. Pages of other colors (*canary pages*) compete with nothing of the test. Two of them decide whether it counts, since a
+//! test during which they are lost was disturbed, whatever it shows of the pages; others estimate how often a page is lost without
+//! cause, which is what the [decision](isochrome_model::palette::decode) is weighed by. And a page of one of the colors traversed has
+//! to be gone (*positive control*): an eviction set whose pages were given other frames meanwhile evicts nothing, and is found by that.
 
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,18 @@ const TESTS_MAX: u32 = 96;
 const GATES: usize = 2;
 const ESTIMATES: usize = 2;
 
+/// Natural logarithm of the odds against an eviction set from which it is held to be one no more, and of those for it that are kept: one
+/// that has long been good may become bad.
+const SET_LOST: f64 = -9.2;
+const SET_KEPT: f64 = 5.0;
+
+/// How often a page is gone after pages were traversed that are no eviction set of its color, at most: what
+/// [`EVICTED_RATE`] is weighed against.
+const UNEVICTED_RATE: f64 = 0.5;
+
+/// Pages that are screened together.
+const SCREENED: usize = 48;
+
 /// Share of a canary page's lines from which a test was disturbed: undisturbed, next to nothing is lost.
 pub(crate) const DISTURBED: f32 = 0.25;
 
@@ -70,6 +83,8 @@ pub struct Tester<L: Look> {
     /// Tests made, and those of them that were disturbed.
     tests: u64,
     disturbed: u64,
+    /// For each color, the logarithm of the odds that its set evicts.
+    evicts: Vec<f64>,
 }
 
 /// A page under test.
@@ -87,17 +102,37 @@ struct Test {
     /// For each color asked about, whether its set is traversed.
     tested: Vec<bool>,
     set: Vec<u32>,
-    /// A gate, half of the batch, the estimates, the other half, the other gate.
+    /// A gate, half of the batch, the estimates, the positive control, the other half, the other gate.
     looked: Vec<u32>,
     gates: usize,
     estimates: usize,
+    /// The color of the positive control.
+    positive: Option<usize>,
+}
+
+impl Test {
+    /// What of `shares` belongs to the pages of the batch.
+    fn of_batch<'a>(&self, shares: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+        let first = self.gates.min(1);
+        let middle = first + self.batch.len() / 2;
+        let behind = middle + self.estimates + usize::from(self.positive.is_some());
+        let last = shares.len() - self.gates.saturating_sub(1);
+        shares[first..middle].iter().chain(&shares[behind..last]).copied()
+    }
+
+    /// Whether a page at either end was lost that nothing competed with.
+    fn was_disturbed(&self, shares: &[f32]) -> bool {
+        let (first, last) = (self.gates.min(1), shares.len() - self.gates.saturating_sub(1));
+        shares[..first].iter().chain(&shares[last..]).any(|share| *share >= DISTURBED)
+    }
 }
 
 impl<L: Look> Tester<L> {
     /// `sets`: for each color the pages of an eviction set, by the numbers that `look` knows them by.
     pub fn new(look: L, sets: Vec<Vec<u32>>, seed: u64) -> Tester<L> {
         let rng = fastrand::Rng::with_seed(seed);
-        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0 }
+        let evicts = vec![0.0; sets.len()];
+        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
     }
 
     /// Pages of the eviction set of each color.
@@ -107,12 +142,13 @@ impl<L: Look> Tester<L> {
 
     /// Uses these sets from now on.
     pub fn set_sets(&mut self, sets: Vec<Vec<u32>>) {
+        self.evicts = vec![0.0; sets.len()];
         self.sets = sets;
     }
 
     /// Gives the color numbered `order[i]` the number i.
     pub fn renumber(&mut self, order: &[Color]) {
-        self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
+        self.set_sets(order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect());
     }
 
     /// How many colors there are.
@@ -131,9 +167,75 @@ impl<L: Look> Tester<L> {
 
     /// The answer for each of `targets`: which of the colors `among` it has; `None` where no decision fell in the time.
     ///
-    /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, and with
-    /// [`HostError::Interrupted`].
+    /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
+    /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, and with [`HostError::Interrupted`].
     pub fn classify(
+        &mut self,
+        targets: &[u32],
+        among: &[Color],
+        effort: Effort,
+    ) -> Result<Vec<Option<Answer>>, HostError> {
+        let answers = self.decide(targets, among, effort)?;
+        self.check_sets(among)?;
+        Ok(answers)
+    }
+
+    /// Whether the eviction sets of these colors still evict, as far as positive controls have shown.
+    fn check_sets(&self, among: &[Color]) -> Result<(), HostError> {
+        let lost = among.iter().find(|color| self.evicts[usize::from(color.0)] <= SET_LOST);
+        lost.map_or(Ok(()), |color| Err(HostError::ReferenceLost { color: color.0 }))
+    }
+
+    /// Which of the colors `among` each of `targets` has; `None` where it has none of them, or is in doubt: one that is passed over costs
+    /// nothing but itself. Fails as [`classify`](Self::classify) does.
+    pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, HostError> {
+        let open = if among.len() < self.sets.len() {
+            self.screen(targets, among)?
+        } else {
+            (0..targets.len()).collect()
+        };
+        let asked: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
+        let answers = self.classify(&asked, among, Effort::DRAW)?;
+        let mut colors = vec![None; targets.len()];
+        for (at, answer) in open.into_iter().zip(answers) {
+            if let Some(Answer::Color(color)) = answer {
+                colors[at] = Some(color);
+            }
+        }
+        Ok(colors)
+    }
+
+    /// The positions of those `targets` that the sets of the colors `among` do not spare when they are traversed together.
+    fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, HostError> {
+        let mut open: Vec<usize> = (0..targets.len()).collect();
+        // Another company in the second round.
+        for _ in 0..2 {
+            self.rng.shuffle(&mut open);
+            let pages: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
+            let tests: Vec<Test> = (0..pages.len())
+                .step_by(SCREENED)
+                .map(|first| first..(first + SCREENED).min(pages.len()))
+                .map(|batch| self.prepare(batch.clone(), &pages[batch], among, vec![true; among.len()]))
+                .collect();
+            let mut gone = Vec::with_capacity(open.len());
+            let mut all_count = true;
+            for (test, shares) in tests.iter().zip(self.make(&tests)) {
+                let counts = self.take_in_controls(test, &shares);
+                all_count &= counts;
+                gone.extend(test.of_batch(&shares).map(|share| !counts || share >= EVICTED));
+            }
+            self.look.failure().map_or(Ok(()), Err)?;
+            let mut gone = gone.into_iter();
+            open.retain(|_| gone.next() == Some(true));
+            if all_count {
+                break;
+            }
+        }
+        self.check_sets(among)?;
+        Ok(open)
+    }
+
+    fn decide(
         &mut self,
         targets: &[u32],
         among: &[Color],
@@ -179,26 +281,47 @@ impl<L: Look> Tester<L> {
             let range = first..(first + batch).min(open.len());
             let pages: Vec<u32> = open[range.clone()].iter().map(|open| targets[open.at]).collect();
             for _ in 0..TESTS_AT_ONCE {
-                tests.push(self.prepare(range.clone(), &pages, among));
+                let tested = self.half(among.len());
+                tests.push(self.prepare(range.clone(), &pages, among, tested));
             }
         }
         // Batches in turn, so that what lasts for a moment does not hit one of them alone.
         self.rng.shuffle(&mut tests);
-        let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
-        let shares = self.look.look_at_all(&looks, PASSES);
-        for (test, shares) in tests.iter().zip(shares) {
-            self.take_in(test, &shares, open);
+        for (test, shares) in tests.iter().zip(self.make(&tests)) {
+            if self.take_in_controls(test, &shares) {
+                let rates = self.rates();
+                for (open, share) in open[test.batch.clone()].iter_mut().zip(test.of_batch(&shares)) {
+                    open.decoder.observe(&test.tested, share >= EVICTED, rates);
+                    open.tests += 1;
+                }
+            }
         }
     }
 
-    /// A test of `pages` by the sets of half of the colors `among`, drawn at random: pages of the others are the control.
-    fn prepare(&mut self, batch: std::ops::Range<usize>, pages: &[u32], among: &[Color]) -> Test {
-        let mut tested = vec![false; among.len()];
-        // Of one candidate it is half of the time none: another color is traversed then.
-        let count = if among.len() == 1 { self.rng.usize(..2) } else { among.len() / 2 };
-        for at in self.rng.choose_multiple(0..among.len(), count) {
+    /// Half of so many colors, drawn at random: pages of the others are the control. Of one color it is half of the time none.
+    fn half(&mut self, colors: usize) -> Vec<bool> {
+        let mut tested = vec![false; colors];
+        let count = if colors == 1 { self.rng.usize(..2) } else { colors / 2 };
+        for at in self.rng.choose_multiple(0..colors, count) {
             tested[at] = true;
         }
+        tested
+    }
+
+    /// What is gone of each page that `tests` look at.
+    fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
+        let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
+        self.look.look_at_all(&looks, PASSES)
+    }
+
+    /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
+    fn prepare(
+        &mut self,
+        batch: std::ops::Range<usize>,
+        pages: &[u32],
+        among: &[Color],
+        tested: Vec<bool>,
+    ) -> Test {
         let of = |color: &Color| usize::from(color.0);
         let mut traversed: Vec<usize> =
             among.iter().zip(&tested).filter(|(_, tested)| **tested).map(|(color, _)| of(color)).collect();
@@ -217,41 +340,47 @@ impl<L: Look> Tester<L> {
         }
         let (gates, estimates) = canaries.split_at(GATES.min(canaries.len()));
         let (before, after) = pages.split_at(pages.len() / 2);
-        let looked = [&gates[..gates.len().min(1)], before, estimates, after, &gates[gates.len().min(1)..]].concat();
+        let positive = self.rng.choice(&traversed).copied();
+        let controls = positive.and_then(|color| self.rng.choice(&self.sets[color]).copied());
+        let controls: Vec<u32> = controls.into_iter().filter(|page| !pages.contains(page)).collect();
+        let positive = positive.filter(|_| !controls.is_empty());
+        let (first, last) = gates.split_at(gates.len().min(1));
+        let looked = [first, before, estimates, &controls, after, last].concat();
         // A page of an eviction set is not looked at by a set that holds it.
         let set = traversed.iter().flat_map(|color| &self.sets[*color]).copied();
         let set = set.filter(|page| !looked.contains(page)).collect();
-        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), looked }
+        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, looked }
     }
 
-    /// Takes in what a test shows, unless it was disturbed.
-    fn take_in(&mut self, test: &Test, shares: &[f32], open: &mut [Open]) {
+    /// Takes in what the controls of a test show; whether the test counts.
+    fn take_in_controls(&mut self, test: &Test, shares: &[f32]) -> bool {
         self.tests += 1;
-        let gone = |share: &f32| *share >= EVICTED;
-        let first = test.gates.min(1);
-        let last = shares.len() - test.gates.saturating_sub(1);
-        if shares[..first].iter().chain(&shares[last..]).any(|share| *share >= DISTURBED) {
+        if test.was_disturbed(shares) {
             self.disturbed += 1;
-            return;
+            return false;
         }
-        let middle = first + test.batch.len() / 2;
-        let estimated = middle..middle + test.estimates;
+        let gone = |share: &f32| *share >= EVICTED;
+        let middle = test.gates.min(1) + test.batch.len() / 2;
+        let estimates = &shares[middle..middle + test.estimates];
         // Noise comes and goes: what was seen hundreds of tests ago counts less.
         self.seen = self.seen * 0.998 + test.estimates as f64;
-        self.lost = self.lost * 0.998 + shares[estimated.clone()].iter().filter(|share| gone(share)).count() as f64;
-        let rates = self.rates();
-        let of_pages = (first..last).filter(|at| !estimated.contains(at)).map(|at| shares[at]);
-        for (open, share) in open[test.batch.clone()].iter_mut().zip(of_pages) {
-            open.decoder.observe(&test.tested, gone(&share), rates);
-            open.tests += 1;
+        self.lost = self.lost * 0.998 + estimates.iter().filter(|share| gone(share)).count() as f64;
+        if let Some(color) = test.positive {
+            let ratio = match gone(&shares[middle + test.estimates]) {
+                true => EVICTED_RATE / UNEVICTED_RATE,
+                false => (1.0 - EVICTED_RATE) / (1.0 - UNEVICTED_RATE),
+            };
+            self.evicts[color] = (self.evicts[color] + ratio.ln()).min(SET_KEPT);
         }
+        true
     }
 
-    /// Classifies the pages of the eviction sets themselves, each without itself: the answers, color by color.
+    /// Classifies the pages of the eviction sets themselves, each without itself: the answers, color by color. A set that evicts no more
+    /// shows in these, and is no failure.
     pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, HostError> {
         let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
         let pages: Vec<u32> = self.sets.concat();
-        let mut answers = self.classify(&pages, &colors, effort)?.into_iter();
+        let mut answers = self.decide(&pages, &colors, effort)?.into_iter();
         Ok(self.sets.iter().map(|set| answers.by_ref().take(set.len()).collect()).collect())
     }
 }
@@ -316,6 +445,21 @@ mod tests {
             answers.iter().filter(|answer| **answer != Some(Answer::Color(Color(color as u16)))).count()
         };
         assert_eq!(answers.iter().enumerate().map(wrong).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn an_eviction_set_whose_pages_have_lost_their_color_is_found() {
+        for among in [vec![Color(2)], vec![Color(1), Color(2), Color(3), Color(4)]] {
+            let mut tester = tester(ModeledLook::new(16, 8, 4096, 5), 5);
+            let targets: Vec<u32> = (1000..3000).collect();
+            assert!(tester.colors_of(&targets, &among).is_ok(), "all sets evict");
+            // Seven of the 14 pages have other frames now, whose color is another one.
+            for page in tester.sets[2][..7].to_vec() {
+                tester.look.colors[page as usize] = 9;
+            }
+            let lost = tester.colors_of(&targets, &among);
+            assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
+        }
     }
 
     #[test]

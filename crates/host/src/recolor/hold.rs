@@ -206,6 +206,9 @@ impl Drop for Haste {
     }
 }
 
+/// Most descriptors that are looked through while the process stands still, which takes about a millisecond.
+const DESCRIPTORS_MAX: usize = 500;
+
 /// How a helper is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
@@ -564,12 +567,10 @@ impl Hold {
             judge.check(pid, thread.id, cave + WAIT, at == leader).inspect_err(|_| seized.begin_again())?;
         }
         let may_have_begun_io = match &descriptors {
-            Some(found) => {
-                seized.has_workers
-                    || !found.rings.is_empty()
-                    || found.count == 0
-                    || found.count != pid.descriptor_count()?
-            }
+            Some(found) if found.count == 0 || seized.has_workers => true,
+            // A number alone does not tell: whoever was about to open a file has its number back.
+            Some(found) if found.count != pid.descriptor_count()? => pid.has_rings(DESCRIPTORS_MAX)?,
+            Some(found) => !found.rings.is_empty(),
             None => true,
         };
         let mut covered = vec![0; CAVE.len()];

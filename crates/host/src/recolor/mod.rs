@@ -39,8 +39,7 @@ use hold::{Hold, Journal, Patience, Turn, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
-use room::Room;
-use sight::Sight;
+use room::{Room, huge_page_bytes};
 use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.
@@ -273,26 +272,21 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
     let mut room = Room::new(pid, &regions, look.strays.len(), wanted, limits)?;
-    let mut pool = Pool { slots: Vec::new(), end: room.place.pool };
+    let mut pool = Pool::new(room.place.pool);
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
     loop {
-        let ahead = pool.lacking(&look, wanted).bytes(wanted).min(room.place.end - pool.end);
+        let ahead = pool.next_bytes(&look, wanted).min(room.place.end - pool.end);
         if ahead == 0 {
             break;
         }
         let start = pool.end;
-        let mut hold = Hold::one(pid, if room.left { room.area() } else { (0, 0) })?;
-        if !std::mem::take(&mut room.left) {
-            room.map(&mut hold)?;
-        }
-        room.touch_ahead(&mut hold, start, ahead)?;
-        let (helpers, stop) = hold.leave()?;
-        pauses.push(stop.as_nanos() as u64);
-        // From here on dropping the room unmaps it.
-        room.left = true;
-        helpers.wait()?;
         pool.end += ahead;
+        if let Some(huge) = huge_page_bytes().filter(|_| pool.runs_dry()) {
+            room.touch_huge(start, ahead, huge, &mut pauses)?;
+        } else {
+            room.touch(start, ahead, &mut pauses)?;
+        }
         wait_until_touched(pid, start, pool.end)?;
         pool.find(wanted, &room, start, &mut pauses)?;
     }
@@ -477,7 +471,7 @@ impl<'a> Asking<'a> {
         }
         let (helpers, _) = hold.leave()?;
         room.left = true;
-        let calibrated = if calibrates { Sight::new(&room, reference, wanted).map(drop) } else { Ok(()) };
+        let calibrated = if calibrates { sight::tester(&room, reference, wanted).map(drop) } else { Ok(()) };
         helpers.wait()?;
         calibrated?;
         Ok(Asking { pid, wanted, limits, reference, room, _turn: turn })
@@ -494,9 +488,10 @@ impl<'a> Asking<'a> {
         self.room.make_sight(&mut hold)?;
         let helpers = hold.send_off();
         let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
-        let answers =
-            Sight::new(&self.room, self.reference, self.wanted).and_then(|sight| sight.ask(&pages, among, effort));
-        let answers = answers.map(|(answers, _)| answers);
+        let answers = sight::tester(&self.room, self.reference, self.wanted).and_then(|mut tester| {
+            let numbers = tester.look.number(&pages);
+            tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
+        });
         helpers.wait()?;
         hold.leave()?;
         Ok(pages.into_iter().zip(answers?).collect())

@@ -1,9 +1,10 @@
 //! Frames for pages that have to move: how many are lacking, which were found, and which page gets which.
 
+use isochrome_model::units::Bytes;
+
 use super::hold::{Hold, is_there};
 use super::room::Room;
-use super::sight::Sight;
-use super::{Look, RecolorError, Wanted};
+use super::{Look, RecolorError, Wanted, sight};
 use crate::palette::known::{Page, all_colors};
 use crate::palette::tester::Effort;
 use crate::sys::memory::page_bytes;
@@ -14,7 +15,13 @@ pub struct Pool {
     pub slots: Vec<(u64, usize)>,
     /// Behind the last page touched.
     pub end: u64,
+    /// Frames found in the memory touched last, and how many there would be if colors were dealt evenly.
+    last: Option<(usize, usize)>,
 }
+
+/// Memory touched at first of what is needed: enough to see how many frames of the colors come.
+const FIRST: u64 = 4;
+const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 
 /// Frames that are still to be found.
 pub struct Lacking {
@@ -34,6 +41,27 @@ impl Lacking {
 }
 
 impl Pool {
+    /// An empty one that is to begin at an address.
+    pub fn new(start: u64) -> Pool {
+        Pool { slots: Vec::new(), end: start, last: None }
+    }
+
+    /// Memory to be touched next: at first only a part of what is needed.
+    pub fn next_bytes(&self, look: &Look, wanted: &Wanted) -> u64 {
+        let page = page_bytes() as u64;
+        let needed = self.lacking(look, wanted).bytes(wanted);
+        match self.last {
+            None => needed.min((needed / FIRST / page * page).max(FIRST_AT_LEAST.0)),
+            Some(_) => needed,
+        }
+    }
+
+    /// Whether the memory touched last held less than half of the frames to be expected. Programs that hold frames of the same colors leave
+    /// those of the others beside them, which the kernel hands out first; whole huge pages hold all colors.
+    pub fn runs_dry(&self) -> bool {
+        self.last.is_some_and(|(found, expected)| 2 * found < expected)
+    }
+
     /// What is missing for the strays, and for three quarters of an even share of the colors: the last frames of the scarcest color
     /// would cost as much memory as all the others together.
     pub fn lacking(&self, look: &Look, wanted: &Wanted) -> Lacking {
@@ -61,8 +89,9 @@ impl Pool {
         start: u64,
         pauses: &mut Vec<u64>,
     ) -> Result<(), RecolorError> {
-        let (pid, known) = (room.pid, wanted.known);
+        let (pid, known, before) = (room.pid, wanted.known, self.slots.len());
         let pages = pid.page_map()?.resident(start, self.end)?;
+        let expected = pages.len() * wanted.colors.len() / wanted.color_count().max(1);
         let checked = known.to_check(pid.0, &pages);
         let unknown = |pages: &[Page]| -> Vec<Page> {
             pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
@@ -74,14 +103,16 @@ impl Pool {
             room.make_sight(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
-            let looked = Sight::new(room, reference, wanted).and_then(|mut sight| {
+            let looked = sight::tester(room, reference, wanted).and_then(|mut tester| {
+                let unmeasured = RecolorError::unmeasured(pid);
                 if !checked.is_empty() {
-                    let (answers, same) = sight.ask(&checked, &all_colors(known), Effort::STATEMENT)?;
-                    known.judge(pid.0, &checked, &answers).map_err(RecolorError::unmeasured(pid))?;
-                    sight = same;
+                    let numbers = tester.look.number(&checked);
+                    let answers = tester.classify(&numbers, &all_colors(known), Effort::STATEMENT).map_err(&unmeasured)?;
+                    known.judge(pid.0, &checked, &answers).map_err(&unmeasured)?;
                 }
                 let open = unknown(&pages);
-                let colors = sight.colors_of(&open, wanted.colors)?;
+                let numbers = tester.look.number(&open);
+                let colors = tester.colors_of(&numbers, wanted.colors).map_err(&unmeasured)?;
                 Ok(open.into_iter().zip(colors).collect::<Vec<_>>())
             });
             let looked = looked.map_err(|error| match is_there(pid, room.area()) {
@@ -101,6 +132,7 @@ impl Pool {
                 self.slots.push((page.0, color));
             }
         }
+        self.last = Some((self.slots.len() - before, expected));
         Ok(())
     }
 
@@ -155,7 +187,7 @@ mod tests {
         let page = page_bytes() as u64;
         // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
-        let pool = Pool { slots: found.collect(), end: 400 * page };
+        let pool = Pool { slots: found.collect(), ..Pool::new(400 * page) };
         let stray = |n| Stray { region: 0, page: n * page };
         let mut look = Look {
             reports: Vec::new(),

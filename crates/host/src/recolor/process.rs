@@ -368,6 +368,12 @@ impl Pid {
         Ok(found)
     }
 
+    /// Whether it has an io_uring, or more than `most` descriptors, so that nobody looked.
+    pub fn has_rings(self, most: usize) -> Result<bool, RecolorError> {
+        let few = fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.nth(most).is_none();
+        Ok(!few || !self.descriptors()?.rings.is_empty())
+    }
+
     /// How many descriptors it has; 0 before Linux 6.2.
     pub fn descriptor_count(self) -> Result<u64, RecolorError> {
         Ok(fs::metadata(self.path("fd")).map_err(self.failed("fd"))?.len())

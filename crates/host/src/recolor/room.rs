@@ -13,6 +13,7 @@ use crate::error::HostError;
 use crate::palette::reference::Reference;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::memory::page_bytes;
+use crate::sysfs::Sysfs;
 
 /// Most helpers at a time.
 const HELPERS: u64 = 4;
@@ -62,6 +63,12 @@ pub struct Place {
     pub scratch: u64,
     pub pool: u64,
     pub end: u64,
+}
+
+/// Bytes of a huge page, where the kernel has them.
+pub fn huge_page_bytes() -> Option<u64> {
+    let size = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
+    size.trim().parse::<u64>().ok().filter(|size| size.is_power_of_two())
 }
 
 impl<'a> Room<'a> {
@@ -207,9 +214,49 @@ impl<'a> Room<'a> {
         hold.make_helper(self.place.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
-    /// Makes helpers that touch `bytes` of the pool from `start` on.
-    pub fn touch_ahead(&self, hold: &mut Hold, start: u64, bytes: u64) -> Result<(), RecolorError> {
-        self.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
+    /// Has `bytes` of the pool from `start` on touched while the process goes on, in which it is mapped from then on. `pauses` gathers for
+    /// how long a thread stood still, in ns.
+    pub fn touch(&mut self, start: u64, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
+        self.beside(pauses, |room, hold| room.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
+    }
+
+    /// The same in huge pages of `huge` bytes, as far as the kernel has some to give. They are split.
+    pub fn touch_huge(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        huge: u64,
+        pauses: &mut Vec<u64>,
+    ) -> Result<(), RecolorError> {
+        let touched = self.beside(pauses, |room, hold| {
+            hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
+            hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
+            room.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
+        });
+        let blocks: Vec<u64> = (start.next_multiple_of(huge)..start + bytes).step_by(huge as usize).collect();
+        let split = self.beside(pauses, |room, hold| {
+            hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
+            room.split(hold, &blocks)
+        });
+        touched.and(split)
+    }
+
+    /// Has helpers that `prepare` makes work in the process while it goes on.
+    fn beside(
+        &mut self,
+        pauses: &mut Vec<u64>,
+        prepare: impl FnOnce(&Room, &mut Hold) -> Result<(), RecolorError>,
+    ) -> Result<(), RecolorError> {
+        let mut hold = Hold::one(self.pid, if self.left { self.area() } else { (0, 0) })?;
+        if !std::mem::take(&mut self.left) {
+            self.map(&mut hold)?;
+        }
+        prepare(self, &mut hold)?;
+        let (helpers, stop) = hold.leave()?;
+        pauses.push(stop.as_nanos() as u64);
+        // From here on dropping the room unmaps it.
+        self.left = true;
+        helpers.wait()
     }
 
     /// Makes helpers that give back what was touched, up to `end`.
@@ -221,7 +268,7 @@ impl<'a> Room<'a> {
     /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it is told something of a part of one.
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
-        let parts = blocks.iter().map(|block| (*block, page));
+        let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());
         self.adviser(hold, self.place.table, self.place.stack, parts, libc::MADV_COLD)
     }
 

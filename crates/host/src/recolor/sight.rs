@@ -5,8 +5,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use isochrome_model::palette::decode::Answer;
-use isochrome_model::units::{Color, Cycles};
+use isochrome_model::units::Cycles;
 
 use super::process::Pid;
 use super::room::Room;
@@ -14,9 +13,9 @@ use super::{RecolorError, Wanted};
 use crate::error::HostError;
 use crate::palette::PASSES;
 use crate::palette::known::Page;
-use crate::palette::look::{EVICTED, Look, STEPS, WalkTicks};
+use crate::palette::look::{Look, STEPS, WalkTicks};
 use crate::palette::reference::Reference;
-use crate::palette::tester::{DISTURBED, Effort, Tester};
+use crate::palette::tester::Tester;
 use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
@@ -35,9 +34,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Walks of each kind taken to calibrate.
 const CALIBRATION_WALKS: usize = 200;
-
-/// Pages of unknown color that are looked at together.
-const SCREENED: usize = 48;
 
 /// A helper that answers, and what its answers mean.
 pub struct Sight<'a> {
@@ -62,9 +58,16 @@ pub fn before(line_bytes: u64) -> agent::Sight {
     agent::Sight { request: 0, answer: 0, patience, line_bytes, passes: 0, looks: 0, looks_len: 0, left: 0 }
 }
 
+/// What tests pages of a process by eviction, by the helper in `room`, which has just been made. How long walks take is measured where
+/// `wanted` does not know it yet.
+pub fn tester<'a>(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Tester<Sight<'a>>, RecolorError> {
+    let sight = Sight::new(room, reference, wanted)?;
+    let sets = sight.sets.clone();
+    Ok(Tester::new(sight, sets, fastrand::u64(..)))
+}
+
 impl<'a> Sight<'a> {
-    /// Of the helper in `room`, which has just been made. How long walks take is measured where `wanted` does not know it yet.
-    pub fn new(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
+    fn new(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
         let (pid, at, base) = (room.pid, room.sight(), room.place.reference);
         let page = page_bytes() as u64;
         let pages: Vec<u64> = reference.sets.iter().flatten().map(|number| base + u64::from(*number) * page).collect();
@@ -83,23 +86,12 @@ impl<'a> Sight<'a> {
         Ok(sight)
     }
 
-    /// Puts pages of the process, which nobody unmaps meanwhile, to eviction tests: which of the colors `among` each has.
-    pub fn ask(
-        self,
-        pages: &[Page],
-        among: &[Color],
-        effort: Effort,
-    ) -> Result<(Vec<Option<Answer>>, Self), RecolorError> {
-        let pid = self.pid;
-        let sets = self.sets.clone();
-        let mut tester = Tester::new(self, sets, fastrand::u64(..));
-        let first = tester.look.pages.len() as u32;
-        tester.look.pages.extend(pages.iter().map(|(address, _)| *address));
-        let targets: Vec<u32> = (first..first + pages.len() as u32).collect();
-        let answers = tester.classify(&targets, among, effort).map_err(RecolorError::unmeasured(pid))?;
-        let mut sight = tester.look;
-        sight.pages.truncate(first as usize);
-        Ok((answers, sight))
+    /// The numbers of pages of the process from now on, which nobody unmaps meanwhile; those of others are void.
+    pub fn number(&mut self, pages: &[Page]) -> Vec<u32> {
+        let first = self.sets.iter().map(Vec::len).sum();
+        self.pages.truncate(first);
+        self.pages.extend(pages.iter().map(|(address, _)| *address));
+        (first as u32..self.pages.len() as u32).collect()
     }
 
     /// How long walks take whose lines are in the level and further out.
@@ -123,71 +115,6 @@ impl<'a> Sight<'a> {
         let (hits, misses) = (walks(&hitting)?, walks(&missing)?);
         self.ticks = WalkTicks::of(hits, misses).map_err(|error| self.blind(error))?;
         Ok(())
-    }
-
-    /// Which of the colors `among` each of `pages` has, which nobody unmaps meanwhile; `None` where it has none of them, or is in doubt:
-    /// one that is passed over costs nothing but itself.
-    pub fn colors_of(mut self, pages: &[Page], among: &[Color]) -> Result<Vec<Option<Color>>, RecolorError> {
-        let mut open: Vec<usize> = (0..pages.len()).collect();
-        if among.len() < self.sets.len() {
-            // What the sets of all these colors together spare has another one. Another company in the second round.
-            for _ in 0..2 {
-                self.rng.shuffle(&mut open);
-                let first = self.pages.len() as u32;
-                self.pages.extend(open.iter().map(|at| pages[*at].0));
-                let numbers: Vec<u32> = (first..self.pages.len() as u32).collect();
-                let looks: Vec<(&[Color], &[u32])> = numbers.chunks(SCREENED).map(|targets| (among, targets)).collect();
-                let shares = self.gated_looks(&looks);
-                self.pages.truncate(first as usize);
-                let of_page =
-                    |at: usize| shares[at / SCREENED].as_ref().is_none_or(|shares| shares[at % SCREENED] >= EVICTED);
-                let mut position = 0..;
-                open.retain(|_| position.next().is_some_and(of_page));
-                if shares.iter().all(Option::is_some) {
-                    break;
-                }
-            }
-        }
-        let asked: Vec<Page> = open.iter().map(|at| pages[*at]).collect();
-        let (answers, _) = self.ask(&asked, among, Effort::DRAW)?;
-        let mut colors = vec![None; pages.len()];
-        for (at, answer) in open.into_iter().zip(answers) {
-            if let Some(Answer::Color(color)) = answer {
-                colors[at] = Some(color);
-            }
-        }
-        Ok(colors)
-    }
-
-    /// Looks at pages after the sets of some colors, each with a control: what is gone of each page; `None` where a canary page of another
-    /// color was lost as well, before or behind them.
-    fn gated_looks(&mut self, looks: &[(&[Color], &[u32])]) -> Vec<Option<Vec<f32>>> {
-        let gated: Vec<(Vec<u32>, Vec<u32>)> = looks
-            .iter()
-            .map(|(colors, targets)| {
-                let set = colors.iter().flat_map(|color| &self.sets[usize::from(color.0)]).copied().collect();
-                let others: Vec<usize> =
-                    (0..self.sets.len()).filter(|other| colors.iter().all(|c| usize::from(c.0) != *other)).collect();
-                let mut gate = || {
-                    let color = self.rng.choice(&others).copied()?;
-                    self.rng.choice(&self.sets[color]).copied()
-                };
-                let (before, behind) = (gate(), gate());
-                (set, before.into_iter().chain(targets.iter().copied()).chain(behind).collect())
-            })
-            .collect();
-        let gated: Vec<(&[u32], &[u32])> = gated.iter().map(|(set, targets)| (&set[..], &targets[..])).collect();
-        let shares = self.look_at_all(&gated, PASSES);
-        let inner = |(shares, (_, targets)): (Vec<f32>, &(&[Color], &[u32]))| {
-            if shares.len() == targets.len() {
-                // Where all colors are asked about there is no other.
-                return Some(shares);
-            }
-            let (before, rest) = shares.split_first()?;
-            let (behind, inner) = rest.split_last()?;
-            (*before < DISTURBED && *behind < DISTURBED).then(|| inner.to_vec())
-        };
-        shares.into_iter().zip(looks).map(inner).collect()
     }
 
     fn blind(&self, source: HostError) -> RecolorError {
