@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use isochrome_model::geometry::Geometry;
@@ -136,8 +137,8 @@ fn path(folder: &Path, level: u8) -> PathBuf {
     folder.join(format!("reference-l{level}"))
 }
 
-fn pages_path(folder: &Path, level: u8, pid: u32) -> PathBuf {
-    folder.join(format!("reference-l{level}.{pid}.pages"))
+fn pages_path(folder: &Path, level: u8, maker: &str) -> PathBuf {
+    folder.join(format!("reference-l{level}.{maker}.pages"))
 }
 
 /// The name in /dev/shm for a file of pages that belongs to a folder elsewhere.
@@ -147,6 +148,11 @@ fn in_shared_memory(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let folder = format!("isochrome-{}", rustix::process::geteuid().as_raw());
     Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
+}
+
+/// What an error says, without its hint.
+fn short(error: &HostError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 /// A file of pages that are being measured, removed where it comes to nothing.
@@ -164,19 +170,21 @@ impl Drop for Measuring {
 /// Removes files of pages whose measurement was killed.
 fn remove_left(folder: &Path, level: u8) {
     let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
-    let (beside, shared) = (pages_path(folder, level, 0), in_shared_memory(&pages_path(folder, level, 0)));
+    let beside = pages_path(folder, level, "");
+    let shared = in_shared_memory(&beside);
     for pages in [beside, shared] {
         let name = pages.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let prefix = name.strip_suffix("0.pages").unwrap_or(&name);
+        let prefix = name.strip_suffix(".pages").unwrap_or(&name);
         remove_dead(pages.parent().unwrap_or(folder), prefix, kept.as_ref());
     }
 }
 
-/// Removes files whose names are `prefix`, the number of a process that has ended, and `.pages`, but not `kept`.
+/// Removes files whose names are `prefix`, the number of a process that has ended, another number, and `.pages`, but not `kept`.
 fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
-        let pid = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pages")?.parse::<u32>().ok());
+        let maker = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pages"));
+        let pid = maker.and_then(|maker| maker.split('-').next()?.parse::<u32>().ok());
         let Some(pid) = pid.filter(|_| Some(&entry.path()) != kept) else { continue };
         if !Path::new("/proc").join(pid.to_string()).exists() {
             let _ = fs::remove_file(entry.path());
@@ -320,11 +328,15 @@ impl Reference {
         seed: u64,
         boot: &Boot,
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
-        let measuring = Measuring { path: pages_path(folder, target.level, std::process::id()) };
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let measuring = Measuring { path: pages_path(folder, target.level, &format!("{}-{number}", std::process::id())) };
         let begin = Instant::now();
+        // Memory is held until an attempt has succeeded: given back, it would come again, with the colors that it lacks.
+        let mut held = Vec::new();
         for attempt in 0.. {
             let seed = seed.wrapping_add(attempt);
-            match Self::measure(&measuring.path, target, processor, seed, boot) {
+            match Self::measure(&measuring.path, target, processor, seed, boot, &mut held) {
                 Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
                 Err(error) => return Err(error),
                 Ok(made) => {
@@ -355,8 +367,9 @@ impl Reference {
             let folder = path.parent().unwrap_or(Path::new("/"));
             let opened = runtime::make(folder).and_then(|()| {
                 // A link there would lead elsewhere.
+                let _ = fs::remove_file(&path);
                 let mut options = File::options();
-                options.read(true).write(true).create(true).truncate(true).mode(0o644);
+                options.read(true).write(true).create_new(true).mode(0o644);
                 let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
                 file.map_err(|source| HostError::Unwritable { path: path.clone(), source })
             });
@@ -377,9 +390,11 @@ impl Reference {
         processor: &Processor,
         seed: u64,
         boot: &Boot,
+        held: &mut Vec<File>,
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
+        held.push(file.try_clone().map_err(unwritable)?);
         let set_len = target.search().set_len();
         let count = target.sizes().pages_needed().max(4 * target.search().crowd());
         let bytes = Bytes((count * page_bytes()) as u64);
@@ -387,7 +402,7 @@ impl Reference {
         let arena =
             Arena::map_file(file.as_fd(), count).map_err(|source| HostError::Memory { pages: count, source })?;
         let mut survey = Survey::start_by(Method::Timing, target, arena, processor, seed)?;
-        survey.classify_until(set_len)?;
+        survey.classify_until(set_len).map_err(|error| HostError::ReferenceInDoubt { doubt: short(&error) })?;
         let collection = survey.finish();
         let inference = &collection.inference;
         if let Some(doubt) = inference.doubts.first() {

@@ -47,7 +47,7 @@ const PER_COLOR: usize = 3;
 const BATCH_MAX: usize = 48;
 
 /// Tests of each batch that are made together before the odds are looked at: about what a page takes on a quiet machine.
-const TESTS_AT_ONCE: usize = 10;
+const TESTS_AT_ONCE: usize = 6;
 
 /// Tests of one page after which it is given up.
 const TESTS_MAX: u32 = 96;
@@ -65,8 +65,10 @@ const SET_KEPT: f64 = 5.0;
 /// [`EVICTED_RATE`] is weighed against.
 const UNEVICTED_RATE: f64 = 0.5;
 
-/// Pages that are screened together.
+/// Pages that are screened together, how often a page has to be gone to pass, and rounds after which those still in doubt pass as well.
 const SCREENED: usize = 48;
+const SCREENED_TWICE: u8 = 2;
+const SCREENINGS_MAX: usize = 8;
 
 /// Share of a canary page's lines from which a test was disturbed: undisturbed, next to nothing is lost.
 pub(crate) const DISTURBED: f32 = 0.25;
@@ -207,32 +209,50 @@ impl<L: Look> Tester<L> {
 
     /// The positions of those `targets` that the sets of the colors `among` do not spare when they are traversed together.
     fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, HostError> {
-        let mut open: Vec<usize> = (0..targets.len()).collect();
-        // Another company in the second round.
-        for _ in 0..2 {
-            self.rng.shuffle(&mut open);
-            let pages: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
-            let tests: Vec<Test> = (0..pages.len())
-                .step_by(SCREENED)
-                .map(|first| first..(first + SCREENED).min(pages.len()))
-                .map(|batch| self.prepare(batch.clone(), &pages[batch], among, vec![true; among.len()]))
-                .collect();
-            let mut gone = Vec::with_capacity(open.len());
-            let mut all_count = true;
-            for (test, shares) in tests.iter().zip(self.make(&tests)) {
-                let counts = self.take_in_controls(test, &shares);
-                all_count &= counts;
-                gone.extend(test.of_batch(&shares).map(|share| !counts || share >= EVICTED));
-            }
-            self.look.failure().map_or(Ok(()), Err)?;
-            let mut gone = gone.into_iter();
-            open.retain(|_| gone.next() == Some(true));
-            if all_count {
+        let mut open: Vec<(usize, u8)> = (0..targets.len()).map(|at| (at, 0)).collect();
+        let mut passed = Vec::new();
+        let mut size = SCREENED;
+        for _ in 0..SCREENINGS_MAX {
+            if open.is_empty() || interrupt::interrupted() {
                 break;
             }
+            // Another company each time.
+            self.rng.shuffle(&mut open);
+            let before = (self.tests, self.disturbed);
+            let pages: Vec<u32> = open.iter().map(|(at, _)| targets[*at]).collect();
+            let tests: Vec<Test> = (0..pages.len())
+                .step_by(size)
+                .map(|first| first..(first + size).min(pages.len()))
+                .map(|batch| self.prepare(batch.clone(), &pages[batch], among, vec![true; among.len()]))
+                .collect();
+            let mut rest = Vec::new();
+            for (test, shares) in tests.iter().zip(self.make(&tests)) {
+                let pages = &open[test.batch.clone()];
+                if !self.take_in_controls(test, &shares) {
+                    rest.extend_from_slice(pages);
+                    continue;
+                }
+                for ((at, times), share) in pages.iter().zip(test.of_batch(&shares)) {
+                    match times + u8::from(share >= EVICTED) {
+                        now if now == *times => {}
+                        SCREENED_TWICE => passed.push(*at),
+                        now => rest.push((*at, now)),
+                    }
+                }
+            }
+            self.look.failure().map_or(Ok(()), Err)?;
+            open = rest;
+            size = self.shorter(size, before);
         }
+        passed.extend(open.into_iter().map(|(at, _)| at));
         self.check_sets(among)?;
-        Ok(open)
+        Ok(passed)
+    }
+
+    /// How many pages are to be tested together from now on, after `size` of them were since `before` (tests, disturbed ones): a short test
+    /// is disturbed less often than a long one.
+    fn shorter(&self, size: usize, before: (u64, u64)) -> usize {
+        if 2 * (self.disturbed - before.1) > self.tests - before.0 { (size / 2).max(2) } else { size }
     }
 
     fn decide(
@@ -261,10 +281,7 @@ impl<L: Look> Tester<L> {
                 answers[open.at] = open.decoder.decision(among, effort.error, effort.error);
                 answers[open.at].is_none() && open.tests < TESTS_MAX
             });
-            // A short test is disturbed less often than a long one.
-            if 2 * (self.disturbed - before.1) > self.tests - before.0 {
-                batch = (batch / 2).max(2);
-            }
+            batch = self.shorter(batch, before);
         }
         let (tests, disturbed) = (self.tests - tests, self.disturbed - disturbed);
         let undecided = answers.iter().filter(|answer| answer.is_none()).count();

@@ -372,10 +372,10 @@ fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fat
 }
 
 /// How often pages without an answer are asked about.
-const VERIFYING_PAUSES: usize = 4;
+const VERIFYING_PAUSES: usize = 8;
 
 /// Pages that are tested in one pause.
-const ASKED_AT_ONCE: usize = 256;
+const ASKED_AT_ONCE: usize = 96;
 
 /// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process. `None` where colors are
 /// not measured, or nothing is on color.
