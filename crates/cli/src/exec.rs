@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use isochrome_host::doctor::{self, Status};
 use isochrome_host::ledger::Owner;
-use isochrome_host::palette::known::Verified;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RecolorError, Report, inspect};
@@ -193,6 +192,8 @@ struct Keeper<'a> {
     errors: Vec<String>,
     /// How often pages were moved and turned out to be off color.
     attempts: u32,
+    /// Most pages that were on color after a round.
+    most_on_color: usize,
     /// Passes on what the program says to its service manager.
     relay: Option<&'a Relay>,
 }
@@ -222,6 +223,7 @@ impl<'a> Keeper<'a> {
             report,
             errors: Vec::new(),
             attempts: 0,
+            most_on_color: 0,
             relay,
         }
     }
@@ -398,9 +400,14 @@ impl<'a> Keeper<'a> {
         }
         let tally = self.watch.tally();
         let moved = tally.sweeps > sweeps;
-        if self.report.seconds_to_colors.is_none() && !failed && !passing && tally.resident > 0 {
+        // What waits for a frame may get one in the next round, as long as each of them brings some.
+        let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
+        let stands_still = tally.on_color <= self.most_on_color || self.begin.elapsed() > LONG;
+        self.most_on_color = self.most_on_color.max(tally.on_color);
+        let (resident, settled) = (tally.resident > 0, placed || stands_still);
+        if self.report.seconds_to_colors.is_none() && !failed && !passing && resident && settled {
             let seconds = self.begin.elapsed().as_secs_f64();
-            let verified = match self.verify(coloring, &pids) {
+            let verified = match coloring.with(|wanted| self.watch.verify(&pids, wanted, &coloring.limits)) {
                 // Measured in a noisy moment: once more, from the beginning.
                 Ok(Some(verified)) if !verified.holds() && self.attempts < ATTEMPTS => {
                     self.attempts += 1;
@@ -440,19 +447,6 @@ impl<'a> Keeper<'a> {
             (_, true) => Round::Moved,
             _ => Round::Nothing,
         }
-    }
-
-    /// Puts samples of the pages to eviction tests.
-    fn verify(&self, coloring: &Coloring, pids: &[Pid]) -> Result<Option<Verified>, RecolorError> {
-        let mut sum: Option<Verified> = None;
-        for pid in pids {
-            match coloring.with(|wanted| recolor::verify(*pid, wanted, &coloring.limits)) {
-                Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
-                Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(sum)
     }
 
     /// Says what would be done.

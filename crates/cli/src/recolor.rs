@@ -66,14 +66,10 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             Ledger::open(&runtime::folder())?.release(&owner)?;
             return Err(error.into());
         }
-        verified = None;
-        for pid in &pids {
-            match coloring.with(|wanted| recolor::verify(*pid, wanted, &coloring.limits)) {
-                Ok(Some(of_pid)) => verified.get_or_insert_default().add(of_pid),
-                Ok(None) => {}
-                Err(error) => eprintln!("isochrome: not verified: {error}"),
-            }
-        }
+        verified = coloring.with(|wanted| watch.verify(&pids, wanted, &coloring.limits)).unwrap_or_else(|error| {
+            eprintln!("isochrome: not verified: {error}");
+            None
+        });
         if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS {
             break;
         }

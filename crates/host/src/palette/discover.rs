@@ -42,6 +42,12 @@ const IDLE_ROUNDS: usize = 3;
 /// Looks of which the lowest counts.
 const REPEATS: u32 = 5;
 
+/// The same while a crowd is reduced: what is dropped by mistake shows in the end, as what is left evicts nothing.
+const REPEATS_REDUCING: u32 = 3;
+
+/// Targets in vain, before a first set is found, after which the search is given up: what is measured by says nothing then.
+const IN_VAIN: usize = 12;
+
 /// Finds the groups among `pages`, until `stop` says so; gives them and the pages that belong to none of them.
 pub fn groups(
     look: &mut dyn Look,
@@ -78,6 +84,9 @@ pub fn groups(
         let others: Vec<u32> = crowd.iter().chain(&lost).copied().collect();
         let Some(mut group) = group_of(look, search, target, &others, rng, stop) else {
             lost.push(target);
+            if groups.is_empty() && lost.len() >= IN_VAIN {
+                break;
+            }
             continue;
         };
         // Pages of known colors only dilute the crowd.
@@ -153,7 +162,7 @@ fn group_of(
             }
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
-            if look.evicts(&without, target, 4, REPEATS) {
+            if look.evicts(&without, target, 4, REPEATS_REDUCING) {
                 rest = without;
                 dropped = true;
             } else {

@@ -28,6 +28,7 @@ use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
 use serde::Serialize;
 
+use crate::error::HostError;
 use crate::pagemap::{self, PageEntry};
 use crate::palette::known::{KnownColors, Page, Verified};
 use crate::palette::reference::Reference;
@@ -128,6 +129,8 @@ pub struct Report {
     pub threads: usize,
     /// Memory touched to find frames.
     pub touched: Bytes,
+    /// Pages left because the memory allowed held no frame for them.
+    pub waiting: usize,
 }
 
 impl Report {
@@ -239,7 +242,7 @@ fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Repor
     let look = look(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
     let regions = look.reports.clone();
     let threads = pid.threads()?.len();
-    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0) }, look))
+    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, look))
 }
 
 /// The frame that all pages share that were read and never written.
@@ -336,7 +339,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     room.remove(pool.end, &mut pauses)?;
     let touched = Bytes(pool.end - room.place.pool);
-    Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched })
+    let waiting = look.strays.len() - pages.len();
+    Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
 /// Waits until the pages between two addresses are resident, for as long as more of them become so: on a loaded machine a helper may be
@@ -377,9 +381,14 @@ const VERIFYING_PAUSES: usize = 8;
 /// Pages that are tested in one pause.
 const ASKED_AT_ONCE: usize = 96;
 
-/// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process. `None` where colors are
-/// not measured, or nothing is on color.
-pub fn verify(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Option<Verified>, RecolorError> {
+/// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process, which `pauses` gathers, in ns.
+/// `None` where colors are not measured, or nothing is on color.
+fn verify(
+    pid: Pid,
+    wanted: &Wanted,
+    limits: &Limits,
+    pauses: &mut Vec<u64>,
+) -> Result<Option<Verified>, RecolorError> {
     let known = wanted.known;
     let on_color = |(page, entry): Page| wanted.allowed_page(pid, page, entry).is_some();
     let (regions, pages) = readable_pages(pid, &on_color)?;
@@ -392,7 +401,7 @@ pub fn verify(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Option<Verif
     for _ in 0..VERIFYING_PAUSES {
         let mut undecided = Vec::new();
         for part in open.chunks(ASKED_AT_ONCE) {
-            let asked = asking.ask(part.to_vec(), wanted.colors)?;
+            let asked = asking.ask(part.to_vec(), wanted.colors, pauses)?;
             let (decided, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, answer)| answer.is_some());
             let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
             verified.add(known.verified(pid.0, &pages, &answers));
@@ -404,7 +413,7 @@ pub fn verify(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Option<Verif
             break;
         }
     }
-    asking.end()?;
+    asking.end(pauses)?;
     Ok(Some(verified))
 }
 
@@ -419,14 +428,14 @@ pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usi
     let mut asking = Asking::new(pid, &regions, wanted, limits)?;
     let mut found = 0;
     for part in pages.chunks(ASKED_AT_ONCE) {
-        for (page, answer) in asking.ask(part.to_vec(), wanted.colors)? {
+        for (page, answer) in asking.ask(part.to_vec(), wanted.colors, &mut Vec::new())? {
             if let Some(Answer::Color(color)) = answer {
                 known.learn(pid.0, page, color);
                 found += 1;
             }
         }
     }
-    asking.end()?;
+    asking.end(&mut Vec::new())?;
     Ok((pages.len(), found))
 }
 
@@ -478,7 +487,12 @@ impl<'a> Asking<'a> {
     }
 
     /// Tests `pages`, ascending, in one pause: those that are still there, each with its answer.
-    fn ask(&mut self, mut pages: Vec<Page>, among: &[Color]) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
+    fn ask(
+        &mut self,
+        mut pages: Vec<Page>,
+        among: &[Color],
+        pauses: &mut Vec<u64>,
+    ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
         let mut hold = Hold::new(self.pid, Whom::All, self.room.area(), Patience::of(self.limits.max_pause, 0))?;
         // What was unmapped or replaced meanwhile cannot be looked at.
@@ -489,16 +503,24 @@ impl<'a> Asking<'a> {
         let helpers = hold.send_off();
         let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
         let answers = sight::tester(&self.room, self.reference, self.wanted).and_then(|mut tester| {
+            tester.look.hurry(effort.limit);
             let numbers = tester.look.number(&pages);
             tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
         });
         helpers.wait()?;
-        hold.leave()?;
-        Ok(pages.into_iter().zip(answers?).collect())
+        pauses.push(hold.leave()?.1.as_nanos() as u64);
+        let answers = match answers {
+            // The helper was kept from a CPU.
+            Err(RecolorError::Unmeasured { source, .. }) if matches!(*source, HostError::NoAnswer) => {
+                vec![None; pages.len()]
+            }
+            answers => answers?,
+        };
+        Ok(pages.into_iter().zip(answers).collect())
     }
 
-    fn end(mut self) -> Result<(), RecolorError> {
+    fn end(mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         let end = self.room.place.pool;
-        self.room.remove(end, &mut Vec::new())
+        self.room.remove(end, pauses)
     }
 }

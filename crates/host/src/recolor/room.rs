@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 
 use isochrome_model::units::Bytes;
 
@@ -233,6 +234,15 @@ impl<'a> Room<'a> {
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
             room.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });
+        // The kernel takes back what holds nothing but zeros when it splits a huge page (Linux 6.12). [Linux, mm/migrate.c,
+        // try_to_map_unused_to_zeropage]
+        if touched.is_ok() {
+            let memory = self.pid.memory()?;
+            for page in (start..start + bytes).step_by(page_bytes()) {
+                let written = memory.write_all_at(&[1], page);
+                written.map_err(|source| RecolorError::Memory { pid: self.pid.0, source })?;
+            }
+        }
         let blocks: Vec<u64> = (start.next_multiple_of(huge)..start + bytes).step_by(huge as usize).collect();
         let split = self.beside(pauses, |room, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();

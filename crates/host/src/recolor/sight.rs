@@ -32,6 +32,9 @@ const WORDS: usize = ((BYTES - HEADER) / 8) as usize;
 /// The helper waits for as long for the next request, and an answer is waited for as long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Between two looks for an answer.
+const GLANCE: Duration = Duration::from_micros(20);
+
 /// Walks of each kind taken to calibrate.
 const CALIBRATION_WALKS: usize = 200;
 
@@ -48,6 +51,8 @@ pub struct Sight<'a> {
     made: u64,
     ticks: WalkTicks,
     rng: fastrand::Rng,
+    /// For how long an answer is waited for.
+    patience: Duration,
     /// Why answers are none.
     failed: Option<RecolorError>,
 }
@@ -75,7 +80,7 @@ impl<'a> Sight<'a> {
         let sets = reference.sets.iter().map(|set| numbers.by_ref().take(set.len()).collect()).collect();
         let (memory, ticks) = (pid.memory()?, WalkTicks { hit: 0.0, miss: 1.0 });
         let rng = fastrand::Rng::new();
-        let mut sight = Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, failed: None };
+        let mut sight = Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, patience: PATIENCE, failed: None };
         match wanted.known.ticks() {
             Some(ticks) => sight.ticks = ticks,
             None => {
@@ -84,6 +89,11 @@ impl<'a> Sight<'a> {
             }
         }
         Ok(sight)
+    }
+
+    /// Waits no longer than that for an answer: the process stands still meanwhile.
+    pub fn hurry(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// The numbers of pages of the process from now on, which nobody unmaps meanwhile; those of others are void.
@@ -187,10 +197,11 @@ impl<'a> Sight<'a> {
         self.write(self.at + offset_of!(agent::Sight, request) as u64, &[self.made])?;
         let begin = Instant::now();
         while self.read(self.at + offset_of!(agent::Sight, answer) as u64, 1)? != [self.made] {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > self.patience {
                 return Err(self.blind(HostError::NoAnswer));
             }
-            std::thread::yield_now();
+            // The helper may be waiting for this very CPU.
+            std::thread::sleep(GLANCE);
         }
         let ticks_at = self.ticks_at(looks);
         let ticks = self.read(ticks_at, ((self.at + BYTES - ticks_at) / 8) as usize)?;

@@ -6,7 +6,8 @@ use isochrome_model::units::Bytes;
 use serde::Serialize;
 
 use super::process::{Pid, Region};
-use super::{Limits, RecolorError, Wanted, inspect_pages, recolor, release_stragglers};
+use super::{Limits, RecolorError, Wanted, inspect_pages, recolor, release_stragglers, verify};
+use crate::palette::known::Verified;
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,6 +34,15 @@ pub struct Tally {
     pub off_color: usize,
     /// Those that cannot be moved, by reason.
     pub immovable: BTreeMap<String, usize>,
+}
+
+impl Tally {
+    fn add_pauses(&mut self, pauses: &[u64]) {
+        self.pause_ns_max = self.pause_ns_max.max(pauses.iter().copied().max().unwrap_or(0));
+        self.pause_ns_sum += pauses.iter().sum::<u64>();
+        let kept = PAUSES_KEPT.saturating_sub(self.pauses_ns.len());
+        self.pauses_ns.extend(pauses.iter().take(kept));
+    }
 }
 
 /// Pauses that are kept.
@@ -99,6 +109,27 @@ impl Watch {
         errors
     }
 
+    /// Puts samples of the pages of `pids` to eviction tests. `None` where colors are not measured, or nothing is on color.
+    pub fn verify(
+        &mut self,
+        pids: &[Pid],
+        wanted: &Wanted,
+        limits: &Limits,
+    ) -> Result<Option<Verified>, RecolorError> {
+        let mut sum: Option<Verified> = None;
+        for pid in pids {
+            let mut pauses = Vec::new();
+            let verified = verify(*pid, wanted, limits, &mut pauses);
+            self.tally.add_pauses(&pauses);
+            match verified {
+                Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
+                Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(sum)
+    }
+
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
@@ -111,18 +142,16 @@ impl Watch {
         if !lost.is_empty() {
             let done = recolor(pid, wanted, limits)?;
             self.tally.sweeps += 1;
-            self.tally.pause_ns_max = self.tally.pause_ns_max.max(done.pause_ns_max().unwrap_or(0));
-            self.tally.pause_ns_sum += done.pauses_ns.iter().sum::<u64>();
-            let kept = PAUSES_KEPT.saturating_sub(self.tally.pauses_ns.len());
-            self.tally.pauses_ns.extend(done.pauses_ns.iter().take(kept));
+            self.tally.add_pauses(&done.pauses_ns);
             self.tally.touched_max = self.tally.touched_max.max(done.touched);
             let drifted = lost.iter().filter(|page| seen.in_place.binary_search(page).is_ok()).count();
             self.tally.drifted += drifted as u64;
             self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
-            // Pages that came meanwhile are looked after in the next round.
-            let stubborn = look.strays.iter().map(|stray| stray.page);
+            // Pages that came meanwhile are looked after in the next round, and so are those that found no frame.
+            let tried = if done.waiting > 0 { &[][..] } else { &look.strays[..] };
+            let stubborn = tried.iter().map(|stray| stray.page);
             let stubborn: HashSet<u64> =
                 stubborn.filter(|page| lost.contains(page) || seen.stubborn.contains(page)).collect();
             if again {
