@@ -2,7 +2,7 @@
 //!
 //! A page is taken as the target, and a random crowd that evicts it is reduced, group by group, to about as many pages as
 //! the cache has ways. What remains shares the target's color; every page of the crowd that the remainder evicts joins it.
-//! Noise only adds misses, so whether a set evicts a page is decided by the *lowest* of several looks.
+//! Noise only adds misses, so whether a crowd without some of its pages still evicts the target is decided by the *lowest* of several looks.
 
 use super::look::Look;
 
@@ -36,14 +36,17 @@ pub struct Group {
     pub members: Vec<u32>,
 }
 
-/// Rounds over what is left without finding a new color, after which the search ends.
+/// Rounds over what is left without finding a new color, after which the search ends; and as long as colors are missing.
 const IDLE_ROUNDS: usize = 3;
+const IDLE_ROUNDS_MISSING: usize = 8;
 
-/// Looks of which the lowest counts.
-const REPEATS: u32 = 5;
+/// Looks at whether what is left of a crowd evicts the target, of which the lowest counts, and passes over the crowd. A large crowd evicts
+/// it nearly always, but each look takes long; where little is left the answer counts, and a look is short.
+const LARGE: (u32, u32) = (3, 2);
+const SMALL: (u32, u32) = (6, 4);
 
-/// The same while a crowd is reduced: what is dropped by mistake shows in the end, as what is left evicts nothing.
-const REPEATS_REDUCING: u32 = 3;
+/// How often pages dropped from a crowd are taken back.
+const TAKEN_BACK: usize = 10;
 
 /// Targets in vain, before a first set is found, after which the search is given up: what is measured by says nothing then.
 const IN_VAIN: usize = 12;
@@ -66,14 +69,16 @@ pub fn groups(
     while !stop() {
         let Some(target) = crowd.pop() else {
             idle_rounds = if found_in_round == 0 { idle_rounds + 1 } else { 0 };
-            if lost.is_empty() || idle_rounds > IDLE_ROUNDS {
+            let missing = groups.len() < search.colors_expected;
+            let idle_most = if missing { IDLE_ROUNDS_MISSING } else { IDLE_ROUNDS };
+            if idle_rounds > idle_most || lost.is_empty() && (fresh.is_empty() || !missing) {
                 break;
             }
             // What failed once may have been disturbed, or short of pages of its color: try again beside fresh pages.
             found_in_round = 0;
             let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 2));
             for page in more.into_iter().chain(std::mem::take(&mut lost)) {
-                match groups.iter_mut().find(|g| look.evicts(&g.set, page, 3, REPEATS)) {
+                match groups.iter_mut().find(|g| look.mostly_evicts(&g.set, page, 3)) {
                     Some(group) => group.members.push(page),
                     None => crowd.push(page),
                 }
@@ -92,7 +97,7 @@ pub fn groups(
         // Pages of known colors only dilute the crowd.
         for pages in [&mut crowd, &mut lost] {
             pages.retain(|page| {
-                let mine = group.members.contains(page) || look.evicts(&group.set, *page, 3, REPEATS);
+                let mine = group.members.contains(page) || look.mostly_evicts(&group.set, *page, 3);
                 if mine && !group.members.contains(page) {
                     group.members.push(*page);
                 }
@@ -101,7 +106,7 @@ pub fn groups(
         }
         // A second set of a known color is evicted by the first.
         let evicted = |by: &Group, look: &mut dyn Look| {
-            group.set.iter().take(3).filter(|page| look.evicts(&by.set, **page, 4, REPEATS)).count() >= 2
+            group.set.iter().take(3).filter(|page| look.mostly_evicts(&by.set, **page, 4)).count() >= 2
         };
         match groups.iter_mut().find(|known| evicted(known, look)) {
             Some(known) => known.members.append(&mut group.members),
@@ -146,11 +151,15 @@ fn group_of(
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
 ) -> Option<Group> {
-    let mut rest = crowd.to_vec();
-    if !look.evicts(&rest, target, 2, REPEATS) {
+    // Half as many again as the ways of each color nearly always evict it, and are soon reduced.
+    let enough = search.ways * search.colors_expected * 3 / 2;
+    let mut rest = rng.choose_multiple(crowd.iter().copied(), enough);
+    if !look.mostly_evicts(&rest, target, LARGE.1) {
         return None;
     }
-    let mut stuck = 0;
+    // Pages dropped, the last of which may have been needed: noise looks like eviction.
+    let mut dropped_pages: Vec<Vec<u32>> = Vec::new();
+    let (mut stuck, mut taken_back) = (0, 0);
     while rest.len() > search.ways && stuck < 3 {
         rng.shuffle(&mut rest);
         let step = rest.len().div_ceil(search.ways + 1);
@@ -162,12 +171,22 @@ fn group_of(
             }
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
-            if look.evicts(&without, target, 4, REPEATS_REDUCING) {
+            let (repeats, passes) = if without.len() > search.crowd() / 4 { LARGE } else { SMALL };
+            if look.evicts(&without, target, passes, repeats) {
+                dropped_pages.push(rest[begin..end].to_vec());
                 rest = without;
                 dropped = true;
             } else {
                 begin = end;
             }
+        }
+        if !dropped && !look.mostly_evicts(&rest, target, SMALL.1) {
+            taken_back += 1;
+            match dropped_pages.pop() {
+                Some(pages) if taken_back <= TAKEN_BACK => rest.extend(pages),
+                _ => return None,
+            }
+            continue;
         }
         stuck = if dropped { 0 } else { stuck + 1 };
         // One page at a time and none can go: this is the core.
@@ -184,7 +203,7 @@ fn group_of(
         if members.len() >= search.set_len() * 3 / 2 {
             break;
         }
-        if !rest.contains(page) && look.evicts(&rest, *page, 4, REPEATS) {
+        if !rest.contains(page) && look.mostly_evicts(&rest, *page, 4) {
             members.push(*page);
         }
     }
@@ -192,7 +211,7 @@ fn group_of(
     for _ in 0..3 {
         for page in members.clone() {
             let others: Vec<u32> = members.iter().copied().filter(|p| *p != page).take(search.set_len()).collect();
-            if !look.evicts(&others, page, 4, REPEATS) {
+            if !look.mostly_evicts(&others, page, 4) {
                 members.retain(|p| *p != page);
             }
         }
