@@ -375,8 +375,9 @@ fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fat
     Ok(())
 }
 
-/// How often pages without an answer are asked about.
-const VERIFYING_PAUSES: usize = 8;
+/// How often pages without an answer are asked about, and by how much longer they are left alone each time.
+const VERIFYING_ROUNDS: u32 = 8;
+const VERIFYING_REST: Duration = Duration::from_millis(10);
 
 /// Pages that are tested in one pause.
 const ASKED_AT_ONCE: usize = 96;
@@ -398,7 +399,9 @@ fn verify(
     }
     let mut asking = Asking::new(pid, &regions, wanted, limits)?;
     let mut verified = Verified::default();
-    for _ in 0..VERIFYING_PAUSES {
+    for round in 0..VERIFYING_ROUNDS {
+        // What disturbs comes and goes.
+        std::thread::sleep(round * VERIFYING_REST);
         let mut undecided = Vec::new();
         for part in open.chunks(ASKED_AT_ONCE) {
             let asked = asking.ask(part.to_vec(), wanted.colors, pauses)?;
@@ -510,8 +513,10 @@ impl<'a> Asking<'a> {
         helpers.wait()?;
         pauses.push(hold.leave()?.1.as_nanos() as u64);
         let answers = match answers {
-            // The helper was kept from a CPU.
-            Err(RecolorError::Unmeasured { source, .. }) if matches!(*source, HostError::NoAnswer) => {
+            // The helper was kept from a CPU, or nothing could be seen in that moment.
+            Err(RecolorError::Unmeasured { source, .. })
+                if matches!(*source, HostError::NoAnswer | HostError::CacheUnsteady { .. }) =>
+            {
                 vec![None; pages.len()]
             }
             answers => answers?,
