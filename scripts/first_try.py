@@ -138,6 +138,16 @@ def pin(pid, cpu, priority):
         os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
 
 
+def colors_of_level_2(cpu):
+    """Page colors of the second cache level of `cpu`, by its geometry; None if the kernel does not say."""
+    for index in pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            if (index / "level").read_text().strip() == "2":
+                ways = int((index / "ways_of_associativity").read_text())
+                return int((index / "size").read_text().strip().rstrip("K")) * 1024 // ways // PAGE
+    return None
+
+
 class Load:
     """What the other CPU is busy with."""
 
@@ -502,7 +512,7 @@ def parse():
     parser.add_argument("--check-seconds", type=float, default=15, help="time limit of a check")
     parser.add_argument("--writer-kib", type=int, default=2048, help="memory of the writer: several times the cache")
     parser.add_argument("--colors", default="0-3", help="colors of the program; the writer gets the others")
-    parser.add_argument("--color-count", type=int, default=16, help="colors of the cache")
+    parser.add_argument("--color-count", type=int, default=None, help="colors of the cache; what the kernel says of level 2 otherwise")
     parser.add_argument("--cpu", type=int, default=os.cpu_count() - 1, help="CPU of both programs while the checker works")
     parser.add_argument("--load-cpu", type=int, default=0)
     parser.add_argument("--seed", type=int, default=None)
@@ -516,6 +526,9 @@ def parse():
         parser.error("--planted: none, permute:1, permute:3, permute:16 or random:5%")
     if os.geteuid() != 0:
         parser.error("run it as root")
+    options.color_count = options.color_count or colors_of_level_2(options.cpu)
+    if options.color_count is None:
+        parser.error("the kernel does not say how large the cache is: --color-count")
     return options
 
 

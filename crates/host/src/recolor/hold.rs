@@ -426,6 +426,8 @@ impl Seized {
             Some(libc::EPERM) if is_ours(self.pid, thread) => {
                 RecolorError::NotStopping { pid: self.pid.0, thread, stood: Duration::ZERO }
             }
+            // Nobody may trace what is ending.
+            Some(libc::EPERM) if !self.pid.is_running(thread) => RecolorError::Changed { pid: self.pid.0 },
             Some(libc::EPERM) => RecolorError::Denied { pid: self.pid.0 },
             _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
         }

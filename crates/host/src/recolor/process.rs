@@ -221,6 +221,8 @@ impl Pid {
     fn failed(self, file: &str) -> impl Fn(io::Error) -> RecolorError + '_ {
         move |source| match source.kind() {
             io::ErrorKind::NotFound => RecolorError::NoSuchProcess { pid: self.0 },
+            // What is ending belongs to root.
+            io::ErrorKind::PermissionDenied if !self.is_running(self.0) => RecolorError::Ended { pid: self.0 },
             io::ErrorKind::PermissionDenied => RecolorError::Denied { pid: self.0 },
             _ if source.raw_os_error() == Some(libc::ESRCH) => RecolorError::NoSuchProcess { pid: self.0 },
             // A process that is ending has no memory any more.
