@@ -2,7 +2,8 @@
 //!
 //! A page is taken as the target, and a random crowd that evicts it is reduced, group by group, to about as many pages as
 //! the cache has ways. What remains shares the target's color; every page of the crowd that the remainder evicts joins it.
-//! Noise only adds misses, so whether a crowd without some of its pages still evicts the target is decided by the *lowest* of several looks.
+//! Whether a crowd without some of its pages still evicts the target is decided by several looks, and by a control: a look at nothing
+//! that takes as long. What was dropped by mistake all the same is taken back.
 
 use super::look::Look;
 
@@ -40,10 +41,14 @@ pub struct Group {
 const IDLE_ROUNDS: usize = 3;
 const IDLE_ROUNDS_MISSING: usize = 8;
 
+/// Looks at whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
+const LOOKS: u32 = 5;
+const NEEDED: u32 = 4;
+
 /// Looks at whether what is left of a crowd evicts the target, of which the lowest counts, and passes over the crowd. A large crowd evicts
 /// it nearly always, but each look takes long; where little is left the answer counts, and a look is short.
-const LARGE: (u32, u32) = (3, 2);
-const SMALL: (u32, u32) = (6, 4);
+const LARGE: (u32, u32) = (2, 2);
+const SMALL: (u32, u32) = (4, 3);
 
 /// How often pages dropped from a crowd are taken back.
 const TAKEN_BACK: usize = 10;
@@ -78,7 +83,7 @@ pub fn groups(
             found_in_round = 0;
             let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 2));
             for page in more.into_iter().chain(std::mem::take(&mut lost)) {
-                match groups.iter_mut().find(|g| look.mostly_evicts(&g.set, page, 3)) {
+                match groups.iter_mut().find(|g| look.evicts(&g.set, page, 3, LOOKS, NEEDED)) {
                     Some(group) => group.members.push(page),
                     None => crowd.push(page),
                 }
@@ -97,7 +102,7 @@ pub fn groups(
         // Pages of known colors only dilute the crowd.
         for pages in [&mut crowd, &mut lost] {
             pages.retain(|page| {
-                let mine = group.members.contains(page) || look.mostly_evicts(&group.set, *page, 3);
+                let mine = group.members.contains(page) || look.evicts(&group.set, *page, 3, LOOKS, NEEDED);
                 if mine && !group.members.contains(page) {
                     group.members.push(*page);
                 }
@@ -106,7 +111,7 @@ pub fn groups(
         }
         // A second set of a known color is evicted by the first.
         let evicted = |by: &Group, look: &mut dyn Look| {
-            group.set.iter().take(3).filter(|page| look.mostly_evicts(&by.set, **page, 4)).count() >= 2
+            group.set.iter().take(3).filter(|page| look.evicts(&by.set, **page, 4, LOOKS, NEEDED)).count() >= 2
         };
         match groups.iter_mut().find(|known| evicted(known, look)) {
             Some(known) => known.members.append(&mut group.members),
@@ -154,7 +159,7 @@ fn group_of(
     // Half as many again as the ways of each color nearly always evict it, and are soon reduced.
     let enough = search.ways * search.colors_expected * 3 / 2;
     let mut rest = rng.choose_multiple(crowd.iter().copied(), enough);
-    if !look.mostly_evicts(&rest, target, LARGE.1) {
+    if !look.evicts(&rest, target, LARGE.1, LOOKS, NEEDED) {
         return None;
     }
     // Pages dropped, the last of which may have been needed: noise looks like eviction.
@@ -172,7 +177,7 @@ fn group_of(
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
             let (repeats, passes) = if without.len() > search.crowd() / 4 { LARGE } else { SMALL };
-            if look.evicts(&without, target, passes, repeats) {
+            if look.evicts(&without, target, passes, repeats, repeats) {
                 dropped_pages.push(rest[begin..end].to_vec());
                 rest = without;
                 dropped = true;
@@ -180,7 +185,7 @@ fn group_of(
                 begin = end;
             }
         }
-        if !dropped && !look.mostly_evicts(&rest, target, SMALL.1) {
+        if !dropped && !look.evicts(&rest, target, SMALL.1, LOOKS, NEEDED) {
             taken_back += 1;
             match dropped_pages.pop() {
                 Some(pages) if taken_back <= TAKEN_BACK => rest.extend(pages),
@@ -203,7 +208,7 @@ fn group_of(
         if members.len() >= search.set_len() * 3 / 2 {
             break;
         }
-        if !rest.contains(page) && look.mostly_evicts(&rest, *page, 4) {
+        if !rest.contains(page) && look.evicts(&rest, *page, 4, LOOKS, NEEDED) {
             members.push(*page);
         }
     }
@@ -211,7 +216,7 @@ fn group_of(
     for _ in 0..3 {
         for page in members.clone() {
             let others: Vec<u32> = members.iter().copied().filter(|p| *p != page).take(search.set_len()).collect();
-            if !look.mostly_evicts(&others, page, 4) {
+            if !look.evicts(&others, page, 4, LOOKS, NEEDED) {
                 members.retain(|p| *p != page);
             }
         }

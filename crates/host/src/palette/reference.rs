@@ -335,7 +335,8 @@ impl Reference {
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let measuring = Measuring { path: pages_path(folder, target.level, &format!("{}-{number}", std::process::id())) };
+        let measuring =
+            Measuring { path: pages_path(folder, target.level, &format!("{}-{number}", std::process::id())) };
         let begin = Instant::now();
         // Memory is held until an attempt has succeeded: given back, it would come again, with the colors that it lacks.
         let mut held = Vec::new();

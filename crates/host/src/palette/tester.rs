@@ -191,11 +191,8 @@ impl<L: Look> Tester<L> {
     /// Which of the colors `among` each of `targets` has; `None` where it has none of them, or is in doubt: one that is passed over costs
     /// nothing but itself. Fails as [`classify`](Self::classify) does.
     pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, HostError> {
-        let open = if among.len() < self.sets.len() {
-            self.screen(targets, among)?
-        } else {
-            (0..targets.len()).collect()
-        };
+        let open =
+            if among.len() < self.sets.len() { self.screen(targets, among)? } else { (0..targets.len()).collect() };
         let asked: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
         let answers = self.classify(&asked, among, Effort::DRAW)?;
         let mut colors = vec![None; targets.len()];
@@ -255,12 +252,7 @@ impl<L: Look> Tester<L> {
         if 2 * (self.disturbed - before.1) > self.tests - before.0 { (size / 2).max(2) } else { size }
     }
 
-    fn decide(
-        &mut self,
-        targets: &[u32],
-        among: &[Color],
-        effort: Effort,
-    ) -> Result<Vec<Option<Answer>>, HostError> {
+    fn decide(&mut self, targets: &[u32], among: &[Color], effort: Effort) -> Result<Vec<Option<Answer>>, HostError> {
         let begin = Instant::now();
         let (tests, disturbed) = (self.tests, self.disturbed);
         let mut answers = vec![None; targets.len()];
@@ -332,13 +324,7 @@ impl<L: Look> Tester<L> {
     }
 
     /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
-    fn prepare(
-        &mut self,
-        batch: std::ops::Range<usize>,
-        pages: &[u32],
-        among: &[Color],
-        tested: Vec<bool>,
-    ) -> Test {
+    fn prepare(&mut self, batch: std::ops::Range<usize>, pages: &[u32], among: &[Color], tested: Vec<bool>) -> Test {
         let of = |color: &Color| usize::from(color.0);
         let mut traversed: Vec<usize> =
             among.iter().zip(&tested).filter(|(_, tested)| **tested).map(|(color, _)| of(color)).collect();
@@ -471,9 +457,8 @@ mod tests {
             let targets: Vec<u32> = (1000..3000).collect();
             assert!(tester.colors_of(&targets, &among).is_ok(), "all sets evict");
             // Seven of the 14 pages have other frames now, whose color is another one.
-            for page in tester.sets[2][..7].to_vec() {
-                tester.look.colors[page as usize] = 9;
-            }
+            let Tester { look, sets, .. } = &mut tester;
+            sets[2][..7].iter().for_each(|page| look.colors[*page as usize] = 9);
             let lost = tester.colors_of(&targets, &among);
             assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
         }

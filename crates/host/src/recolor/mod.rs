@@ -384,12 +384,7 @@ const ASKED_AT_ONCE: usize = 96;
 
 /// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process, which `pauses` gathers, in ns.
 /// `None` where colors are not measured, or nothing is on color.
-fn verify(
-    pid: Pid,
-    wanted: &Wanted,
-    limits: &Limits,
-    pauses: &mut Vec<u64>,
-) -> Result<Option<Verified>, RecolorError> {
+fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> Result<Option<Verified>, RecolorError> {
     let known = wanted.known;
     let on_color = |(page, entry): Page| wanted.allowed_page(pid, page, entry).is_some();
     let (regions, pages) = readable_pages(pid, &on_color)?;

@@ -107,7 +107,8 @@ impl Pool {
                 let unmeasured = RecolorError::unmeasured(pid);
                 if !checked.is_empty() {
                     let numbers = tester.look.number(&checked);
-                    let answers = tester.classify(&numbers, &all_colors(known), Effort::STATEMENT).map_err(&unmeasured)?;
+                    let answers =
+                        tester.classify(&numbers, &all_colors(known), Effort::STATEMENT).map_err(&unmeasured)?;
                     known.judge(pid.0, &checked, &answers).map_err(&unmeasured)?;
                 }
                 let open = unknown(&pages);

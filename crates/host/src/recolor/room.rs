@@ -222,13 +222,7 @@ impl<'a> Room<'a> {
     }
 
     /// The same in huge pages of `huge` bytes, as far as the kernel has some to give. They are split.
-    pub fn touch_huge(
-        &mut self,
-        start: u64,
-        bytes: u64,
-        huge: u64,
-        pauses: &mut Vec<u64>,
-    ) -> Result<(), RecolorError> {
+    pub fn touch_huge(&mut self, start: u64, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         let touched = self.beside(pauses, |room, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();

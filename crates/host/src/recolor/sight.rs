@@ -80,7 +80,8 @@ impl<'a> Sight<'a> {
         let sets = reference.sets.iter().map(|set| numbers.by_ref().take(set.len()).collect()).collect();
         let (memory, ticks) = (pid.memory()?, WalkTicks { hit: 0.0, miss: 1.0 });
         let rng = fastrand::Rng::new();
-        let mut sight = Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, patience: PATIENCE, failed: None };
+        let mut sight =
+            Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, patience: PATIENCE, failed: None };
         match wanted.known.ticks() {
             Some(ticks) => sight.ticks = ticks,
             None => {

@@ -110,12 +110,7 @@ impl Watch {
     }
 
     /// Puts samples of the pages of `pids` to eviction tests. `None` where colors are not measured, or nothing is on color.
-    pub fn verify(
-        &mut self,
-        pids: &[Pid],
-        wanted: &Wanted,
-        limits: &Limits,
-    ) -> Result<Option<Verified>, RecolorError> {
+    pub fn verify(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Result<Option<Verified>, RecolorError> {
         let mut sum: Option<Verified> = None;
         for pid in pids {
             let mut pauses = Vec::new();
