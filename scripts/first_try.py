@@ -9,6 +9,7 @@ the checker itself is checked: it has to find nearly all pages evicted by a writ
 
     scripts/first_try.py --binary target/release/isochrome --json first_try.jsonl
     scripts/first_try.py --planted permute:3 --tries 20
+    scripts/first_try.py --saved /run/isochrome --as-nobody 0
 
 A planted fault is a saved palette that is wrong: `permute:K` renames K colors in a cycle (K = 1: gives one color's frames another's
 name), in every second block of 2 MiB, as if the host had backed these blocks anew; `random:5%` gives so many frames a random color.
@@ -339,6 +340,8 @@ class Campaign:
                 runtime = folder / "runtime"
                 runtime.mkdir(mode=0o700)
                 os.chown(runtime, owner, owner)
+                if options.saved:
+                    shutil.copytree(options.saved, runtime, dirs_exist_ok=True)
             else:
                 runtime = self.planted_runtime(number)
             begin = time.monotonic()
@@ -506,6 +509,7 @@ def parse():
     parser.add_argument("--load", choices=["none", "vm", "compile"], default="vm", help="on the other CPU")
     parser.add_argument("--planted", default="none", metavar="FAULT", help="none, permute:K or random:P%%")
     parser.add_argument("--save-every", type=int, default=5, metavar="N", help="tries with one saved palette, where faults are planted")
+    parser.add_argument("--saved", metavar="FOLDER", help="begin with what an earlier `palette --save` left in this runtime folder")
     parser.add_argument("--checker", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
     parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")

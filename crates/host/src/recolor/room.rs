@@ -233,8 +233,8 @@ impl<'a> Room<'a> {
         if touched.is_ok() {
             let memory = self.pid.memory()?;
             for page in (start..start + bytes).step_by(page_bytes()) {
-                let written = memory.write_all_at(&[1], page);
-                written.map_err(|source| RecolorError::Memory { pid: self.pid.0, source })?;
+                // A program that has begun another one in its place, or ended, has lost it.
+                memory.write_all_at(&[1], page).map_err(|_| RecolorError::Changed { pid: self.pid.0 })?;
             }
         }
         let blocks: Vec<u64> = (start.next_multiple_of(huge)..start + bytes).step_by(huge as usize).collect();
