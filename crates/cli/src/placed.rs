@@ -136,6 +136,9 @@ impl Placed {
     /// One line for people.
     pub fn line(&self) -> String {
         let movable = self.on_color + self.off_color;
+        if self.event == Event::End && self.sweeps == 0 && movable == 0 && self.errors.is_empty() {
+            return "ended before it was on its colors".to_owned();
+        }
         let mut line = match self.event {
             Event::DryRun => String::new(),
             _ if !self.moved => "NOT on its colors: ".to_owned(),
@@ -156,7 +159,8 @@ impl Placed {
         }
         if self.sweeps > 0 {
             let (pause, touched) = (self.pause_ns_max as f64 / 1e6, Bytes(self.touched_bytes_max));
-            let _ = write!(line, "; longest pause {pause:.1} ms, {touched} touched, {} sweeps", self.sweeps);
+            let plural = if self.sweeps == 1 { "" } else { "s" };
+            let _ = write!(line, "; longest pause {pause:.1} ms, {touched} touched, {} sweep{plural}", self.sweeps);
         }
         if self.drifted > 0 {
             let _ = write!(line, ", {} pages had drifted", self.drifted);

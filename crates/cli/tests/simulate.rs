@@ -287,7 +287,7 @@ fn trace_refuses_what_is_not_there() {
     trace(&["-o", path, "--", "/no/such/program"], "/no/such/program: not found");
     trace(&["-o", "/no/such/folder/t", "--", "true"], "/no/such/folder/t: cannot write");
     trace(&["--by", "pen", "--", "true"], "no way to record");
-    trace(&[], "COMMAND");
+    trace(&[], "PROGRAM");
     // Without the tools, the message names the packages.
     for (by, package) in [("lackey", "apt-get install valgrind"), ("qemu", "apt-get install qemu-user")] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_isochrome"));
