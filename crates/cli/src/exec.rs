@@ -45,6 +45,9 @@ const LONG: Duration = Duration::from_secs(30);
 /// Attempts at placing pages anew after eviction tests found too many of them off color.
 pub const ATTEMPTS: u32 = 5;
 
+/// Rounds that bring no page onto its color, after which a program that is not all there is reported as it is.
+const IDLE_ROUNDS: u32 = 5;
+
 /// Longest time between two attempts at something that has failed.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
@@ -194,6 +197,8 @@ struct Keeper<'a> {
     attempts: u32,
     /// Most pages that were on color after a round.
     most_on_color: usize,
+    /// Rounds since there were more.
+    idle_rounds: u32,
     /// Passes on what the program says to its service manager.
     relay: Option<&'a Relay>,
 }
@@ -224,6 +229,7 @@ impl<'a> Keeper<'a> {
             errors: Vec::new(),
             attempts: 0,
             most_on_color: 0,
+            idle_rounds: 0,
             relay,
         }
     }
@@ -402,7 +408,8 @@ impl<'a> Keeper<'a> {
         let moved = tally.sweeps > sweeps;
         // What waits for a frame may get one in the next round, as long as each of them brings some.
         let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
-        let stands_still = tally.on_color <= self.most_on_color || self.begin.elapsed() > LONG;
+        self.idle_rounds = if tally.on_color > self.most_on_color { 0 } else { self.idle_rounds + 1 };
+        let stands_still = self.idle_rounds >= IDLE_ROUNDS || self.begin.elapsed() > LONG;
         self.most_on_color = self.most_on_color.max(tally.on_color);
         let (resident, settled) = (tally.resident > 0, placed || stands_still);
         if self.report.seconds_to_colors.is_none() && !failed && !passing && resident && settled {

@@ -32,8 +32,8 @@ const WORDS: usize = ((BYTES - HEADER) / 8) as usize;
 /// The helper waits for as long for the next request, and an answer is waited for as long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two looks for an answer.
-const GLANCE: Duration = Duration::from_micros(20);
+/// Between two looks for an answer: each may interrupt the helper, and disturb the test that it makes.
+const GLANCE: Duration = Duration::from_micros(300);
 
 /// Walks of each kind taken to calibrate.
 const CALIBRATION_WALKS: usize = 200;
