@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     let sizes: (&[usize], usize) = if std::env::args().any(|argument| argument == "--bench") {
         (&[8192, 16384, 32768, 65536], 200)
     } else {
-        (&[1024], 5)
+        (&[], 5)
     };
     match run(sizes.0, sizes.1) {
         Ok(()) => ExitCode::SUCCESS,
@@ -35,12 +35,17 @@ fn main() -> ExitCode {
     }
 }
 
+/// Pages per color where no counts are given: twice as many as are allocated of one.
+const PAGES_PER_COLOR: usize = 64;
+
 fn run(page_counts: &[usize], repeats: usize) -> Result<(), HostError> {
     let sysfs = Sysfs::system();
     let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
     let cpu = *allowed_cpus()?.last().expect("a running thread may run somewhere");
     let _settings = RealtimeRequest::new().pin(cpu).apply();
     let target = Target::of(&machine, None, cpu)?;
+    let small = [PAGES_PER_COLOR * target.geometry.color_count(machine.page_bytes) as usize];
+    let page_counts = if page_counts.is_empty() { &small } else { page_counts };
 
     for method in [Method::Counters, Method::Timing] {
         for &pages in page_counts {
