@@ -306,7 +306,7 @@ fn beginning_others(stage: &Stage) -> Outcome {
     recolored_without_harm(stage, "vforks", rounds().div_ceil(5))
 }
 
-/// The other end of the FIFO is nobody's: the program waits in open(2), with a descriptor that is none yet.
+/// Nobody opens the other end of the FIFO, so the program waits in open(2) and has reserved a descriptor that is not open yet.
 fn opening(stage: &Stage) -> Outcome {
     let fifo = stage.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo starts").success());

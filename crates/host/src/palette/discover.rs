@@ -2,8 +2,8 @@
 //!
 //! A page is taken as the target, and a random crowd that evicts it is reduced, group by group, to about as many pages as
 //! the cache has ways. What remains shares the target's color; every page of the crowd that the remainder evicts joins it.
-//! Whether a crowd without some of its pages still evicts the target is decided by several looks, and by a control: a look at nothing
-//! that takes as long. What was dropped by mistake all the same is taken back.
+//! Several looks decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
+//! wait that is as long as a look and touches nothing. Pages that were dropped by mistake are taken back.
 
 use super::look::Look;
 
@@ -45,12 +45,12 @@ const IDLE_ROUNDS_MISSING: usize = 8;
 const LOOKS: u32 = 5;
 const NEEDED: u32 = 4;
 
-/// Looks at whether what is left of a crowd evicts the target, of which the lowest counts, and passes over the crowd. A large crowd evicts
-/// it nearly always, but each look takes long; where little is left the answer counts, and a look is short.
+/// Number of looks, and of passes over the set in each, while a candidate set is reduced. A large set evicts the target nearly always, and
+/// a look at it takes long, so few looks suffice. A small set may have lost a page that it needs, and a look at it is short.
 const LARGE: (u32, u32) = (2, 2);
 const SMALL: (u32, u32) = (4, 3);
 
-/// How often pages dropped from a crowd are taken back.
+/// Times that pages dropped from one candidate set are taken back before the target is given up.
 const TAKEN_BACK: usize = 10;
 
 /// Targets in vain, before a first set is found, after which the search is given up: what is measured by says nothing then.
@@ -156,13 +156,13 @@ fn group_of(
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
 ) -> Option<Group> {
-    // Half as many again as the ways of each color nearly always evict it, and are soon reduced.
+    // With 1.5 pages per way of each color the set nearly always evicts the target, and it is reduced quickly.
     let enough = search.ways * search.colors_expected * 3 / 2;
     let mut rest = rng.choose_multiple(crowd.iter().copied(), enough);
     if !look.evicts(&rest, target, LARGE.1, LOOKS, NEEDED) {
         return None;
     }
-    // Pages dropped, the last of which may have been needed: noise looks like eviction.
+    // Noise looks like eviction, so the pages dropped last may have been needed.
     let mut dropped_pages: Vec<Vec<u32>> = Vec::new();
     let (mut stuck, mut taken_back) = (0, 0);
     while rest.len() > search.ways && stuck < 3 {

@@ -247,7 +247,7 @@ impl Reference {
         let answers = tester.classify_sets(Effort::STATEMENT)?;
         let enough = enough(&self.geometry);
         for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
-            // A page about which no decision fell is none that has lost its color.
+            // A page keeps its color unless a test decided otherwise.
             let mut kept = answers.iter().map(|answer| match answer {
                 Some(Answer::Color(of_page)) => usize::from(of_page.0) == color,
                 Some(Answer::Other) => false,
