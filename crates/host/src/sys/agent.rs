@@ -519,6 +519,13 @@ std::arch::global_asm!(
     "mov rdi, [rsi + r14 * 8]",
     "mov rsi, [rbp + 32]",
     "mov r8, [rbp + 40]",
+    "xor ecx, ecx",
+    // The traversal may have pushed out the order of the walk, which would be taken for what it pushed out of the page.
+    "60:",
+    "mov r9, [rsi + rcx * 8]",
+    "inc rcx",
+    "cmp rcx, r8",
+    "jb 60b",
     "call 87f",
     "mov r15, rax",
     "xor ecx, ecx",
@@ -885,6 +892,12 @@ std::arch::global_asm!(
     "b.hs 58f",
     "ldr x12, [x1, x22, lsl 3]",
     "ldp x13, x14, [x25, 32]", // order
+    // The traversal may have pushed out the order of the walk, which would be taken for what it pushed out of the page.
+    "60:",
+    "ldr x9, [x13], 8",
+    "subs x14, x14, 1",
+    "b.ne 60b",
+    "ldp x13, x14, [x25, 32]",
     "bl 87f",
     "mov x23, x0",
     "mov x9, 0",
