@@ -253,8 +253,7 @@ fn known_colors(
     }
     let level = named.as_ref().map(|palette| palette.level).or(chosen.level);
     let target = Target::of(machine, level, cpu)?;
-    let processor = sysfs.processor()?;
-    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, &processor, seed, &boot))?;
+    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, seed, &boot))?;
     let Ready { reference, mut tester, numbers } = ready;
     let is_named = named.is_some();
     let palette = match named {

@@ -230,7 +230,7 @@ fn save(
     mut arena: Arena,
 ) -> Result<(Saved, Arena)> {
     let boot = saved::Boot::of(&station.machine, &station.sysfs);
-    let ready = Reference::obtain(folder, target, &station.processor, station.seed, &boot)?;
+    let ready = Reference::obtain(folder, target, station.seed, &boot)?;
     let Ready { mut reference, mut tester, numbers } = ready;
     let pages = reference.sets.iter().map(Vec::len).sum();
     let numbers_path = reference.path.clone();

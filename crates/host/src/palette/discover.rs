@@ -1,30 +1,36 @@
 //! Finding eviction sets: groups of pages of one color, from nothing but looks.
 //!
-//! A page is taken as the target, and a random crowd that evicts it is reduced, group by group, to about as many pages as
-//! the cache has ways. What remains shares the target's color; every page of the crowd that the remainder evicts joins it.
-//! Several looks decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
+//! A page is taken as the target, and random pages that evict it together, its candidate set, are reduced, part by part, to about as
+//! many as the cache has ways. What remains shares the target's color; every other page that the remainder evicts joins it. Several
+//! looks decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
 //! wait that is as long as a look and touches nothing. Pages that were dropped by mistake are taken back.
 
-use super::look::Look;
+use super::PASSES;
+use super::look::{EVICTED, Look};
 
 /// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// Ways of the cache.
     pub ways: usize,
-    /// Colors the geometry leads one to expect: sets the size of the crowd.
+    /// Colors the geometry leads one to expect: sets the size of the first candidate set.
     pub colors_expected: usize,
 }
 
 impl Search {
     /// Pages among which eviction sets are sought at first: enough that every color has more than its ways.
-    pub fn crowd(&self) -> usize {
+    pub fn pages(&self) -> usize {
         self.ways * self.colors_expected * 5 / 2
     }
 
     /// Pages an eviction set holds: more than the ways, since replacement is not exactly least-recently-used.
     pub fn set_len(&self) -> usize {
         self.ways * 7 / 4
+    }
+
+    /// Pages an eviction set must hold.
+    pub fn set_len_min(&self) -> usize {
+        self.ways * 3 / 2
     }
 }
 
@@ -56,110 +62,197 @@ const TAKEN_BACK: usize = 10;
 /// Targets in vain, before a first set is found, after which the search is given up: what is measured by says nothing then.
 const IN_VAIN: usize = 12;
 
-/// Finds the groups among `pages`, until `stop` says so; gives them and the pages that belong to none of them.
+/// Most pages that are looked at together, and how often each has to be gone before it is looked at alone.
+const BATCH: usize = 32;
+const SCREENINGS: usize = 2;
+
+/// Looks at a page of each known color after a new set was traversed, and in how many of them it has to be gone for the set to be of
+/// that color.
+const CROSS_LOOKS: usize = 5;
+const CROSS_NEEDED: usize = 3;
+
+/// Looks at candidates for an eviction set, each by other pages of their color, to choose the best of them.
+const REFINING_ROUNDS: usize = 3;
+
+/// Finds the groups among `pages`, until `stop` says so.
 pub fn groups(
     look: &mut dyn Look,
     search: Search,
     pages: &[u32],
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
-) -> (Vec<Group>, Vec<u32>) {
+) -> Vec<Group> {
     let mut fresh = pages.to_vec();
     rng.shuffle(&mut fresh);
-    let mut crowd: Vec<u32> = fresh.split_off(fresh.len().saturating_sub(search.crowd()));
-    let (mut groups, mut lost) = (Vec::<Group>::new(), Vec::new());
-    // Rounds over the crowd that found nothing new, in a row.
+    let mut next_pages = |count| fresh.split_off(fresh.len().saturating_sub(count));
+    // Pages of no known color: those that were no target yet, and those that were in vain.
+    let (mut open, mut lost) = (next_pages(search.pages()), Vec::new());
+    let mut groups = Vec::<Group>::new();
+    // Rounds over the open pages that found nothing new, in a row.
     let mut idle_rounds = 0;
     let mut found_in_round = 0;
     while !stop() {
-        let Some(target) = crowd.pop() else {
+        let missing = search.colors_expected.saturating_sub(groups.len());
+        let Some(target) = open.pop() else {
             idle_rounds = if found_in_round == 0 { idle_rounds + 1 } else { 0 };
-            let missing = groups.len() < search.colors_expected;
-            let idle_most = if missing { IDLE_ROUNDS_MISSING } else { IDLE_ROUNDS };
-            if idle_rounds > idle_most || lost.is_empty() && (fresh.is_empty() || !missing) {
+            let idle_most = if missing > 0 { IDLE_ROUNDS_MISSING } else { IDLE_ROUNDS };
+            open = if missing > 0 { next_pages(search.pages() / 2) } else { Vec::new() };
+            if idle_rounds > idle_most || lost.is_empty() && open.is_empty() {
                 break;
             }
             // What failed once may have been disturbed, or short of pages of its color: try again beside fresh pages.
             found_in_round = 0;
-            let more = fresh.split_off(fresh.len().saturating_sub(search.crowd() / 2));
-            for page in more.into_iter().chain(std::mem::take(&mut lost)) {
-                match groups.iter_mut().find(|g| look.evicts(&g.set, page, 3, LOOKS, NEEDED)) {
-                    Some(group) => group.members.push(page),
-                    None => crowd.push(page),
-                }
+            open.append(&mut lost);
+            for group in &mut groups {
+                group.take_from(look, search, &mut open, search.colors_expected, rng);
             }
-            rng.shuffle(&mut crowd);
+            rng.shuffle(&mut open);
             continue;
         };
-        let others: Vec<u32> = crowd.iter().chain(&lost).copied().collect();
-        let Some(mut group) = group_of(look, search, target, &others, rng, stop) else {
+        let others: Vec<u32> = open.iter().chain(&lost).copied().collect();
+        let Some(core) = reduced(look, search, target, &others, missing, rng, stop) else {
             lost.push(target);
             if groups.is_empty() && lost.len() >= IN_VAIN {
                 break;
             }
             continue;
         };
-        // Pages of known colors only dilute the crowd.
-        for pages in [&mut crowd, &mut lost] {
-            pages.retain(|page| {
-                let mine = group.members.contains(page) || look.evicts(&group.set, *page, 3, LOOKS, NEEDED);
-                if mine && !group.members.contains(page) {
-                    group.members.push(*page);
-                }
-                !mine
-            });
+        let mut group = Group { members: core.clone(), set: core };
+        for pages in [&mut open, &mut lost] {
+            pages.retain(|page| !group.set.contains(page));
+            group.take_from(look, search, pages, missing, rng);
         }
-        // A second set of a known color is evicted by the first.
-        let evicted = |by: &Group, look: &mut dyn Look| {
-            group.set.iter().take(3).filter(|page| look.evicts(&by.set, **page, 4, LOOKS, NEEDED)).count() >= 2
-        };
-        match groups.iter_mut().find(|known| evicted(known, look)) {
-            Some(known) => known.members.append(&mut group.members),
+        lost.extend(group.give_up_strangers(look, search));
+        if group.members.len() < search.set_len_min() {
+            lost.append(&mut group.members);
+            continue;
+        }
+        match known_color(look, &groups, &group, rng) {
+            Some(known) => groups[known].members.append(&mut group.members),
             None => {
                 groups.push(group);
                 found_in_round += 1;
             }
         }
     }
-    for group in &mut groups {
-        refine(look, search, group, rng);
-    }
-    (groups, lost)
-}
-
-/// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
-fn refine(look: &mut dyn Look, search: Search, group: &mut Group, rng: &mut fastrand::Rng) {
-    const ROUNDS: usize = 4;
-    let mut candidates: Vec<(f32, u32)> = group.members.iter().take(2 * search.set_len()).map(|p| (0.0, *p)).collect();
-    let (mut others, mut shares) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        rng.shuffle(&mut candidates);
-        for i in 0..candidates.len() {
-            others.clear();
-            others.extend(
-                candidates.iter().map(|(_, page)| *page).filter(|p| *p != candidates[i].1).take(search.set_len()),
-            );
-            look.look(&others, &[candidates[i].1], 3, &mut shares);
-            candidates[i].0 += shares[0];
+    // Sets that are short of pages are filled up from what was not looked at.
+    while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
+        let mut pages = next_pages(search.pages() / 2);
+        if pages.is_empty() {
+            break;
+        }
+        for group in groups.iter_mut().filter(|group| group.members.len() < search.set_len()) {
+            group.take_from(look, search, &mut pages, search.colors_expected, rng);
         }
     }
-    candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
-    group.set = candidates.iter().map(|(_, page)| *page).take(search.set_len()).collect();
+    for group in &mut groups {
+        group.refine(look, search, rng);
+    }
+    groups
 }
 
-/// The group of `target` among `crowd`, or `None` when the crowd does not evict it or cannot be reduced.
-fn group_of(
+impl Group {
+    /// Takes those of `pages` that the set evicts. So many `colors` these have: pages looked at together are to evict each other seldom.
+    fn take_from(
+        &mut self,
+        look: &mut dyn Look,
+        search: Search,
+        pages: &mut Vec<u32>,
+        colors: usize,
+        rng: &mut fastrand::Rng,
+    ) {
+        let batch = (search.ways / 2 * colors).clamp(1, BATCH);
+        let (mut evicted, mut shares) = (pages.clone(), Vec::new());
+        for _ in 0..SCREENINGS {
+            // Another company each time.
+            rng.shuffle(&mut evicted);
+            let mut again = Vec::new();
+            for targets in evicted.chunks(batch) {
+                look.look(&self.set, targets, PASSES, &mut shares);
+                again
+                    .extend(targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED).map(|(page, _)| *page));
+            }
+            evicted = again;
+        }
+        evicted.retain(|page| look.evicts(&self.set, *page, PASSES, LOOKS, NEEDED));
+        pages.retain(|page| !evicted.contains(page));
+        self.members.append(&mut evicted);
+    }
+
+    /// Gives those pages of the set that the other members do not evict, and makes a set of the others.
+    fn give_up_strangers(&mut self, look: &mut dyn Look, search: Search) -> Vec<u32> {
+        let mut strangers = Vec::new();
+        for page in self.set.clone() {
+            let others: Vec<u32> =
+                self.members.iter().rev().copied().filter(|other| *other != page).take(search.set_len()).collect();
+            if !look.evicts(&others, page, PASSES, LOOKS, NEEDED) {
+                self.members.retain(|member| *member != page);
+                strangers.push(page);
+            }
+        }
+        self.set = self.members.iter().copied().take(search.set_len()).collect();
+        strangers
+    }
+
+    /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
+    fn refine(&mut self, look: &mut dyn Look, search: Search, rng: &mut fastrand::Rng) {
+        let mut candidates: Vec<(f32, u32)> =
+            self.members.iter().take(2 * search.set_len()).map(|page| (0.0, *page)).collect();
+        let (mut others, mut shares) = (Vec::new(), Vec::new());
+        for _ in 0..REFINING_ROUNDS {
+            rng.shuffle(&mut candidates);
+            for i in 0..candidates.len() {
+                let (_, page) = candidates[i];
+                others.clear();
+                others.extend(candidates.iter().map(|(_, other)| *other).filter(|o| *o != page).take(search.set_len()));
+                look.look(&others, &[page], PASSES, &mut shares);
+                candidates[i].0 += shares[0];
+            }
+        }
+        candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.set = candidates.iter().map(|(_, page)| *page).take(search.set_len()).collect();
+    }
+}
+
+/// Which of `groups` has the color of `group`, whose set then evicts what theirs evict.
+fn known_color(look: &mut dyn Look, groups: &[Group], group: &Group, rng: &mut fastrand::Rng) -> Option<usize> {
+    let mut gone = vec![0; groups.len()];
+    let mut shares = Vec::new();
+    for _ in 0..CROSS_LOOKS {
+        // One of each color: none evicts another.
+        let pages: Vec<u32> = groups.iter().filter_map(|known| rng.choice(&known.members).copied()).collect();
+        for (pages, gone) in pages.chunks(BATCH).zip(gone.chunks_mut(BATCH)) {
+            look.look(&group.set, pages, PASSES, &mut shares);
+            gone.iter_mut().zip(&shares).for_each(|(gone, share)| *gone += usize::from(*share >= EVICTED));
+        }
+    }
+    let mut evicts = |known: &Group| {
+        let pages = group.members.iter().take(3);
+        pages.filter(|page| look.evicts(&known.set, **page, PASSES, LOOKS, NEEDED)).count() >= 2
+    };
+    (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
+}
+
+/// About as many of `others` as the cache has ways, and `target`, all of one color; `None` where they do not evict it or cannot be
+/// reduced. So many colors are `missing`, as far as is known.
+fn reduced(
     look: &mut dyn Look,
     search: Search,
     target: u32,
-    crowd: &[u32],
+    others: &[u32],
+    missing: usize,
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
-) -> Option<Group> {
+) -> Option<Vec<u32>> {
     // With 1.5 pages per way of each color the set nearly always evicts the target, and it is reduced quickly.
-    let enough = search.ways * search.colors_expected * 3 / 2;
-    let mut rest = rng.choose_multiple(crowd.iter().copied(), enough);
-    if !look.evicts(&rest, target, LARGE.1, LOOKS, NEEDED) {
+    let enough = search.ways * (missing + 1) * 3 / 2;
+    let mut rest = Vec::new();
+    let evicting = [enough, others.len()].into_iter().any(|count| {
+        let count = count.min(search.ways * search.colors_expected * 3 / 2);
+        rest = rng.choose_multiple(others.iter().copied(), count);
+        look.evicts(&rest, target, LARGE.1, LOOKS, NEEDED)
+    });
+    if !evicting {
         return None;
     }
     // Noise looks like eviction, so the pages dropped last may have been needed.
@@ -176,7 +269,7 @@ fn group_of(
             }
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
-            let (repeats, passes) = if without.len() > search.crowd() / 4 { LARGE } else { SMALL };
+            let (repeats, passes) = if without.len() > search.pages() / 4 { LARGE } else { SMALL };
             if look.evicts(&without, target, passes, repeats, repeats) {
                 dropped_pages.push(rest[begin..end].to_vec());
                 rest = without;
@@ -199,30 +292,9 @@ fn group_of(
             break;
         }
     }
-    if rest.len() > search.ways * 7 / 4 {
+    if rest.len() > search.set_len() {
         return None;
     }
     rest.push(target);
-    let mut members: Vec<u32> = rest.clone();
-    for page in crowd {
-        if members.len() >= search.set_len() * 3 / 2 {
-            break;
-        }
-        if !rest.contains(page) && look.evicts(&rest, *page, 4, LOOKS, NEEDED) {
-            members.push(*page);
-        }
-    }
-    // Every member must be evicted by the others.
-    for _ in 0..3 {
-        for page in members.clone() {
-            let others: Vec<u32> = members.iter().copied().filter(|p| *p != page).take(search.set_len()).collect();
-            if !look.evicts(&others, page, 4, LOOKS, NEEDED) {
-                members.retain(|p| *p != page);
-            }
-        }
-    }
-    if members.len() < search.ways + search.ways / 2 {
-        return None;
-    }
-    Some(Group { set: members.iter().copied().take(search.set_len()).collect(), members })
+    Some(rest)
 }

@@ -80,6 +80,11 @@ impl Target {
         }
     }
 
+    /// Pages among which eviction sets are sought: enough that missing colors can be filled up, and to measure times by.
+    fn pages_to_search(&self) -> usize {
+        (4 * self.search().pages()).max(self.sizes().pages_needed())
+    }
+
     fn search(&self) -> discover::Search {
         discover::Search {
             ways: self.geometry.ways as usize,
@@ -246,7 +251,7 @@ impl Survey {
             if pages as usize == self.pages_at_most() {
                 return Err(HostError::PaletteUntested { pages: pages as usize, known });
             }
-            self.make_ready(self.crowd().max(2 * pages as usize));
+            self.make_ready(self.target.pages_to_search().max(2 * pages as usize));
             let frames = pagemap::frames(self.look.arena(), pages as usize..self.ready as usize);
             for (page, frame) in (pages..).zip(frames) {
                 let frame = frame.ok_or(HostError::FramesHidden)?;
@@ -283,11 +288,6 @@ impl Survey {
         }
     }
 
-    /// Pages among which eviction sets are sought: several crowds, so that missing colors can be filled up.
-    fn crowd(&self) -> usize {
-        (4 * self.target.search().crowd()).max(self.target.sizes().pages_needed())
-    }
-
     fn discover(
         target: Target,
         method: Method,
@@ -296,11 +296,11 @@ impl Survey {
         begin: Instant,
     ) -> Result<Survey, HostError> {
         let mut survey = Self::new(target, method, look, seed, begin);
-        survey.make_ready(survey.crowd());
+        survey.make_ready(target.pages_to_search());
         let pages: Vec<u32> = (0..survey.ready).collect();
         // A large shared level may hold more colors than can be told apart in any useful time.
         let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
-        let (groups, _) = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng, &stop);
+        let groups = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng, &stop);
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }

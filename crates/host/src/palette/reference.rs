@@ -18,21 +18,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use isochrome_model::geometry::Geometry;
+use isochrome_model::palette::Palette;
 use isochrome_model::palette::decode::Answer;
-use isochrome_model::palette::{Method, Palette, Rule};
+use isochrome_model::palette::infer::{self, Doubt};
 use isochrome_model::units::{Bytes, Color};
 use rustix::fs::{FallocateFlags, FlockOperation, FsWord, OFlags, fallocate, flock, fstatfs, ftruncate};
 use serde::{Deserialize, Serialize};
 
 use super::local::LocalLook;
-use super::look::LevelSizes;
+use super::look::{ArenaLook, LevelSizes, TimedLook};
 use super::saved::Boot;
 use super::tester::{Effort, Tester};
-use super::{Survey, Target};
+use super::{Target, discover};
 use crate::error::HostError;
+use crate::interrupt;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
-use crate::sysfs::Processor;
 
 /// Version of the file.
 const SCHEMA: &str = "isochrome-reference/1";
@@ -45,9 +46,6 @@ const LIMIT: Duration = Duration::from_secs(3);
 
 /// Checks that pages left by an earlier command fail before they are measured anew.
 const CHECKS: u64 = 3;
-
-/// Pages that each eviction set must keep, as a share of the cache's ways, when some have lost their color.
-const KEPT_WAYS: f64 = 1.5;
 
 /// Pages of known color.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,16 +148,6 @@ fn in_shared_memory(path: &Path) -> PathBuf {
     Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
 }
 
-/// Pages that an eviction set must have.
-fn enough(geometry: &Geometry) -> usize {
-    (f64::from(geometry.ways) * KEPT_WAYS).ceil() as usize
-}
-
-/// What an error says, without its hint.
-fn short(error: &HostError) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
-}
-
 /// A file of pages that are being measured, removed where it comes to nothing.
 struct Measuring {
     path: PathBuf,
@@ -202,13 +190,7 @@ impl Reference {
     /// ones, with the numbers of the old where these can still be matched. The calling thread should stay on one CPU.
     ///
     /// Fails with [`HostError::CacheUnsteady`] and with what a [`Survey`] fails with.
-    pub fn obtain(
-        folder: &Path,
-        target: Target,
-        processor: &Processor,
-        seed: u64,
-        boot: &Boot,
-    ) -> Result<Ready, HostError> {
+    pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
         let keeps = runtime::make(folder).is_ok();
         // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
         let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
@@ -223,7 +205,7 @@ impl Reference {
                 }
             }
         }
-        let (mut made, mut tester) = Self::make(folder, target, processor, seed, boot)?;
+        let (mut made, mut tester) = Self::make(folder, target, seed, boot)?;
         if let Some(order) = old.as_ref().and_then(|old| old.numbers_by(&mut tester)) {
             made.renumber(&order);
             tester.renumber(&order);
@@ -245,7 +227,7 @@ impl Reference {
         };
         let mut tester = Tester::new(look, self.sets.clone(), seed);
         let answers = tester.classify_sets(Effort::STATEMENT)?;
-        let enough = enough(&self.geometry);
+        let enough = self.target().search().set_len_min();
         for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
             // A page keeps its color unless a test decided otherwise.
             let mut kept = answers.iter().map(|answer| match answer {
@@ -312,6 +294,14 @@ impl Reference {
         }
     }
 
+    /// How frame numbers lead to colors, where they can be seen and a linear function does it.
+    fn linear_rule(&self, tester: &Tester<LocalLook>) -> Option<Palette> {
+        let frames = (0u16..).zip(&self.sets).flat_map(|(color, set)| {
+            set.iter().filter_map(move |page| Some((tester.look.frame(*page)?, Color(color))))
+        });
+        infer::linear_palette(self.level, self.colors(), &frames.collect::<Vec<_>>())
+    }
+
     /// Gives the color numbered `order[i]` the number i.
     fn renumber(&mut self, order: &[Color]) {
         self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
@@ -329,7 +319,6 @@ impl Reference {
     fn make(
         folder: &Path,
         target: Target,
-        processor: &Processor,
         seed: u64,
         boot: &Boot,
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
@@ -342,7 +331,7 @@ impl Reference {
         let mut held = Vec::new();
         for attempt in 0.. {
             let seed = seed.wrapping_add(attempt);
-            match Self::measure(&measuring.path, target, processor, seed, boot, &mut held) {
+            match Self::measure(&measuring.path, target, seed, boot, &mut held) {
                 Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
                 Err(error) => return Err(error),
                 Ok(made) => {
@@ -393,7 +382,6 @@ impl Reference {
     fn measure(
         path: &Path,
         target: Target,
-        processor: &Processor,
         seed: u64,
         boot: &Boot,
         held: &mut Vec<File>,
@@ -401,35 +389,35 @@ impl Reference {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
         held.push(file.try_clone().map_err(unwritable)?);
-        let set_len = target.search().set_len();
-        let count = target.sizes().pages_needed().max(4 * target.search().crowd());
+        let count = target.pages_to_search();
         let bytes = Bytes((count * page_bytes()) as u64);
         ftruncate(&file, bytes.0).map_err(|error| unwritable(error.into()))?;
         let arena =
             Arena::map_file(file.as_fd(), count).map_err(|source| HostError::Memory { pages: count, source })?;
-        let mut survey = Survey::start_by(Method::Timing, target, arena, processor, seed)?;
-        match survey.classify_until(set_len) {
-            // A set that is short of a page or two still evicts.
-            Err(HostError::ColorExhausted { free, .. }) if free >= enough(&target.geometry) => {}
-            outcome => outcome.map_err(|error| HostError::ReferenceInDoubt { doubt: short(&error) })?,
+        let mut look = TimedLook::calibrate(arena, target.sizes(), seed)?;
+        look.make_ready(0..count as u32);
+        let pages: Vec<u32> = (0..count as u32).collect();
+        let begin = Instant::now();
+        let stop = || interrupt::interrupted() || begin.elapsed() > LIMIT;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let groups = discover::groups(&mut look, target.search(), &pages, &mut rng, &stop);
+        if interrupt::interrupted() {
+            return Err(HostError::Interrupted);
         }
-        let collection = survey.finish();
-        let inference = &collection.inference;
-        if let Some(doubt) = inference.doubts.first() {
-            return Err(HostError::ReferenceInDoubt { doubt: doubt.to_string() });
+        let (found, expected) = (groups.len() as u32, target.search().colors_expected as u32);
+        if found == 0 {
+            return Err(HostError::NoEviction { level: target.level });
         }
-        let members = |color: u16| {
-            let of_color = (0u32..).zip(&inference.page_colors).filter(|(_, found)| **found == Some(Color(color)));
-            of_color.map(|(page, _)| page).take(set_len).collect::<Vec<u32>>()
-        };
-        let sets: Vec<Vec<u32>> = (0..inference.palette.colors as u16).map(members).collect();
+        if found != expected {
+            return Err(HostError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
+        }
+        let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
         let page = page_bytes() as u64;
         for hole in (0..count as u32).filter(|page| !sets.iter().flatten().any(|kept| kept == page)) {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&file, flags, u64::from(hole) * page, page).map_err(|error| unwritable(error.into()))?;
         }
-        let rule = Some(&inference.palette).filter(|palette| matches!(palette.rule, Rule::Bits | Rule::Linear { .. }));
-        let reference = Reference {
+        let mut reference = Reference {
             saved: SCHEMA.to_owned(),
             fingerprint: boot.fingerprint.clone(),
             boot_id: boot.boot_id.clone(),
@@ -438,11 +426,11 @@ impl Reference {
             inner: target.inner,
             path: Some(kept),
             bytes,
-            rule: rule.cloned(),
+            rule: None,
             sets,
         };
-        let arena = collection.arena;
-        let look = LocalLook::new(arena, target.sizes().line_bytes, &reference.sets, false, seed)?;
+        let arena = Box::new(look).into_arena();
+        let look = LocalLook::new(arena, target.sizes().line_bytes, &reference.sets, true, seed)?;
         let mut tester = Tester::new(look, reference.sets.clone(), seed);
         // The search and this test share no decision: a set that was found by accident does not pass.
         let answers = tester.classify_sets(Effort::STATEMENT)?;
@@ -455,6 +443,13 @@ impl Reference {
         // Single pages may fail where noise is high; a set that is short of some still evicts.
         if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
             return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
+        }
+        if let Some(rule) = reference.linear_rule(&tester)
+            && let Some(order) = reference.order_by_frames(&tester, &rule)?
+        {
+            reference.renumber(&order);
+            tester.renumber(&order);
+            reference.rule = Some(rule);
         }
         Ok((reference, tester))
     }
@@ -501,8 +496,12 @@ impl Reference {
         self.sets.len() as u32
     }
 
+    fn target(&self) -> Target {
+        Target { level: self.level, geometry: self.geometry, inner: self.inner }
+    }
+
     /// The level and the one inside it.
     pub(crate) fn sizes(&self) -> LevelSizes {
-        Target { level: self.level, geometry: self.geometry, inner: self.inner }.sizes()
+        self.target().sizes()
     }
 }

@@ -117,14 +117,7 @@ pub fn infer(samples: &Samples) -> Inference {
     let ambiguous: Vec<u32> = (0u32..).zip(&page_colors).filter(|(_, c)| c.is_none()).map(|(i, _)| i).collect();
     Inference {
         doubts: doubts(samples, &group_colors, colors, colors_expected, ambiguous.len()),
-        palette: Palette {
-            schema: SCHEMA.to_owned(),
-            level: samples.level,
-            colors,
-            rule,
-            fingerprint: None,
-            boot_id: None,
-        },
+        palette: palette(samples.level, colors, rule),
         colors_expected,
         eviction: eviction_matrix(&samples.cross, &group_colors, colors as usize),
         group_colors,
@@ -272,25 +265,41 @@ fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Ru
     }
     known.sort_unstable();
     known.dedup_by_key(|(frame, _)| *frame);
+    if let Some((rule, agreement)) = linear(&known, colors) {
+        let bits = colors.ilog2();
+        let percent = agreement * 100.0;
+        return (
+            rule,
+            format!("linear: {bits} color bits are parities of frame-number bits, {percent:.1} % of the frames agree"),
+        );
+    }
+    let (frames, colors) = known.into_iter().unzip();
+    (
+        Rule::Table { frames, colors },
+        "no linear function of the frame number gives the color (a virtual machine, most likely): a table of the frames measured, for \
+         this boot"
+            .to_owned(),
+    )
+}
+
+/// The palette of `colors` colors in which a linear function of the frame number gives the color, if there is one that explains
+/// `known`. Its numbers need not be those of `known`.
+pub fn linear_palette(level: u8, colors: u32, known: &[(FrameNumber, Color)]) -> Option<Palette> {
+    linear(known, colors).map(|(rule, _)| palette(level, colors, rule))
+}
+
+fn palette(level: u8, colors: u32, rule: Rule) -> Palette {
+    Palette { schema: SCHEMA.to_owned(), level, colors, rule, fingerprint: None, boot_id: None }
+}
+
+/// A linear function of the frame number that gives the color, and the share (0 to 1) of the frames that agree.
+fn linear(known: &[(FrameNumber, Color)], colors: u32) -> Option<(Rule, f64)> {
     let labelled: Vec<(u64, u16)> = known.iter().map(|(frame, color)| (frame.0, color.0)).collect();
     match gf2::infer_masks(&labelled, LINEAR_AGREEMENT, 1) {
         Linearity::Linear { masks, agreement, .. } if 1 << masks.len() == colors => {
-            let words = format!(
-                "linear: {} color bits are parities of frame-number bits, {:.1} % of the frames agree",
-                masks.len(),
-                agreement * 100.0
-            );
-            (Rule::Linear { masks }, words)
+            Some((Rule::Linear { masks }, agreement))
         }
-        _ => {
-            let (frames, colors) = known.into_iter().unzip();
-            (
-                Rule::Table { frames, colors },
-                "no linear function of the frame number gives the color (a virtual machine, most likely): a table of the \
-                 frames measured, for this boot"
-                    .to_owned(),
-            )
-        }
+        _ => None,
     }
 }
 
