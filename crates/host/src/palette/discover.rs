@@ -28,6 +28,11 @@ impl Search {
         self.ways * 7 / 4
     }
 
+    /// Pages of so many colors that are looked at together: few enough that they evict each other seldom.
+    fn batch(&self, colors: usize) -> usize {
+        (self.ways / 2 * colors).clamp(1, BATCH)
+    }
+
     /// Pages an eviction set must hold.
     pub fn set_len_min(&self) -> usize {
         self.ways * 3 / 2
@@ -43,10 +48,6 @@ pub struct Group {
     pub members: Vec<u32>,
 }
 
-/// Rounds over what is left without finding a new color, after which the search ends; and as long as colors are missing.
-const IDLE_ROUNDS: usize = 3;
-const IDLE_ROUNDS_MISSING: usize = 8;
-
 /// Looks at whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
 const LOOKS: u32 = 5;
 const NEEDED: u32 = 4;
@@ -59,8 +60,8 @@ const SMALL: (u32, u32) = (4, 3);
 /// Times that pages dropped from one candidate set are taken back before the target is given up.
 const TAKEN_BACK: usize = 10;
 
-/// Targets in vain, before a first set is found, after which the search is given up: what is measured by says nothing then.
-const IN_VAIN: usize = 12;
+/// Attempts in vain, in a row, to find one more eviction set among the same pages.
+const IN_VAIN: usize = 8;
 
 /// Most pages that are looked at together, and how often each has to be gone before it is looked at alone.
 const BATCH: usize = 32;
@@ -85,53 +86,43 @@ pub fn groups(
     let mut fresh = pages.to_vec();
     rng.shuffle(&mut fresh);
     let mut next_pages = |count| fresh.split_off(fresh.len().saturating_sub(count));
-    // Pages of no known color: those that were no target yet, and those that were in vain.
-    let (mut open, mut lost) = (next_pages(search.pages()), Vec::new());
+    // Pages of no known color.
+    let mut open = next_pages(search.pages());
     let mut groups = Vec::<Group>::new();
-    // Rounds over the open pages that found nothing new, in a row.
-    let mut idle_rounds = 0;
-    let mut found_in_round = 0;
+    let mut in_vain = 0;
     while !stop() {
         let missing = search.colors_expected.saturating_sub(groups.len());
-        let Some(target) = open.pop() else {
-            idle_rounds = if found_in_round == 0 { idle_rounds + 1 } else { 0 };
-            let idle_most = if missing > 0 { IDLE_ROUNDS_MISSING } else { IDLE_ROUNDS };
-            open = if missing > 0 { next_pages(search.pages() / 2) } else { Vec::new() };
-            if idle_rounds > idle_most || lost.is_empty() && open.is_empty() {
+        if in_vain >= IN_VAIN {
+            let mut more = if missing > 0 { next_pages(search.pages() / 2) } else { Vec::new() };
+            if more.is_empty() || groups.is_empty() {
                 break;
             }
-            // What failed once may have been disturbed, or short of pages of its color: try again beside fresh pages.
-            found_in_round = 0;
-            open.append(&mut lost);
+            // The open pages may be short of each of the missing colors.
+            in_vain = 0;
             for group in &mut groups {
-                group.take_from(look, search, &mut open, search.colors_expected, rng);
+                group.take_from(look, search, &mut more, search.colors_expected, rng);
             }
-            rng.shuffle(&mut open);
-            continue;
-        };
-        let others: Vec<u32> = open.iter().chain(&lost).copied().collect();
-        let Some(core) = reduced(look, search, target, &others, missing, rng, stop) else {
-            lost.push(target);
-            if groups.is_empty() && lost.len() >= IN_VAIN {
-                break;
-            }
-            continue;
-        };
-        let mut group = Group { members: core.clone(), set: core };
-        for pages in [&mut open, &mut lost] {
-            pages.retain(|page| !group.set.contains(page));
-            group.take_from(look, search, pages, missing, rng);
+            open.append(&mut more);
         }
-        lost.extend(group.give_up_strangers(look, search));
+        in_vain += 1;
+        let Some(core) = evicted_one(look, search, &mut open, missing, rng)
+            .and_then(|(target, candidates)| reduced(look, search, target, candidates, rng, stop))
+        else {
+            continue;
+        };
+        open.retain(|page| !core.contains(page));
+        let mut group = Group { members: core.clone(), set: core };
+        group.take_from(look, search, &mut open, missing, rng);
+        open.append(&mut group.give_up_strangers(look, search));
         if group.members.len() < search.set_len_min() {
-            lost.append(&mut group.members);
+            open.append(&mut group.members);
             continue;
         }
         match known_color(look, &groups, &group, rng) {
             Some(known) => groups[known].members.append(&mut group.members),
             None => {
                 groups.push(group);
-                found_in_round += 1;
+                in_vain = 0;
             }
         }
     }
@@ -152,7 +143,7 @@ pub fn groups(
 }
 
 impl Group {
-    /// Takes those of `pages` that the set evicts. So many `colors` these have: pages looked at together are to evict each other seldom.
+    /// Takes those of `pages`, which have so many `colors`, that the set evicts.
     fn take_from(
         &mut self,
         look: &mut dyn Look,
@@ -161,7 +152,7 @@ impl Group {
         colors: usize,
         rng: &mut fastrand::Rng,
     ) {
-        let batch = (search.ways / 2 * colors).clamp(1, BATCH);
+        let batch = search.batch(colors);
         let (mut evicted, mut shares) = (pages.clone(), Vec::new());
         for _ in 0..SCREENINGS {
             // Another company each time.
@@ -233,28 +224,40 @@ fn known_color(look: &mut dyn Look, groups: &[Group], group: &Group, rng: &mut f
     (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
 }
 
-/// About as many of `others` as the cache has ways, and `target`, all of one color; `None` where they do not evict it or cannot be
-/// reduced. So many colors are `missing`, as far as is known.
+/// A page of `open` and others of them that evict it together. So many colors are `missing`, as far as is known.
+fn evicted_one(
+    look: &mut dyn Look,
+    search: Search,
+    open: &mut [u32],
+    missing: usize,
+    rng: &mut fastrand::Rng,
+) -> Option<(u32, Vec<u32>)> {
+    rng.shuffle(open);
+    // With 1.5 pages per way of each color they nearly always evict the others, and are reduced quickly.
+    let enough = search.ways * (missing + 1) * 3 / 2;
+    let (candidates, others) = open.split_at(enough.min(open.len() * 3 / 4));
+    let mut shares = Vec::new();
+    for targets in others.chunks(search.batch(missing)) {
+        look.look(candidates, targets, LARGE.1, &mut shares);
+        let gone = targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED);
+        for (target, _) in gone.take(2) {
+            if look.evicts(candidates, *target, LARGE.1, LOOKS, NEEDED) {
+                return Some((*target, candidates.to_vec()));
+            }
+        }
+    }
+    None
+}
+
+/// About as many of the `rest` as the cache has ways, and `target`, all of one color; `None` where they cannot be reduced to that.
 fn reduced(
     look: &mut dyn Look,
     search: Search,
     target: u32,
-    others: &[u32],
-    missing: usize,
+    mut rest: Vec<u32>,
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
 ) -> Option<Vec<u32>> {
-    // With 1.5 pages per way of each color the set nearly always evicts the target, and it is reduced quickly.
-    let enough = search.ways * (missing + 1) * 3 / 2;
-    let mut rest = Vec::new();
-    let evicting = [enough, others.len()].into_iter().any(|count| {
-        let count = count.min(search.ways * search.colors_expected * 3 / 2);
-        rest = rng.choose_multiple(others.iter().copied(), count);
-        look.evicts(&rest, target, LARGE.1, LOOKS, NEEDED)
-    });
-    if !evicting {
-        return None;
-    }
     // Noise looks like eviction, so the pages dropped last may have been needed.
     let mut dropped_pages: Vec<Vec<u32>> = Vec::new();
     let (mut stuck, mut taken_back) = (0, 0);

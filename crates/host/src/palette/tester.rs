@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use isochrome_model::palette::decode::{Answer, Decoder, TestRates};
 use isochrome_model::units::Color;
 
-use super::PASSES;
 use super::look::{EVICTED, Look};
 use crate::error::HostError;
 use crate::interrupt;
@@ -40,8 +39,11 @@ const EVICTED_RATE: f64 = 0.85;
 const NOISE_MIN: f64 = 0.02;
 const NOISE_MAX: f64 = 0.45;
 
+/// How often a set is traversed in a test.
+const PASSES: u32 = 2;
+
 /// Pages of a batch per color asked about: more of one color than the cache has ways would evict each other.
-const PER_COLOR: usize = 3;
+const PER_COLOR: usize = 4;
 
 /// Most pages of a batch: the first must not have to wait too long for the last.
 const BATCH_MAX: usize = 48;
