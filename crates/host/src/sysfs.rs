@@ -144,6 +144,13 @@ impl Sysfs {
         fs::read_to_string(self.path(relative)).ok().map(|text| text.trim().to_owned())
     }
 
+    /// Bytes of a huge page, where the kernel has them.
+    pub fn huge_page_bytes(&self) -> Option<usize> {
+        let size = self.text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?.parse().ok()?;
+        let page = self.page_bytes().ok()?.0 as usize;
+        Some(size).filter(|size: &usize| size.is_power_of_two() && *size > page)
+    }
+
     /// Text of a file that must be there.
     fn required(&self, relative: &str) -> Result<String, HostError> {
         let path = self.path(relative);

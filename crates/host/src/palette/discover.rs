@@ -6,7 +6,7 @@
 //! wait that is as long as a look and touches nothing. Pages that were dropped by mistake are taken back.
 
 use super::PASSES;
-use super::look::{EVICTED, Look};
+use super::look::{ArenaLook, EVICTED};
 
 /// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
 #[derive(Clone, Copy, Debug)]
@@ -75,30 +75,67 @@ const CROSS_NEEDED: usize = 3;
 /// Looks at candidates for an eviction set, each by other pages of their color, to choose the best of them.
 const REFINING_ROUNDS: usize = 3;
 
-/// Finds the groups among `pages`, until `stop` says so.
+/// Pages of the arena that were not looked at yet.
+struct Fresh {
+    /// Those that are resident, in random order.
+    pages: Vec<u32>,
+    /// Pages made resident, and how many may be.
+    ready: u32,
+    at_most: u32,
+}
+
+impl Fresh {
+    fn take(&mut self, count: usize) -> Vec<u32> {
+        self.pages.split_off(self.pages.len().saturating_sub(count))
+    }
+
+    /// Makes as many more pages resident as there are already; whether any were. Memory that was freed by color comes again by color: a
+    /// few more pages may lack the same colors.
+    fn double(&mut self, look: &mut dyn ArenaLook, rng: &mut fastrand::Rng) -> bool {
+        let more = self.ready..(2 * self.ready).min(self.at_most);
+        look.make_ready(more.clone());
+        self.ready = more.end;
+        self.pages.extend(more.clone());
+        rng.shuffle(&mut self.pages);
+        !more.is_empty()
+    }
+}
+
+/// How often the pages that are resident are doubled.
+const DOUBLED: u32 = 4;
+
+/// Finds the groups among the pages of the arena, until `stop` says so, and how many pages were made resident for that: `ready` are so
+/// already, and more become so while colors are missing.
 pub fn groups(
-    look: &mut dyn Look,
+    look: &mut dyn ArenaLook,
     search: Search,
-    pages: &[u32],
+    ready: u32,
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
-) -> Vec<Group> {
-    let mut fresh = pages.to_vec();
-    rng.shuffle(&mut fresh);
-    let mut next_pages = |count| fresh.split_off(fresh.len().saturating_sub(count));
+) -> (Vec<Group>, u32) {
+    let at_most = (look.arena().page_count() as u32).min(ready << DOUBLED);
+    let mut fresh = Fresh { pages: (0..ready).collect(), ready, at_most };
+    rng.shuffle(&mut fresh.pages);
     // Pages of no known color.
-    let mut open = next_pages(search.pages());
+    let mut open = fresh.take(search.pages());
+    let mut step = search.pages() / 2;
     let mut groups = Vec::<Group>::new();
     let mut in_vain = 0;
     while !stop() {
         let missing = search.colors_expected.saturating_sub(groups.len());
         if in_vain >= IN_VAIN {
-            let mut more = if missing > 0 { next_pages(search.pages() / 2) } else { Vec::new() };
-            if more.is_empty() || groups.is_empty() {
+            if missing == 0 || groups.is_empty() {
                 break;
             }
             // The open pages may be short of each of the missing colors.
             in_vain = 0;
+            if !fresh.double(look, rng) {
+                step *= 2;
+            }
+            let mut more = fresh.take(step);
+            if more.is_empty() {
+                break;
+            }
             for group in &mut groups {
                 group.take_from(look, search, &mut more, search.colors_expected, rng);
             }
@@ -128,8 +165,8 @@ pub fn groups(
     }
     // Sets that are short of pages are filled up from what was not looked at.
     while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
-        let mut pages = next_pages(search.pages() / 2);
-        if pages.is_empty() {
+        let mut pages = fresh.take(search.pages() / 2);
+        if pages.is_empty() && !fresh.double(look, rng) {
             break;
         }
         for group in groups.iter_mut().filter(|group| group.members.len() < search.set_len()) {
@@ -139,14 +176,14 @@ pub fn groups(
     for group in &mut groups {
         group.refine(look, search, rng);
     }
-    groups
+    (groups, fresh.ready)
 }
 
 impl Group {
-    /// Takes those of `pages`, which have so many `colors`, that the set evicts.
+    /// Takes those of `pages`, which have so many `colors`, that the set evicts. Once there are enough, others are left out unconfirmed.
     fn take_from(
         &mut self,
-        look: &mut dyn Look,
+        look: &mut dyn ArenaLook,
         search: Search,
         pages: &mut Vec<u32>,
         colors: usize,
@@ -165,13 +202,16 @@ impl Group {
             }
             evicted = again;
         }
-        evicted.retain(|page| look.evicts(&self.set, *page, PASSES, LOOKS, NEEDED));
+        let is_whole = self.members.len() >= 2 * search.set_len();
+        evicted.retain(|page| is_whole || look.evicts(&self.set, *page, PASSES, LOOKS, NEEDED));
         pages.retain(|page| !evicted.contains(page));
-        self.members.append(&mut evicted);
+        if !is_whole {
+            self.members.append(&mut evicted);
+        }
     }
 
     /// Gives those pages of the set that the other members do not evict, and makes a set of the others.
-    fn give_up_strangers(&mut self, look: &mut dyn Look, search: Search) -> Vec<u32> {
+    fn give_up_strangers(&mut self, look: &mut dyn ArenaLook, search: Search) -> Vec<u32> {
         let mut strangers = Vec::new();
         for page in self.set.clone() {
             let others: Vec<u32> =
@@ -186,7 +226,7 @@ impl Group {
     }
 
     /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
-    fn refine(&mut self, look: &mut dyn Look, search: Search, rng: &mut fastrand::Rng) {
+    fn refine(&mut self, look: &mut dyn ArenaLook, search: Search, rng: &mut fastrand::Rng) {
         let mut candidates: Vec<(f32, u32)> =
             self.members.iter().take(2 * search.set_len()).map(|page| (0.0, *page)).collect();
         let (mut others, mut shares) = (Vec::new(), Vec::new());
@@ -206,7 +246,7 @@ impl Group {
 }
 
 /// Which of `groups` has the color of `group`, whose set then evicts what theirs evict.
-fn known_color(look: &mut dyn Look, groups: &[Group], group: &Group, rng: &mut fastrand::Rng) -> Option<usize> {
+fn known_color(look: &mut dyn ArenaLook, groups: &[Group], group: &Group, rng: &mut fastrand::Rng) -> Option<usize> {
     let mut gone = vec![0; groups.len()];
     let mut shares = Vec::new();
     for _ in 0..CROSS_LOOKS {
@@ -226,7 +266,7 @@ fn known_color(look: &mut dyn Look, groups: &[Group], group: &Group, rng: &mut f
 
 /// A page of `open` and others of them that evict it together. So many colors are `missing`, as far as is known.
 fn evicted_one(
-    look: &mut dyn Look,
+    look: &mut dyn ArenaLook,
     search: Search,
     open: &mut [u32],
     missing: usize,
@@ -251,7 +291,7 @@ fn evicted_one(
 
 /// About as many of the `rest` as the cache has ways, and `target`, all of one color; `None` where they cannot be reduced to that.
 fn reduced(
-    look: &mut dyn Look,
+    look: &mut dyn ArenaLook,
     search: Search,
     target: u32,
     mut rest: Vec<u32>,

@@ -100,7 +100,7 @@ pub const EVICTED: f32 = 0.5;
 pub const STEPS: u32 = 16;
 
 /// Walks of each kind taken to calibrate; fewer, but not fewer than the second number, where a large level makes them slow.
-const CALIBRATION_WALKS: usize = 400;
+const CALIBRATION_WALKS: usize = 120;
 const CALIBRATION_WALKS_AT_LEAST: usize = 24;
 const CALIBRATION_TIME: Duration = Duration::from_secs(1);
 
@@ -121,14 +121,14 @@ impl LevelSizes {
         (2 * self.inner.0 as usize / page_bytes()).max(4)
     }
 
-    /// Pages that push a page out of the level looked at.
+    /// Pages that push a page out of the level looked at, and not much further: a level outside may have other users.
     fn outer_pages(&self) -> usize {
-        4 * self.level.0 as usize / page_bytes()
+        2 * self.level.0 as usize / page_bytes()
     }
 
     /// Pages an arena must have for calibration.
     pub fn pages_needed(&self) -> usize {
-        self.inner_pages() + self.outer_pages() + 4
+        self.inner_pages() + self.outer_pages() + 1
     }
 }
 
@@ -258,7 +258,7 @@ impl TimedLook {
     /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
     pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
         let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
-        let pages: Vec<u32> = (0..sizes.pages_needed() as u32).collect();
+        let mut pages: Vec<u32> = (0..sizes.pages_needed() as u32).collect();
         let mut walker = Walker::new(arena, sizes.line_bytes, seed);
         walker.make_ready(0..pages.len() as u32);
         let (mut hits, mut misses) = (Vec::new(), Vec::new());
@@ -267,11 +267,12 @@ impl TimedLook {
             if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
                 break;
             }
-            let others = &pages[1 + walk % 4..];
-            let target = pages[walk % 4];
+            // Memory may have few pages of one color, and many of another.
+            walker.rng.shuffle(&mut pages);
+            let (target, others) = (pages[0], &pages[1..]);
             walker.prepare(&others[..inner], &[target, target], 2);
             hits.push(walker.walk(target, STEPS));
-            walker.prepare(&others[inner..inner + outer - 4], &[target, target], 1);
+            walker.prepare(&others[inner..inner + outer], &[target, target], 1);
             misses.push(walker.walk(target, STEPS));
         }
         Ok(TimedLook { walker, ticks: WalkTicks::of(hits, misses)? })

@@ -297,10 +297,11 @@ impl Survey {
     ) -> Result<Survey, HostError> {
         let mut survey = Self::new(target, method, look, seed, begin);
         survey.make_ready(target.pages_to_search());
-        let pages: Vec<u32> = (0..survey.ready).collect();
         // A large shared level may hold more colors than can be told apart in any useful time.
         let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
-        let groups = discover::groups(&mut *survey.look, target.search(), &pages, &mut survey.rng, &stop);
+        let (groups, ready) =
+            discover::groups(&mut *survey.look, target.search(), survey.ready, &mut survey.rng, &stop);
+        survey.ready = ready;
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }

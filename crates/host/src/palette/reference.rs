@@ -10,12 +10,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use std::{io, iter};
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::palette::Palette;
@@ -34,6 +34,7 @@ use crate::error::HostError;
 use crate::interrupt;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
+use crate::sysfs::Sysfs;
 
 /// Version of the file.
 const SCHEMA: &str = "isochrome-reference/1";
@@ -41,7 +42,10 @@ const SCHEMA: &str = "isochrome-reference/1";
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
 const TMPFS: FsWord = 0x0102_1994;
 
-/// Time in which surveys are made on one CPU until none is in doubt.
+/// Memory among which pages of all colors are sought, at most; next to nothing of it is kept.
+const MEMORY_MAX: Bytes = Bytes(128 << 20);
+
+/// Time in which pages are sought on one CPU until none is in doubt.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// Checks that pages left by an earlier command fail before they are measured anew.
@@ -327,11 +331,14 @@ impl Reference {
         let measuring =
             Measuring { path: pages_path(folder, target.level, &format!("{}-{number}", std::process::id())) };
         let begin = Instant::now();
-        // Memory is held until an attempt has succeeded: given back, it would come again, with the colors that it lacks.
-        let mut held = Vec::new();
         for attempt in 0.. {
             let seed = seed.wrapping_add(attempt);
-            match Self::measure(&measuring.path, target, seed, boot, &mut held) {
+            match Self::measure(&measuring.path, target, seed, boot) {
+                Err(error)
+                    if {
+                        eprintln!("T error {error}");
+                        false
+                    } => {}
                 Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
                 Err(error) => return Err(error),
                 Ok(made) => {
@@ -384,26 +391,29 @@ impl Reference {
         target: Target,
         seed: u64,
         boot: &Boot,
-        held: &mut Vec<File>,
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
-        held.push(file.try_clone().map_err(unwritable)?);
-        let count = target.pages_to_search();
-        let bytes = Bytes((count * page_bytes()) as u64);
-        ftruncate(&file, bytes.0).map_err(|error| unwritable(error.into()))?;
+        let ready = target.pages_to_search();
+        let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
+        ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
+        let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
         let arena =
-            Arena::map_file(file.as_fd(), count).map_err(|source| HostError::Memory { pages: count, source })?;
+            Arena::map_file(file.as_fd(), count, huge).map_err(|source| HostError::Memory { pages: count, source })?;
+        // Single frames are handed out as they were freed, perhaps by color; contiguous ones have all colors.
+        arena.gather(ready, huge);
+        let t0 = Instant::now();
         let mut look = TimedLook::calibrate(arena, target.sizes(), seed)?;
-        look.make_ready(0..count as u32);
-        let pages: Vec<u32> = (0..count as u32).collect();
+        look.make_ready(0..ready as u32);
+        eprintln!("T calibrated {:.0}", t0.elapsed().as_secs_f64() * 1e6);
         let begin = Instant::now();
         let stop = || interrupt::interrupted() || begin.elapsed() > LIMIT;
         let mut rng = fastrand::Rng::with_seed(seed);
-        let groups = discover::groups(&mut look, target.search(), &pages, &mut rng, &stop);
+        let (groups, _) = discover::groups(&mut look, target.search(), ready as u32, &mut rng, &stop);
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }
+        eprintln!("T groups {:.0}", t0.elapsed().as_secs_f64() * 1e6);
         let (found, expected) = (groups.len() as u32, target.search().colors_expected as u32);
         if found == 0 {
             return Err(HostError::NoEviction { level: target.level });
@@ -412,11 +422,20 @@ impl Reference {
             return Err(HostError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
         }
         let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
-        let page = page_bytes() as u64;
-        for hole in (0..count as u32).filter(|page| !sets.iter().flatten().any(|kept| kept == page)) {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            fallocate(&file, flags, u64::from(hole) * page, page).map_err(|error| unwritable(error.into()))?;
+        // What is no part of a set goes back.
+        let mut kept_pages = sets.concat();
+        kept_pages.sort_unstable();
+        let offset = |page: u32| u64::from(page) * page_bytes() as u64;
+        let behind = kept_pages.iter().map(|page| page + 1);
+        for (hole, next) in iter::once(0).chain(behind).zip(kept_pages.iter().copied()) {
+            if hole < next {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let punched = fallocate(&file, flags, offset(hole), offset(next) - offset(hole));
+                punched.map_err(|error| unwritable(error.into()))?;
+            }
         }
+        let bytes = Bytes(offset(kept_pages.last().map_or(0, |page| page + 1)));
+        ftruncate(&file, bytes.0).map_err(|error| unwritable(error.into()))?;
         let mut reference = Reference {
             saved: SCHEMA.to_owned(),
             fingerprint: boot.fingerprint.clone(),
@@ -440,6 +459,7 @@ impl Reference {
             .flat_map(|(color, answers)| answers.iter().map(move |a| *a != Some(Answer::Color(Color(color as u16)))))
             .filter(|wrong| *wrong)
             .count();
+        eprintln!("T sets {:.0} wrong {wrong}", t0.elapsed().as_secs_f64() * 1e6);
         // Single pages may fail where noise is high; a set that is short of some still evicts.
         if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
             return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });

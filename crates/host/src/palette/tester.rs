@@ -39,8 +39,13 @@ const EVICTED_RATE: f64 = 0.85;
 const NOISE_MIN: f64 = 0.02;
 const NOISE_MAX: f64 = 0.45;
 
-/// How often a set is traversed in a test.
-const PASSES: u32 = 2;
+/// How often a set is traversed in a test, and which share of its pages; and where that spares too many of the positive controls, as where
+/// replacement is far from least-recently-used.
+const BRIEF: (u32, f64) = (2, 0.75);
+const THOROUGH: (u32, f64) = (3, 1.0);
+
+/// Share of the positive controls that may be spared.
+const SPARED_MAX: f64 = 0.1;
 
 /// Pages of a batch per color asked about: more of one color than the cache has ways would evict each other.
 const PER_COLOR: usize = 4;
@@ -84,6 +89,9 @@ pub struct Tester<L: Look> {
     /// Canary pages lost in tests that counted, and how many were looked at; old ones fade.
     lost: f64,
     seen: f64,
+    /// Positive controls that were spared, and how many were looked at; old ones fade.
+    spared: f64,
+    controls: f64,
     /// Tests made, and those of them that were disturbed.
     tests: u64,
     disturbed: u64,
@@ -136,7 +144,7 @@ impl<L: Look> Tester<L> {
     pub fn new(look: L, sets: Vec<Vec<u32>>, seed: u64) -> Tester<L> {
         let rng = fastrand::Rng::with_seed(seed);
         let evicts = vec![0.0; sets.len()];
-        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
+        Tester { look, sets, rng, lost: 0.0, seen: 0.0, spared: 0.0, controls: 0.0, tests: 0, disturbed: 0, evicts }
     }
 
     /// Pages of the eviction set of each color.
@@ -319,10 +327,17 @@ impl<L: Look> Tester<L> {
         tested
     }
 
+    /// How often a set is traversed, and which share of it.
+    fn traversal(&self) -> (u32, f64) {
+        // One of twenty is what is assumed before anything was seen.
+        if self.spared + 1.0 > SPARED_MAX * (self.controls + 20.0) { THOROUGH } else { BRIEF }
+    }
+
     /// What is gone of each page that `tests` look at.
     fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
         let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
-        self.look.look_at_all(&looks, PASSES)
+        let (passes, _) = self.traversal();
+        self.look.look_at_all(&looks, passes)
     }
 
     /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
@@ -352,8 +367,14 @@ impl<L: Look> Tester<L> {
         let (first, last) = gates.split_at(gates.len().min(1));
         let looked = [first, before, estimates, &controls, after, last].concat();
         // A page of an eviction set is not looked at by a set that holds it.
-        let set = traversed.iter().flat_map(|color| &self.sets[*color]).copied();
-        let set = set.filter(|page| !looked.contains(page)).collect();
+        let (_, share) = self.traversal();
+        let mut set = Vec::new();
+        for color in &traversed {
+            let pages = &self.sets[*color];
+            let count = (pages.len() as f64 * share).ceil() as usize;
+            let spared = pages.iter().copied().filter(|page| !looked.contains(page));
+            set.extend(self.rng.choose_multiple(spared, count));
+        }
         Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, looked }
     }
 
@@ -371,7 +392,10 @@ impl<L: Look> Tester<L> {
         self.seen = self.seen * 0.998 + test.estimates as f64;
         self.lost = self.lost * 0.998 + estimates.iter().filter(|share| gone(share)).count() as f64;
         if let Some(color) = test.positive {
-            let ratio = match gone(&shares[middle + test.estimates]) {
+            let evicted = gone(&shares[middle + test.estimates]);
+            self.controls = self.controls * 0.998 + 1.0;
+            self.spared = self.spared * 0.998 + f64::from(u8::from(!evicted));
+            let ratio = match evicted {
                 true => EVICTED_RATE / UNEVICTED_RATE,
                 false => (1.0 - EVICTED_RATE) / (1.0 - UNEVICTED_RATE),
             };

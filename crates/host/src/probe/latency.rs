@@ -13,7 +13,7 @@ use crate::interrupt;
 use crate::sys::memory::page_bytes;
 use crate::sysfs::{Note, Sysfs};
 
-use super::{data_levels, failed, huge_bytes, measured, memory, memory_limit, nanoseconds, note};
+use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, note};
 
 /// The smallest memory visited.
 const SMALLEST: u64 = 4 << 10;
@@ -146,7 +146,7 @@ pub(super) fn measure(machine: &mut Machine, cpu: CpuId, seed: u64, notes: &mut 
         ));
     }
     let huge_pages = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/enabled");
-    if huge_bytes(&Sysfs::system()) == page_bytes() || huge_pages.is_none_or(|mode| mode.contains("[never]")) {
+    if Sysfs::system().huge_page_bytes().is_none() || huge_pages.is_none_or(|mode| mode.contains("[never]")) {
         notes.push(note(
             "load latency",
             "without huge pages the times of outer levels contain page-table walks".to_owned(),

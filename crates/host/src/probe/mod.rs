@@ -182,15 +182,6 @@ fn nanoseconds(ticks: f64) -> f64 {
     ticks * 1e9 / clock::rate_hz() as f64
 }
 
-/// Bytes of a huge page; those of a page where the kernel has none.
-fn huge_bytes(sysfs: &Sysfs) -> usize {
-    sysfs
-        .text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
-        .and_then(|text| text.parse().ok())
-        .filter(|&bytes: &usize| bytes.is_power_of_two() && bytes > page_bytes())
-        .unwrap_or(page_bytes())
-}
-
 /// A quarter of the memory that can be had without harming others.
 fn memory_limit(sysfs: &Sysfs) -> Bytes {
     let available = sysfs.text("proc/meminfo").and_then(|text| {
@@ -207,7 +198,7 @@ fn memory(bytes: u64) -> Result<Arena, HostError> {
         return Err(HostError::TooLittleMemory { limit, needed: Bytes(bytes) });
     }
     let pages = (bytes as usize).div_ceil(page_bytes());
-    let huge = huge_bytes(&Sysfs::system());
+    let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
     let arena = if bytes > huge as u64 { Arena::map_huge(pages, huge) } else { Arena::map(pages) };
     arena.map_err(|source| HostError::Memory { pages, source })
 }

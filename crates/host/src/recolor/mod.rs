@@ -40,7 +40,7 @@ use hold::{Hold, Journal, Patience, Turn, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
-use room::{Room, huge_page_bytes};
+use room::Room;
 use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.
@@ -278,17 +278,12 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let mut pool = Pool::new(room.place.pool);
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
-    loop {
-        let ahead = pool.next_bytes(&look, wanted).min(room.place.end - pool.end);
-        if ahead == 0 {
-            break;
-        }
+    while let Some(draw) = pool.next_draw(&look, wanted, room.place.end - pool.end) {
         let start = pool.end;
-        pool.end += ahead;
-        if let Some(huge) = huge_page_bytes().filter(|_| pool.runs_dry()) {
-            room.touch_huge(start, ahead, huge, &mut pauses)?;
-        } else {
-            room.touch(start, ahead, &mut pauses)?;
+        pool.end += draw.bytes;
+        match draw.huge {
+            Some(huge) => room.touch_huge(start, draw.bytes, huge, &mut pauses)?,
+            None => room.touch(start, draw.bytes, &mut pauses)?,
         }
         wait_until_touched(pid, start, pool.end)?;
         pool.find(wanted, &room, start, &mut pauses)?;

@@ -8,6 +8,7 @@ use super::{Look, RecolorError, Wanted, sight};
 use crate::palette::known::{Page, all_colors};
 use crate::palette::tester::Effort;
 use crate::sys::memory::page_bytes;
+use crate::sysfs::Sysfs;
 
 /// Memory touched to find frames.
 pub struct Pool {
@@ -23,19 +24,27 @@ pub struct Pool {
 const FIRST: u64 = 4;
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 
+/// Memory to be touched.
+pub struct Draw {
+    /// How much.
+    pub bytes: u64,
+    /// The size of huge pages, where it is to be touched by these.
+    pub huge: Option<u64>,
+}
+
 /// Frames that are still to be found.
 pub struct Lacking {
     /// In all.
     pub frames: usize,
-    /// Of the scarcest color: how many, which of those allowed, and how many of it are needed.
-    pub scarce: (usize, usize, usize),
+    /// Of the scarcest color.
+    pub scarce: usize,
 }
 
 impl Lacking {
     /// Memory to be touched for them: each page has one of all the colors.
     pub fn bytes(&self, wanted: &Wanted) -> u64 {
         let colors = wanted.color_count().max(1) as u64;
-        let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce.0 as u64 * colors);
+        let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce as u64 * colors);
         if pages == 0 { 0 } else { (pages + pages / 32 + colors) * page_bytes() as u64 }
     }
 }
@@ -46,24 +55,26 @@ impl Pool {
         Pool { slots: Vec::new(), end: start, last: None }
     }
 
-    /// Memory to be touched next: at first only a part of what is needed.
-    pub fn next_bytes(&self, look: &Look, wanted: &Wanted) -> u64 {
+    /// What is to be touched next, of `left` bytes that may still be: at first only a part of what is needed.
+    pub fn next_draw(&self, look: &Look, wanted: &Wanted, left: u64) -> Option<Draw> {
         let page = page_bytes() as u64;
         let needed = self.lacking(look, wanted).bytes(wanted);
-        match self.last {
-            None => needed.min((needed / FIRST / page * page).max(FIRST_AT_LEAST.0)),
-            Some(_) => needed,
-        }
+        let part = |of: u64| (needed / of / page * page).max(FIRST_AT_LEAST.0).min(needed);
+        let (bytes, is_huge) = match self.last {
+            None => (part(FIRST), false),
+            Some((found, expected)) if 10 * found >= 9 * expected => (needed, false),
+            // Programs that hold frames of the same colors leave those of the others beside them, which the kernel hands out first; whole
+            // huge pages hold all colors, but take longer.
+            Some((found, expected)) if 2 * found < expected || left < needed / 4 * 5 => (needed, true),
+            Some(_) => (part(2), false),
+        };
+        let huge = Sysfs::system().huge_page_bytes().filter(|_| is_huge).map(|huge| huge as u64);
+        let bytes = if needed == 0 { 0 } else { bytes.max(huge.map_or(0, |huge| 2 * huge)).min(left) };
+        (bytes > 0).then_some(Draw { bytes, huge })
     }
 
-    /// Whether the memory touched last held less than half of the frames to be expected. Programs that hold frames of the same colors leave
-    /// those of the others beside them, which the kernel hands out first; whole huge pages hold all colors.
-    pub fn runs_dry(&self) -> bool {
-        self.last.is_some_and(|(found, expected)| 2 * found < expected)
-    }
-
-    /// What is missing for the strays, and for three quarters of an even share of the colors: the last frames of the scarcest color
-    /// would cost as much memory as all the others together.
+    /// What is missing for the strays, and for each color to have three quarters of an even share: the last frames of the scarcest
+    /// color would cost as much memory as all the others together.
     pub fn lacking(&self, look: &Look, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
         let mut found = vec![0; count];
@@ -71,13 +82,11 @@ impl Pool {
         let mut held = vec![0; count];
         look.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
         let share = (held.iter().sum::<usize>() + look.strays.len()) / count;
-        let scarce = (0..count)
-            .map(|color| {
-                let needed = share.saturating_sub(held[color]).min(look.strays.len());
-                ((needed * 3).div_ceil(4).saturating_sub(found[color]), color, needed)
-            })
-            .max()
-            .unwrap_or_default();
+        let lacking = |color: usize| {
+            let needed = (3 * share / 4).saturating_sub(held[color]).min(look.strays.len());
+            needed.saturating_sub(found[color])
+        };
+        let scarce = (0..count).map(lacking).max().unwrap_or_default();
         Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
     }
 

@@ -14,7 +14,6 @@ use crate::error::HostError;
 use crate::palette::reference::Reference;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::memory::page_bytes;
-use crate::sysfs::Sysfs;
 
 /// Most helpers at a time.
 const HELPERS: u64 = 4;
@@ -64,12 +63,6 @@ pub struct Place {
     pub scratch: u64,
     pub pool: u64,
     pub end: u64,
-}
-
-/// Bytes of a huge page, where the kernel has them.
-pub fn huge_page_bytes() -> Option<u64> {
-    let size = Sysfs::system().text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?;
-    size.trim().parse::<u64>().ok().filter(|size| size.is_power_of_two())
 }
 
 impl<'a> Room<'a> {

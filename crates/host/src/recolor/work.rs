@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::hold::{self, Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
-use super::room::{HEADER, Room, huge_page_bytes};
+use super::room::{HEADER, Room};
 use super::{Limits, RecolorError};
 use crate::interrupt::interrupted;
 use crate::pagemap::PageEntry;
@@ -23,6 +23,7 @@ use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 use crate::sys::userfault;
+use crate::sysfs::Sysfs;
 
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
 pub const DROP_LOCKED: u64 = 24;
@@ -223,7 +224,7 @@ impl Work<'_, '_> {
 
     /// Huge pages of which a part is to be moved, as far as they may be split beforehand: within a pause that takes milliseconds.
     fn huge_blocks(&self) -> Vec<u64> {
-        let Some(size) = huge_page_bytes() else { return Vec::new() };
+        let Some(size) = Sysfs::system().huge_page_bytes().map(|size| size as u64) else { return Vec::new() };
         let in_huge = |planned: &&Planned| {
             let (region, block) = (&self.plan.regions[planned.region], planned.page & !(size - 1));
             region.huge && !region.locked && region.start <= block && block + size <= region.end

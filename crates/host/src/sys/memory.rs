@@ -42,10 +42,28 @@ impl Arena {
     }
 
     /// Maps the first `pages` pages of `file`, which must be as long, not inherited by children: others who map it see the same frames.
+    /// It begins at a multiple of `huge_bytes`, a power of two and no smaller than a page, so that pages can be
+    /// [gathered](Self::gather).
     ///
     /// Nobody may write to the file or cut it off meanwhile.
-    pub fn map_file(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
-        Arena::map_file_as(file, pages, libc::MAP_SHARED)
+    pub fn map_file(file: BorrowedFd, pages: usize, huge_bytes: usize) -> io::Result<Arena> {
+        Arena::map_file_as(file, pages, libc::MAP_SHARED, huge_bytes)
+    }
+
+    /// Puts each whole huge page of `huge_bytes` in the first `pages` pages on contiguous frames, as far as the kernel can (Linux 6.1,
+    /// MADV_COLLAPSE); contents stay.
+    pub fn gather(&self, pages: usize, huge_bytes: usize) {
+        let huge_pages = huge_bytes / self.page_bytes;
+        for first in (0..pages.min(self.page_count()) / huge_pages).map(|huge| huge * huge_pages) {
+            let base = self.page_ptr(first as u32);
+            // SAFETY: the page and the huge page that begins there belong to this arena; the word is written back as it was read, and the
+            // advice changes no contents.
+            unsafe {
+                let word = base.cast::<u64>();
+                word.write_volatile(word.read_volatile());
+                libc::madvise(base.cast(), huge_bytes, libc::MADV_COLLAPSE);
+            }
+        }
     }
 
     /// Maps the first `pages` pages of `file`, which must be as long, to be read: others who map it see the same frames. What is
@@ -53,11 +71,11 @@ impl Arena {
     ///
     /// Nobody may cut the file off meanwhile.
     pub fn map_file_private(file: BorrowedFd, pages: usize) -> io::Result<Arena> {
-        Arena::map_file_as(file, pages, libc::MAP_PRIVATE)
+        Arena::map_file_as(file, pages, libc::MAP_PRIVATE, page_bytes())
     }
 
-    fn map_file_as(file: BorrowedFd, pages: usize, sharing: libc::c_int) -> io::Result<Arena> {
-        let arena = Arena::reserve(pages, page_bytes())?;
+    fn map_file_as(file: BorrowedFd, pages: usize, sharing: libc::c_int, align: usize) -> io::Result<Arena> {
+        let arena = Arena::reserve(pages, align)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, sharing | libc::MAP_FIXED);
         // SAFETY: it takes the place of the arena's own mapping, whole, to which nothing refers yet.
         let base =
@@ -65,7 +83,9 @@ impl Arena {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        arena.advise(libc::MADV_NOHUGEPAGE);
+        if align == page_bytes() {
+            arena.advise(libc::MADV_NOHUGEPAGE);
+        }
         arena.advise(libc::MADV_DONTFORK);
         Ok(arena)
     }
