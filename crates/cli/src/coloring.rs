@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -27,7 +27,7 @@ use crate::files;
 /// Colors asked for, and what is known of colors here and now.
 #[derive(Clone)]
 pub struct Coloring {
-    known: Arc<Known>,
+    known: Arc<RwLock<Known>>,
     /// The level whose colors these are.
     cache: CacheLevel,
     /// CPUs that the program runs on.
@@ -73,7 +73,7 @@ impl Coloring {
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
         let max_pause = chosen.max_pause.map_or(MAX_PAUSE, |time| Duration::from_nanos(time.0));
         let limits = Limits { memory, max_pause, force: chosen.force };
-        let (known, spread) = (Arc::new(Known(known)), chosen.spread);
+        let (known, spread) = (Arc::new(RwLock::new(Known(known))), chosen.spread);
         Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, limits })
     }
 
@@ -130,7 +130,8 @@ impl Coloring {
     pub fn palette_of(&self, pid: u32) -> Result<Palette, HostError> {
         let mappings = resident::mappings(pid)?;
         let frames = mappings.iter().flat_map(|mapping| &mapping.pages).filter_map(|page| page.frame);
-        let known = |frame: FrameNumber| Some((frame, self.known.0.of_frame(frame)?));
+        let known = self.known();
+        let known = |frame: FrameNumber| Some((frame, known.0.of_frame(frame)?));
         let table: BTreeMap<FrameNumber, Color> = frames.filter_map(known).collect();
         let (frames, colors) = table.into_iter().unzip();
         Ok(Palette {
@@ -143,9 +144,20 @@ impl Coloring {
         })
     }
 
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where `error` says that the pages of known color may have lost it: checks them, and measures others if it is so. What became of the
+    /// numbers of colors; `None` where there was nothing to be done, or it failed.
+    pub fn renew_after(&self, error: &RecolorError) -> Option<Numbers> {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        error.doubts_reference().then(|| known.0.renew(&runtime::folder(), fastrand::u64(..)).ok()).flatten()
+    }
+
     /// Forgets what was measured of frames, which has turned out to be wrong too often.
     pub fn forget_measured(&self) {
-        self.known.0.forget_all();
+        self.known().0.forget_all();
     }
 
     /// Follows the ledger: a `recolor` by somebody else may have given `owner` other colors since.
@@ -162,7 +174,7 @@ impl Coloring {
 
     /// Colors that the level has.
     pub fn color_count(&self) -> u32 {
-        self.known.0.colors()
+        self.known().0.colors()
     }
 
     /// Moves the pages of `pids` to the colors, and again where that fails for a reason that may pass.
@@ -181,7 +193,9 @@ impl Coloring {
             match error {
                 Some((_, error)) if error.may_pass() && failed < ATTEMPTS => {
                     failed += 1;
-                    std::thread::sleep(Duration::from_millis(100));
+                    if self.renew_after(&error).is_none() {
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
                 }
                 Some((_, error)) => return Err(error),
                 None => {
@@ -203,7 +217,7 @@ impl Coloring {
 
     /// The level whose colors these are.
     pub fn level(&self) -> u8 {
-        self.known.0.level()
+        self.known().0.level()
     }
 
     /// Does `work` with the frames wanted.
@@ -213,7 +227,7 @@ impl Coloring {
 
     /// Does `work` with frames of some of the colors.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
-        work(&Wanted { known: &self.known.0, colors, spread: self.spread })
+        work(&Wanted { known: &self.known().0, colors, spread: self.spread })
     }
 }
 

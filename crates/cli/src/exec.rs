@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use isochrome_host::doctor::{self, Status};
 use isochrome_host::ledger::Owner;
+use isochrome_host::palette::reference::Numbers;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RecolorError, Report, inspect};
@@ -195,6 +196,8 @@ struct Keeper<'a> {
     errors: Vec<String>,
     /// How often pages were moved and turned out to be off color.
     attempts: u32,
+    /// Times that the pages of known color were checked.
+    renewals: u32,
     /// Most pages that were on color after a round.
     most_on_color: usize,
     /// Rounds since there were more.
@@ -228,6 +231,7 @@ impl<'a> Keeper<'a> {
             report,
             errors: Vec::new(),
             attempts: 0,
+            renewals: 0,
             most_on_color: 0,
             idle_rounds: 0,
             relay,
@@ -394,6 +398,7 @@ impl<'a> Keeper<'a> {
                 RecolorError::NoCave { .. } => true,
                 // One that began another program while it was held has nothing left to repair but the journal.
                 RecolorError::Unrepaired { .. } => recolor::repair(pid).is_ok(),
+                RecolorError::Unmeasured { .. } => self.renew(coloring, &error),
                 // Until it has begun its program, the child of a process that has given up rights may not be traced.
                 RecolorError::Denied { .. } | RecolorError::NotStopping { .. } => self.begin.elapsed() < SETTLE_MAX,
                 _ => false,
@@ -427,8 +432,9 @@ impl<'a> Keeper<'a> {
                     return Round::Moved;
                 }
                 Ok(verified) => verified,
-                Err(_) if self.attempts < ATTEMPTS => {
+                Err(error) if self.attempts < ATTEMPTS => {
                     self.attempts += 1;
+                    self.renew(coloring, &error);
                     return Round::Failed;
                 }
                 Err(error) => {
@@ -454,6 +460,19 @@ impl<'a> Keeper<'a> {
             (_, true) => Round::Moved,
             _ => Round::Nothing,
         }
+    }
+
+    /// Has the pages of known color checked where `error` casts doubt on them; whether that was done.
+    fn renew(&mut self, coloring: &Coloring, error: &RecolorError) -> bool {
+        if self.renewals >= ATTEMPTS {
+            return false;
+        }
+        let numbers = coloring.renew_after(error);
+        self.renewals += u32::from(numbers.is_some());
+        if let Some(changed) = numbers.clone().filter(|numbers| *numbers != Numbers::Kept) {
+            self.report.numbers = Some(changed);
+        }
+        numbers.is_some()
     }
 
     /// Says what would be done.

@@ -102,7 +102,7 @@ impl Fresh {
 }
 
 /// How often the pages that are resident are doubled.
-const DOUBLED: u32 = 4;
+const DOUBLED: u32 = 5;
 
 /// Finds the groups among the pages of the arena, until `stop` says so, and how many pages were made resident for that: `ready` are so
 /// already, and more become so while colors are missing.

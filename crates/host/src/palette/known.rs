@@ -4,6 +4,7 @@
 //! that shows one wrong color, the palette is put aside, and the frames are measured like those it does not know.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isochrome_model::palette::Palette;
@@ -13,7 +14,7 @@ use rustix::thread::sched_getcpu;
 use serde::Serialize;
 
 use super::look::WalkTicks;
-use super::reference::Reference;
+use super::reference::{Numbers, Reference};
 use crate::error::HostError;
 use crate::pagemap::PageEntry;
 use crate::setting::RealtimeRequest;
@@ -97,6 +98,20 @@ impl KnownColors {
     pub fn measured(reference: Reference, palette: Option<Palette>, named: bool, cpus: Vec<CpuId>) -> KnownColors {
         let (level, colors, learned) = (reference.level, reference.colors(), Mutex::default());
         KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
+    }
+
+    /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]. What was learned is forgotten where
+    /// numbers of colors have become others.
+    pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
+        let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
+        let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
+        self.reference = Some(ready.reference);
+        let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        learned.ticks = None;
+        if matches!(ready.numbers, Numbers::New | Numbers::Replaced) {
+            *learned = Learned { stale: true, ..Learned::default() };
+        }
+        Ok(ready.numbers)
     }
 
     /// The cache level.

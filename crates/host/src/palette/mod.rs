@@ -82,7 +82,7 @@ impl Target {
 
     /// Pages among which eviction sets are sought: enough that missing colors can be filled up, and to measure times by.
     fn pages_to_search(&self) -> usize {
-        (4 * self.search().pages()).max(self.sizes().pages_needed())
+        (2 * self.search().pages()).max(self.sizes().pages_needed())
     }
 
     fn search(&self) -> discover::Search {

@@ -112,13 +112,14 @@ fn order_of(tester: &mut Tester<LocalLook>, first: u32, sets: &[Vec<u32>]) -> Op
                 *votes.entry(color).or_default() += 1;
             }
         }
-        let (color, count) = votes.into_iter().max_by_key(|(_, count)| *count)?;
-        if 2 * count <= set.len() || order.contains(&color) {
-            return None;
-        }
-        order.push(color);
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        let color = most.filter(|(_, count)| 2 * count > set.len()).map(|(color, _)| color);
+        order.push(color.filter(|color| !order.contains(&Some(*color))));
     }
-    Some(order)
+    // A single one that cannot be matched is the one that is left.
+    let mut left = all.into_iter().filter(|color| !order.contains(&Some(*color)));
+    let last = left.next().filter(|_| left.next().is_none());
+    order.iter().map(|color| color.or(last)).collect()
 }
 
 /// Where color numbers come from.
@@ -219,6 +220,12 @@ impl Reference {
             made.save(folder, old.as_ref())?;
         }
         Ok(Ready { reference: made, tester, numbers })
+    }
+
+    /// The same pages, if they still have their colors, or those in `folder` that have taken their place, or new ones.
+    pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, HostError> {
+        let boot = Boot { fingerprint: self.fingerprint.clone(), boot_id: self.boot_id.clone() };
+        Self::obtain(folder, self.target(), seed, &boot)
     }
 
     /// A tester by these pages, if they still have their colors; those few that have lost it are left out.
@@ -334,11 +341,6 @@ impl Reference {
         for attempt in 0.. {
             let seed = seed.wrapping_add(attempt);
             match Self::measure(&measuring.path, target, seed, boot) {
-                Err(error)
-                    if {
-                        eprintln!("T error {error}");
-                        false
-                    } => {}
                 Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
                 Err(error) => return Err(error),
                 Ok(made) => {
@@ -394,18 +396,18 @@ impl Reference {
     ) -> Result<(Reference, Tester<LocalLook>), HostError> {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
-        let ready = target.pages_to_search();
+        let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
+        let step = huge / page_bytes();
+        let ready = target.pages_to_search().next_multiple_of(step);
         let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
         ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
-        let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
         let arena =
             Arena::map_file(file.as_fd(), count, huge).map_err(|source| HostError::Memory { pages: count, source })?;
-        // Single frames are handed out as they were freed, perhaps by color; contiguous ones have all colors.
-        arena.gather(ready, huge);
-        let t0 = Instant::now();
+        // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
+        // pages. Frames of a huge page have all colors, and stay.
+        let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;
         let mut look = TimedLook::calibrate(arena, target.sizes(), seed)?;
         look.make_ready(0..ready as u32);
-        eprintln!("T calibrated {:.0}", t0.elapsed().as_secs_f64() * 1e6);
         let begin = Instant::now();
         let stop = || interrupt::interrupted() || begin.elapsed() > LIMIT;
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -413,7 +415,6 @@ impl Reference {
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }
-        eprintln!("T groups {:.0}", t0.elapsed().as_secs_f64() * 1e6);
         let (found, expected) = (groups.len() as u32, target.search().colors_expected as u32);
         if found == 0 {
             return Err(HostError::NoEviction { level: target.level });
@@ -422,9 +423,11 @@ impl Reference {
             return Err(HostError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
         }
         let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
-        // What is no part of a set goes back.
+        // What is no part of a set goes back, but for huge pages, which stay whole.
         let mut kept_pages = sets.concat();
+        kept_pages.extend(0..gathered);
         kept_pages.sort_unstable();
+        kept_pages.dedup();
         let offset = |page: u32| u64::from(page) * page_bytes() as u64;
         let behind = kept_pages.iter().map(|page| page + 1);
         for (hole, next) in iter::once(0).chain(behind).zip(kept_pages.iter().copied()) {
@@ -459,7 +462,6 @@ impl Reference {
             .flat_map(|(color, answers)| answers.iter().map(move |a| *a != Some(Answer::Color(Color(color as u16)))))
             .filter(|wrong| *wrong)
             .count();
-        eprintln!("T sets {:.0} wrong {wrong}", t0.elapsed().as_secs_f64() * 1e6);
         // Single pages may fail where noise is high; a set that is short of some still evicts.
         if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
             return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });

@@ -255,4 +255,10 @@ impl RecolorError {
             _ => false,
         }
     }
+
+    /// Whether the pages of known color may have lost it: the kernel has given them other frames.
+    pub fn doubts_reference(&self) -> bool {
+        let RecolorError::Unmeasured { source, .. } = self else { return false };
+        matches!(**source, HostError::ReferenceLost { .. } | HostError::TimingBlurred { .. })
+    }
 }

@@ -50,20 +50,22 @@ impl Arena {
         Arena::map_file_as(file, pages, libc::MAP_SHARED, huge_bytes)
     }
 
-    /// Puts each whole huge page of `huge_bytes` in the first `pages` pages on contiguous frames, as far as the kernel can (Linux 6.1,
-    /// MADV_COLLAPSE); contents stay.
-    pub fn gather(&self, pages: usize, huge_bytes: usize) {
-        let huge_pages = huge_bytes / self.page_bytes;
-        for first in (0..pages.min(self.page_count()) / huge_pages).map(|huge| huge * huge_pages) {
-            let base = self.page_ptr(first as u32);
+    /// Makes huge pages of `huge_bytes` of the first `pages` pages, one after the other as far as the kernel can (Linux 6.1,
+    /// MADV_COLLAPSE); contents stay. Gives how many pages these are.
+    pub fn gather(&self, pages: usize, huge_bytes: usize) -> usize {
+        let step = huge_bytes / self.page_bytes;
+        let make_huge = |first: &usize| {
+            let base = self.page_ptr(*first as u32);
             // SAFETY: the page and the huge page that begins there belong to this arena; the word is written back as it was read, and the
             // advice changes no contents.
             unsafe {
                 let word = base.cast::<u64>();
                 word.write_volatile(word.read_volatile());
-                libc::madvise(base.cast(), huge_bytes, libc::MADV_COLLAPSE);
+                libc::madvise(base.cast(), huge_bytes, libc::MADV_COLLAPSE) == 0
             }
-        }
+        };
+        let whole = pages.min(self.page_count()) / step;
+        (0..whole).map(|huge| huge * step).take_while(make_huge).count() * step
     }
 
     /// Maps the first `pages` pages of `file`, which must be as long, to be read: others who map it see the same frames. What is
