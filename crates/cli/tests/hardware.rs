@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         trial("a_saved_palette_maps_a_program_and_is_verified", map_of_a_program),
         trial("an_unprivileged_user_starts_a_program_on_colors", exec_unprivileged),
         trial("a_program_gets_its_colors_with_nothing_set_up", exec_as_root),
+        trial("a_program_gets_its_colors_after_the_pages_of_known_color_were_lost", exec_after_loss),
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
         trial("a_workload_is_executed_and_told_with_its_prediction", workload),
@@ -202,6 +203,43 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     // The buffer of 64 MiB.
     assert!(on_color >= 16384 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
     assert!(pages > 0 && right as f64 >= 0.99 * pages as f64, "{outcome}");
+    Ok(())
+}
+
+/// Pages of known color that have other frames, as when the kernel has moved their contents, are found out while a program grows.
+fn exec_after_loss() -> Outcome {
+    let folder = in_memory()?;
+    let outcome = folder.path().join("outcome");
+    let mut exec = isochrome(&["exec", "--colors", "0-3", "--interval", "200ms", "-o"]);
+    exec.env("ISOCHROME_RUNTIME_DIR", folder.path()).arg(&outcome);
+    let grow =
+        "import sys,time\na=bytearray(b'x'*(4<<20))\nsys.stdin.readline()\nb=bytearray(b'x'*(16<<20))\ntime.sleep(8)\n";
+    let mut program = exec.args(["python3", "-c", grow]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begin = Instant::now();
+    while !outcome.exists() && begin.elapsed() < Duration::from_secs(30) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pages = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    for path in pages.filter(|path| path.extension().is_some_and(|extension| extension == "pages")) {
+        let length = std::fs::metadata(&path).unwrap().len().to_string();
+        let mut punch = Command::new("fallocate");
+        if !punch
+            .args(["--punch-hole", "--offset", "0", "--length", &length])
+            .arg(path)
+            .status()
+            .is_ok_and(|status| status.success())
+        {
+            return Err(NotRun("fallocate is not installed".to_owned()));
+        }
+    }
+    drop(program.stdin.take());
+    let output = judged(program.wait_with_output().unwrap())?;
+    let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
+    println!("{outcome}; {}", String::from_utf8_lossy(&output.stderr));
+    let count = |key: &str| outcome[key].as_u64().unwrap();
+    let (on_color, off_color) = (count("on_color"), count("off_color"));
+    assert!(on_color >= 5120 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
+    assert_eq!(outcome["numbers"], "replaced", "what they had been before could not be told");
     Ok(())
 }
 
