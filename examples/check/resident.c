@@ -12,7 +12,7 @@
  * program, then a page that is off color is evicted, and a page on color is kept as well as in the control.
  *
  * One turn: walk a batch of pages some times, hand over to the writer, walk the batch again and time it. Turns come in pairs, one of each
- * kind, in random order. A page is `kept` in a turn if fewer than half of its lines are lost, by the time of dependent walks. Batches are
+ * kind, in random order. A page is `kept` in a turn if fewer than half of its lines are lost, by the time of dependent walks over some. Batches are
  * small, so that they fit into few colors.
  *
  * The rule is a sequential Bayes factor. The cache loses lines by itself here and there, as often with a writer as without:
@@ -48,11 +48,13 @@
 #include <x86intrin.h>
 
 enum { PAGE = 4096, LINE = 64, PAGE_LINES = PAGE / LINE, WORDS = LINE / 8 };
-/* The first line of a page is read before the clock: it pays for the translation of the address. */
-enum { SEGMENTS = 7, SEGMENT_LINES = (PAGE_LINES - 1) / SEGMENTS, SETTLING_WALKS = 3 };
+/* The first line of a page is read before the clock: it pays for the translation of the address. Of the others only so many are walked,
+ * since cores that see a page miss bring in the rest of it. */
+enum { SEGMENTS = 2, SEGMENT_LINES = 8, SETTLING_WALKS = 3 };
 enum { BATCH = 12, ROUNDS = 6, CALIBRATIONS = 9, HISTORY = 32, PAIRS_MAX = 100, SAMPLES_MAX = 1 << 16 };
-/* Memory that empties the second level, and a first part of it that empties the first level only. */
-enum { ELSEWHERE = 2 << 20, ELSEWHERE_FIRST_LEVEL = 12 * PAGE };
+/* Memory that empties the second level, as a multiple of it, and a first part of it that empties the first level only. Lines that were used
+ * before stay longer than those that are read once. */
+enum { ELSEWHERE_LEVELS = 4, ELSEWHERE_FIRST_LEVEL = 12 * PAGE };
 enum { KEPT_GRID = 32, WRITER_GRID = 8 };
 
 static const int batch_of_round[ROUNDS] = {BATCH, 4, 2, 2, 2, 2};
@@ -74,7 +76,8 @@ struct sample {
 static struct line *memory;
 static size_t pages;
 static unsigned char *version;
-static int next_line[PAGE_LINES];
+static int next_in_cycle[PAGE_LINES];
+static int elsewhere_bytes;
 static uint64_t random_state, wrong_words, pages_verified;
 static int to = -1, from = -1;
 
@@ -112,7 +115,18 @@ static void make_chain(void)
         order[j] = kept;
     }
     for (int i = 0; i < PAGE_LINES; i++)
-        next_line[order[i]] = order[(i + 1) % PAGE_LINES];
+        next_in_cycle[order[i]] = order[(i + 1) % PAGE_LINES];
+}
+
+/* The line behind `line` in the cycle of `page`. Each page has another one, as a core learns which line follows which, and fetches ahead: the
+ * cycle of make_chain with line x at (a x + b) mod PAGE_LINES, for an odd a. */
+static int next_line(size_t page, int line)
+{
+    unsigned a = (unsigned)(mix(page) | 1), b = (unsigned)(mix(page) >> 32), inverse = a;
+    /* Newton's iteration: of a, a bits are right at first 3, then 6. */
+    inverse *= 2 - a * inverse;
+    unsigned from = inverse * ((unsigned)line - b) % PAGE_LINES;
+    return (int)((a * (unsigned)next_in_cycle[from] + b) % PAGE_LINES);
 }
 
 static uint64_t content(size_t page, int line, int word)
@@ -125,7 +139,7 @@ static void write_page(size_t page)
     struct line *base = memory + page * PAGE_LINES;
     version[page]++;
     for (int line = 0; line < PAGE_LINES; line++) {
-        base[line].next = base + next_line[line];
+        base[line].next = base + next_line(page, line);
         for (int word = 0; word < WORDS - 1; word++)
             base[line].words[word] = content(page, line, word);
     }
@@ -135,7 +149,7 @@ static void verify_page(size_t page)
 {
     struct line *base = memory + page * PAGE_LINES;
     for (int line = 0; line < PAGE_LINES; line++) {
-        wrong_words += base[line].next != base + next_line[line];
+        wrong_words += base[line].next != base + next_line(page, line);
         for (int word = 0; word < WORDS - 1; word++)
             wrong_words += base[line].words[word] != content(page, line, word);
     }
@@ -189,10 +203,6 @@ static void time_batch(const struct sample *batch, int count, uint64_t ticks[][S
                 at = *(struct line *volatile *)&at->next;
             ticks[i][segment] = __rdtscp(&cpu) - begin;
         }
-        if (at != first_line(batch[i].page)) {
-            printf("{\"wrong_words\":1,\"page\":%zu}\n", batch[i].page);
-            exit(4);
-        }
     }
 }
 
@@ -220,23 +230,21 @@ static double middle(double *values, int count)
     return sum / (high - low);
 }
 
-/* Ticks of a segment after `elsewhere_bytes` of other memory were read: in the second level after little, in no level after much. Noise
- * only adds to the time, so the least of some walks counts. */
-static double calibrate_once(const struct sample *batch, int count, volatile char *elsewhere, int elsewhere_bytes)
+/* Ticks of a segment after `bytes` of other memory were read: in the second level after little, in no level after much. */
+static double calibrate_once(const struct sample *batch, int count, volatile char *elsewhere, int bytes)
 {
     uint64_t ticks[BATCH][SEGMENTS];
-    double least[BATCH * SEGMENTS];
+    static double values[CALIBRATIONS * BATCH * SEGMENTS];
+    int known = 0;
     for (int i = 0; i < CALIBRATIONS; i++) {
         settle_batch(batch, count, elsewhere);
-        for (int at = ELSEWHERE_FIRST_LEVEL; at < elsewhere_bytes; at += LINE)
+        for (int at = ELSEWHERE_FIRST_LEVEL; at < bytes; at += LINE)
             (void)elsewhere[at];
         time_batch(batch, count, ticks);
-        for (int j = 0; j < count * SEGMENTS; j++) {
-            double value = (double)ticks[j / SEGMENTS][j % SEGMENTS];
-            least[j] = i == 0 || value < least[j] ? value : least[j];
-        }
+        for (int j = 0; j < count * SEGMENTS; j++)
+            values[known++] = (double)ticks[j / SEGMENTS][j % SEGMENTS];
     }
-    return middle(least, count * SEGMENTS);
+    return middle(values, known);
 }
 
 /* Both, as the lower quartiles of the last calibrations that told them apart; 0 if there is none yet. */
@@ -247,7 +255,7 @@ static int calibrate(const struct sample *batch, int count, volatile char *elsew
     double sorted[HISTORY];
     for (int i = 0; i == 0 || (i < HISTORY && good < HISTORY / 4); i++) {
         *there = calibrate_once(batch, count, elsewhere, ELSEWHERE_FIRST_LEVEL);
-        *gone = calibrate_once(batch, count, elsewhere, ELSEWHERE);
+        *gone = calibrate_once(batch, count, elsewhere, elsewhere_bytes);
         if (*gone > 1.4 * *there) {
             all_there[good % HISTORY] = *there;
             all_gone[good % HISTORY] = *gone;
@@ -373,13 +381,15 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
     to = open(fifo_to, O_WRONLY | O_CLOEXEC);
     from = open(fifo_from, O_RDONLY | O_CLOEXEC);
     /* Shared memory: it is not moved, and comes only now. */
-    volatile char *elsewhere = mmap(NULL, ELSEWHERE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    long second_level = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    elsewhere_bytes = ELSEWHERE_LEVELS * (int)(second_level > 0 ? second_level : 1 << 20);
+    volatile char *elsewhere = mmap(NULL, (size_t)elsewhere_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     size_t *order = malloc(pages * sizeof *order);
     if (to < 0 || from < 0 || elsewhere == MAP_FAILED || order == NULL) {
         perror("resident: check");
         return 1;
     }
-    memset((void *)elsewhere, 1, ELSEWHERE);
+    memset((void *)elsewhere, 1, (size_t)elsewhere_bytes);
     int count = wanted < SAMPLES_MAX ? wanted : SAMPLES_MAX;
     if ((size_t)count > pages)
         count = (int)pages;
@@ -413,7 +423,7 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
         for (int i = count - 1; i > first; i--)
             swap(samples + i, samples + first + random_below((uint64_t)(i - first + 1)));
     }
-    munmap((void *)elsewhere, ELSEWHERE);
+    munmap((void *)elsewhere, (size_t)elsewhere_bytes);
     close(to);
     close(from);
     int of[3] = {0, 0, 0};
