@@ -47,7 +47,11 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-enum { PAGE = 4096, LINE = 64, PAGE_LINES = PAGE / LINE, WORDS = LINE / 8 };
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+enum { HUGE = 2 << 20, PAGE = 4096, LINE = 64, PAGE_LINES = PAGE / LINE, WORDS = LINE / 8 };
 /* The first line of a page is read before the clock: it pays for the translation of the address. Of the others only so many are walked,
  * since cores that see a page miss bring in the rest of it. */
 enum { SEGMENTS = 2, SEGMENT_LINES = 8, SETTLING_WALKS = 3 };
@@ -77,6 +81,7 @@ static struct line *memory;
 static size_t pages;
 static unsigned char *version;
 static int next_in_cycle[PAGE_LINES];
+static volatile char *elsewhere;
 static int elsewhere_bytes;
 static uint64_t random_state, wrong_words, pages_verified;
 static int to = -1, from = -1;
@@ -180,7 +185,7 @@ static void touch_batch(const struct sample *batch, int count)
 
 /* Brings the batch into the second level and uses it there some times: the second level does not see what hits the first, and lines without
  * use are the first to go. In the end the first level is empty of them. */
-static void settle_batch(const struct sample *batch, int count, volatile char *elsewhere)
+static void settle_batch(const struct sample *batch, int count)
 {
     for (int i = 0; i < SETTLING_WALKS; i++) {
         touch_batch(batch, count);
@@ -194,7 +199,8 @@ static void time_batch(const struct sample *batch, int count, uint64_t ticks[][S
 {
     unsigned cpu;
     for (int i = 0; i < count; i++) {
-        struct line *at = *(struct line *volatile *)&first_line(batch[i].page)->next;
+        /* From anywhere: a core learns walks that are always the same. */
+        struct line *at = *(struct line *volatile *)&(first_line(batch[i].page) + random_below(PAGE_LINES))->next;
         for (int segment = 0; segment < SEGMENTS; segment++) {
             _mm_lfence();
             uint64_t begin = __rdtscp(&cpu);
@@ -231,13 +237,13 @@ static double middle(double *values, int count)
 }
 
 /* Ticks of a segment after `bytes` of other memory were read: in the second level after little, in no level after much. */
-static double calibrate_once(const struct sample *batch, int count, volatile char *elsewhere, int bytes)
+static double calibrate_once(const struct sample *batch, int count, int bytes)
 {
     uint64_t ticks[BATCH][SEGMENTS];
     static double values[CALIBRATIONS * BATCH * SEGMENTS];
     int known = 0;
     for (int i = 0; i < CALIBRATIONS; i++) {
-        settle_batch(batch, count, elsewhere);
+        settle_batch(batch, count);
         for (int at = ELSEWHERE_FIRST_LEVEL; at < bytes; at += LINE)
             (void)elsewhere[at];
         time_batch(batch, count, ticks);
@@ -248,14 +254,14 @@ static double calibrate_once(const struct sample *batch, int count, volatile cha
 }
 
 /* Both, as the lower quartiles of the last calibrations that told them apart; 0 if there is none yet. */
-static int calibrate(const struct sample *batch, int count, volatile char *elsewhere, double *there, double *gone)
+static int calibrate(const struct sample *batch, int count, double *there, double *gone)
 {
     static double all_there[HISTORY], all_gone[HISTORY];
     static int good;
     double sorted[HISTORY];
     for (int i = 0; i == 0 || (i < HISTORY && good < HISTORY / 4); i++) {
-        *there = calibrate_once(batch, count, elsewhere, ELSEWHERE_FIRST_LEVEL);
-        *gone = calibrate_once(batch, count, elsewhere, elsewhere_bytes);
+        *there = calibrate_once(batch, count, ELSEWHERE_FIRST_LEVEL);
+        *gone = calibrate_once(batch, count, elsewhere_bytes);
         if (*gone > 1.4 * *there) {
             all_there[good % HISTORY] = *there;
             all_gone[good % HISTORY] = *gone;
@@ -311,12 +317,12 @@ static double hand_over(char kind)
     return now() - begin;
 }
 
-static void judge(struct sample *batch, int count, volatile char *elsewhere, double until, struct totals *totals)
+static void judge(struct sample *batch, int count, double until, struct totals *totals)
 {
     double there, gone, quickest[2] = {INFINITY, INFINITY};
     for (int i = 0; i < count; i++)
         batch[i] = (struct sample){.page = batch[i].page, .verdict = '?', .found_off_color = batch[i].found_off_color};
-    if (!calibrate(batch, count, elsewhere, &there, &gone)) {
+    if (!calibrate(batch, count, &there, &gone)) {
         totals->uncalibrated++;
         return;
     }
@@ -332,7 +338,7 @@ static void judge(struct sample *batch, int count, volatile char *elsewhere, dou
         int interrupted = 0, write_first = (int)random_below(2);
         for (int turn = 0; turn < 2; turn++) {
             int kind = turn ^ write_first ^ 1; /* 0: the writer writes, 1: it spins */
-            settle_batch(batch, count, elsewhere);
+            settle_batch(batch, count);
             double took = hand_over("fs"[kind]);
             time_batch(batch, count, ticks[kind]);
             interrupted |= took > 1.5 * quickest[kind] + 30e-6;
@@ -380,16 +386,11 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
     static struct sample samples[SAMPLES_MAX];
     to = open(fifo_to, O_WRONLY | O_CLOEXEC);
     from = open(fifo_from, O_RDONLY | O_CLOEXEC);
-    /* Shared memory: it is not moved, and comes only now. */
-    long second_level = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    elsewhere_bytes = ELSEWHERE_LEVELS * (int)(second_level > 0 ? second_level : 1 << 20);
-    volatile char *elsewhere = mmap(NULL, (size_t)elsewhere_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     size_t *order = malloc(pages * sizeof *order);
-    if (to < 0 || from < 0 || elsewhere == MAP_FAILED || order == NULL) {
+    if (to < 0 || from < 0 || order == NULL) {
         perror("resident: check");
         return 1;
     }
-    memset((void *)elsewhere, 1, (size_t)elsewhere_bytes);
     int count = wanted < SAMPLES_MAX ? wanted : SAMPLES_MAX;
     if ((size_t)count > pages)
         count = (int)pages;
@@ -410,7 +411,7 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
         for (int i = 0; i < batches; i++) {
             double share = (begin + seconds - now()) / (batches - i) / (ROUNDS - round > 1 ? 2 : 1);
             int low = first + left * i / batches, high = first + left * (i + 1) / batches;
-            judge(samples + low, high - low, elsewhere, now() + share, &totals);
+            judge(samples + low, high - low, now() + share, &totals);
         }
         /* Those that are decided come first, the others in a new order. */
         for (int i = first; i < count; i++) {
@@ -423,7 +424,6 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
         for (int i = count - 1; i > first; i--)
             swap(samples + i, samples + first + random_below((uint64_t)(i - first + 1)));
     }
-    munmap((void *)elsewhere, (size_t)elsewhere_bytes);
     close(to);
     close(from);
     int of[3] = {0, 0, 0};
@@ -443,6 +443,22 @@ static int check(int wanted, double seconds, const char *fifo_to, const char *fi
     return 0;
 }
 
+/* Memory with pages of all colors, which nobody moves: shared, in huge pages where the kernel makes them. Single frames may be what programs
+ * on the colors have left over. 0 if there is none. */
+static int map_elsewhere(void)
+{
+    long second_level = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    elsewhere_bytes = ELSEWHERE_LEVELS * (int)(second_level > 0 ? second_level : 1 << 20);
+    char *mapped = mmap(NULL, (size_t)elsewhere_bytes + HUGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED)
+        return 0;
+    char *aligned = (char *)(((uintptr_t)mapped + HUGE - 1) / HUGE * HUGE);
+    memset(aligned, 1, (size_t)elsewhere_bytes);
+    madvise(aligned, (size_t)elsewhere_bytes, MADV_COLLAPSE);
+    elsewhere = aligned;
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     char unit = 'B';
@@ -456,7 +472,7 @@ int main(int argc, char **argv)
     pages = (size + PAGE - 1) / PAGE;
     memory = aligned_alloc(PAGE, pages * PAGE);
     version = malloc(pages);
-    if (memory == NULL || version == NULL) {
+    if (memory == NULL || version == NULL || !map_elsewhere()) {
         perror("resident");
         return 1;
     }

@@ -3,15 +3,17 @@
  * It knows nothing of colors. Its memory should be several times its share of the cache: 2 MiB for a second level of 512 KiB. What it wrote
  * must be there the next time, else it ends with exit code 4. It ends when the other side closes the FIFO. */
 
+#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
-enum { LINE = 64 };
+enum { LINE = 64, HUGE = 2 << 20 };
 
 int main(int argc, char **argv)
 {
@@ -20,11 +22,13 @@ int main(int argc, char **argv)
         return 1;
     }
     size_t bytes = strtoull(argv[1], NULL, 10) << 10;
-    unsigned char *memory = malloc(bytes), round = 1, kind;
+    /* Huge pages have all colors; single frames may be what programs on some of the colors have left over. */
+    unsigned char *memory = aligned_alloc(HUGE, (bytes + HUGE - 1) / HUGE * HUGE), round = 1, kind;
     if (bytes == 0 || memory == NULL) {
         perror("writer");
         return 1;
     }
+    madvise(memory, bytes, MADV_HUGEPAGE);
     /* Not zeros: compilers make calloc of them, which leaves the memory untouched. */
     memset(memory, round, bytes);
     printf("ready %d %#lx\n", (int)getpid(), (unsigned long)memory);
