@@ -135,8 +135,10 @@ class Program:
 def pin(pid, cpu, priority):
     """Puts all threads of a process on `cpu`, as SCHED_FIFO of `priority`, or as an ordinary program for 0."""
     for thread in os.listdir(f"/proc/{pid}/task"):
-        os.sched_setaffinity(int(thread), {cpu})
-        os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
+        # A helper of isochrome in it may end meanwhile.
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), {cpu})
+            os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
 
 
 def colors_of_level_2(cpu):
