@@ -3,7 +3,7 @@
 
 Each try has an empty runtime folder in memory and a load on the other CPU. It starts examples/check/resident by
 `isochrome exec --colors 0-3`, waits until the program is on its colors, and compares the report with what the documentation promises.
-Then it starts examples/check/writer by `isochrome exec --colors 4-15` and lets the resident judge a sample of its own pages: those that
+Then it starts examples/check/writer by `isochrome exec` on all other colors and lets the resident judge a sample of its own pages: those that
 the writer evicts are off color. The judgment shares no code with isochrome; its rule and error rates stand in resident.c. In some tries
 the checker itself is checked: it has to find nearly all pages evicted by a writer that no one confines to colors.
 
@@ -327,7 +327,8 @@ class Campaign:
         if "verdicts" not in found:
             raise Failure(f"resident: wrong contents: {found}")
         # What the tool says of the writer: one that is not on its own colors evicts what it should not.
-        return {**found, "writer": placed, "writer_stderr": writer.said()}
+        at_end = read_json(folder / "writer.json") if writer_colors else None
+        return {**found, "writer": placed, "writer_at_end": at_end, "writer_stderr": writer.said()}
 
     def run(self, number, size, as_nobody, with_control):
         """One try; what was seen."""

@@ -1045,7 +1045,7 @@ pub struct ChosenColors {
     /// Most memory that is touched to find frames of the colors [default: half of what is available]
     #[arg(long, value_name = "SIZE", alias = "memory")]
     pub max_memory: Option<Bytes>,
-    /// Longest that a program stands still at a time while pages are moved [default: 20ms]
+    /// Longest that a program stands still at a time while pages are moved [default: 15ms]
     #[arg(long, value_name = "TIME")]
     pub max_pause: Option<Ns>,
     /// Also where pinned memory or asynchronous I/O cannot be told from memory that may be moved

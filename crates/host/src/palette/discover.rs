@@ -166,7 +166,7 @@ pub fn groups(
     // Sets that are short of pages are filled up from what was not looked at.
     while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
         let mut pages = fresh.take(search.pages() / 2);
-        if pages.is_empty() && !fresh.double(look, rng) {
+        if pages.is_empty() {
             break;
         }
         for group in groups.iter_mut().filter(|group| group.members.len() < search.set_len()) {
@@ -340,4 +340,31 @@ fn reduced(
     }
     rest.push(target);
     Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::palette::modeled::ModeledLook;
+
+    #[test]
+    fn colors_that_the_first_pages_lack_are_found_in_more_memory() {
+        for seed in 0..5 {
+            let mut look = ModeledLook::new(16, 8, 1 << 14, seed);
+            // What a program on the last four colors has left over.
+            look.colors[..2048].iter_mut().filter(|color| **color >= 12).for_each(|color| *color -= 12);
+            let search = Search { ways: 8, colors_expected: 16 };
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (groups, ready) = groups(&mut look, search, 1024, &mut rng, &|| false);
+            let color_of = |group: &Group| -> Option<u16> {
+                let mut colors = group.set.iter().map(|page| look.colors[*page as usize]);
+                let first = colors.next()?;
+                colors.all(|color| color == first).then_some(first)
+            };
+            let mut found: Vec<Option<u16>> = groups.iter().map(color_of).collect();
+            found.sort_unstable();
+            assert_eq!(found, (0..16).map(Some).collect::<Vec<_>>(), "seed {seed}");
+            assert!(ready > 2048 && ready <= 8192, "seed {seed}: {ready} pages were made resident");
+        }
+    }
 }

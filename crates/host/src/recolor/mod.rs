@@ -93,7 +93,7 @@ pub struct Limits {
 }
 
 /// [`Limits::max_pause`] where nothing else is asked for.
-pub const MAX_PAUSE: Duration = Duration::from_millis(20);
+pub const MAX_PAUSE: Duration = Duration::from_millis(15);
 
 /// The pages of one mapping, by what became of them or would.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
