@@ -312,8 +312,8 @@ fn text(outcome: &Outcome) -> String {
         let percent = [worst.fits, worst.thrashes, worst.spread, worst.control].map(|share| share * 100.0);
         let _ = writeln!(
             text,
-            "verified without eviction sets, worst color, lowest of 8 looks: as many pages of it as ways lose {:.1} %, half as many more \
-             {:.1} %, half as many of every color {:.1} % (control {:.1} %): {}",
+            "verified without eviction sets, worst color: as many pages of it as ways lose {:.1} %, half as many more {:.1} % (median), \
+             half as many of every color {:.1} % (control {:.1} %): {}",
             percent[0],
             percent[1],
             percent[2],
