@@ -29,6 +29,9 @@ const STACK: Bytes = Bytes(256 << 10);
 /// Surveys tried while their outcome is in doubt.
 const ATTEMPTS: u64 = 3;
 
+/// For how long a survey is begun again that a disturbance kept from starting.
+const START_LIMIT: Duration = Duration::from_secs(5);
+
 /// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
 #[derive(Debug)]
 pub struct InDoubt(String);
@@ -116,21 +119,22 @@ impl Station {
     /// the survey and how many attempts it took; their time is part of its time.
     pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<(Survey, u64)> {
         let begin = Instant::now();
-        let mut attempt = 0;
+        let (mut attempts, mut doubted) = (0, 0);
         loop {
-            let last = attempt + 1 == ATTEMPTS;
-            match self.survey_once(place, target, self.seed.wrapping_add(attempt)) {
+            let outcome = self.survey_once(place, target, self.seed.wrapping_add(attempts));
+            attempts += 1;
+            match outcome {
                 Ok(mut survey) => {
                     survey.count_from(begin);
                     survey.classify(pages);
-                    if last || survey.inference().doubts.is_empty() {
-                        return Ok((survey, attempt + 1));
+                    doubted += 1;
+                    if doubted == ATTEMPTS || survey.inference().doubts.is_empty() {
+                        return Ok((survey, attempts));
                     }
                 }
-                Err(error) if last || !error.may_pass() => return Err(error.into()),
+                Err(error) if begin.elapsed() > START_LIMIT || !error.may_pass() => return Err(error.into()),
                 Err(_) => {}
             }
-            attempt += 1;
         }
     }
 
