@@ -343,8 +343,8 @@ class Campaign:
                 runtime = folder / "runtime"
                 runtime.mkdir(mode=0o700)
                 os.chown(runtime, owner, owner)
-                if options.saved:
-                    shutil.copytree(options.saved, runtime, dirs_exist_ok=True)
+                # Not a copy: pages of known color would have other frames.
+                runtime = pathlib.Path(options.saved) if options.saved else runtime
             else:
                 runtime = self.planted_runtime(number)
             begin = time.monotonic()
@@ -512,7 +512,7 @@ def parse():
     parser.add_argument("--load", choices=["none", "vm", "compile"], default="vm", help="on the other CPU")
     parser.add_argument("--planted", default="none", metavar="FAULT", help="none, permute:K or random:P%%")
     parser.add_argument("--save-every", type=int, default=5, metavar="N", help="tries with one saved palette, where faults are planted")
-    parser.add_argument("--saved", metavar="FOLDER", help="begin with what an earlier `palette --save` left in this runtime folder")
+    parser.add_argument("--saved", metavar="FOLDER", help="use this runtime folder, in which an earlier `palette --save` has left a table, in all tries")
     parser.add_argument("--checker", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
     parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")
