@@ -219,21 +219,20 @@ fn exec_after_loss() -> Outcome {
     while !outcome.exists() && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let pages = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    for path in pages.filter(|path| path.extension().is_some_and(|extension| extension == "pages")) {
+    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "pages"));
+    let punched = pages.all(|path| {
         let length = std::fs::metadata(&path).unwrap().len().to_string();
         let mut punch = Command::new("fallocate");
-        if !punch
-            .args(["--punch-hole", "--offset", "0", "--length", &length])
-            .arg(path)
-            .status()
-            .is_ok_and(|status| status.success())
-        {
-            return Err(NotRun("fallocate is not installed".to_owned()));
-        }
-    }
+        punch.args(["--punch-hole", "--offset", "0", "--length", &length]).arg(path);
+        punch.status().is_ok_and(|status| status.success())
+    });
     drop(program.stdin.take());
-    let output = judged(program.wait_with_output().unwrap())?;
+    let output = program.wait_with_output().unwrap();
+    if !punched {
+        return Err(NotRun("fallocate is not installed".to_owned()));
+    }
+    let output = judged(output)?;
     let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
     println!("{outcome}; {}", String::from_utf8_lossy(&output.stderr));
     let count = |key: &str| outcome[key].as_u64().unwrap();
