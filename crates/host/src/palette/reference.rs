@@ -199,7 +199,7 @@ impl Reference {
     /// Pages of known color of `target` in `folder`: those that were left there, once they pass the eviction test, else new
     /// ones, with the numbers of the old where these can still be matched. The calling thread should stay on one CPU.
     ///
-    /// Fails with [`HostError::CacheUnsteady`] with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
+    /// Fails with [`HostError::CacheUnsteady`], with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
     pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
         let keeps = runtime::make(folder).is_ok();
         // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
