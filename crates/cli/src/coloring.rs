@@ -151,8 +151,11 @@ impl Coloring {
     /// Where `error` says that the pages of known color may have lost it: checks them, and measures others if it is so. What became of the
     /// numbers of colors; `None` where there was nothing to be done, or it failed.
     pub fn renew_after(&self, error: &RecolorError) -> Option<Numbers> {
+        if !error.doubts_reference() {
+            return None;
+        }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        error.doubts_reference().then(|| known.0.renew(&runtime::folder(), fastrand::u64(..)).ok()).flatten()
+        known.0.renew(&runtime::folder(), fastrand::u64(..)).ok()
     }
 
     /// Forgets what was measured of frames, which has turned out to be wrong too often.

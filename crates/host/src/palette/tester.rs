@@ -39,13 +39,10 @@ const EVICTED_RATE: f64 = 0.85;
 const NOISE_MIN: f64 = 0.02;
 const NOISE_MAX: f64 = 0.45;
 
-/// How often a set is traversed in a test, and which share of its pages; and where that spares too many of the positive controls, as where
-/// replacement is far from least-recently-used.
+/// How often a set is traversed in a test, and which share of its pages; and where that has spared so many positive controls that a set is
+/// in doubt, as where replacement is far from least-recently-used.
 const BRIEF: (u32, f64) = (2, 0.75);
 const THOROUGH: (u32, f64) = (3, 1.0);
-
-/// Share of the positive controls that may be spared.
-const SPARED_MAX: f64 = 0.1;
 
 /// Pages of a batch per color asked about: more of one color than the cache has ways would evict each other.
 const PER_COLOR: usize = 4;
@@ -63,9 +60,10 @@ const TESTS_MAX: u32 = 96;
 const GATES: usize = 2;
 const ESTIMATES: usize = 2;
 
-/// Natural logarithm of the odds against an eviction set from which it is held to be one no more, and of those for it that are kept: one
-/// that has long been good may become bad.
+/// Natural logarithm of the odds for an eviction set at which it is held to be one no more, at which it is in doubt and traversed
+/// thoroughly, and the highest that are kept: one that has long been good may become bad.
 const SET_LOST: f64 = -9.2;
+const SET_DOUBTED: f64 = -2.0;
 const SET_KEPT: f64 = 5.0;
 
 /// How often a page is gone after pages were traversed that are no eviction set of its color, at most: what
@@ -89,9 +87,6 @@ pub struct Tester<L: Look> {
     /// Canary pages lost in tests that counted, and how many were looked at; old ones fade.
     lost: f64,
     seen: f64,
-    /// Positive controls that were spared, and how many were looked at; old ones fade.
-    spared: f64,
-    controls: f64,
     /// Tests made, and those of them that were disturbed.
     tests: u64,
     disturbed: u64,
@@ -120,6 +115,8 @@ struct Test {
     estimates: usize,
     /// The color of the positive control.
     positive: Option<usize>,
+    /// How often the set is traversed.
+    passes: u32,
 }
 
 impl Test {
@@ -144,7 +141,7 @@ impl<L: Look> Tester<L> {
     pub fn new(look: L, sets: Vec<Vec<u32>>, seed: u64) -> Tester<L> {
         let rng = fastrand::Rng::with_seed(seed);
         let evicts = vec![0.0; sets.len()];
-        Tester { look, sets, rng, lost: 0.0, seen: 0.0, spared: 0.0, controls: 0.0, tests: 0, disturbed: 0, evicts }
+        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
     }
 
     /// Pages of the eviction set of each color.
@@ -329,14 +326,13 @@ impl<L: Look> Tester<L> {
 
     /// How often a set is traversed, and which share of it.
     fn traversal(&self) -> (u32, f64) {
-        // One of twenty is what is assumed before anything was seen.
-        if self.spared + 1.0 > SPARED_MAX * (self.controls + 20.0) { THOROUGH } else { BRIEF }
+        if self.evicts.iter().any(|odds| *odds <= SET_DOUBTED) { THOROUGH } else { BRIEF }
     }
 
-    /// What is gone of each page that `tests` look at.
+    /// What is gone of each page that `tests` look at: tests that were prepared one after the other.
     fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
         let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
-        let (passes, _) = self.traversal();
+        let passes = tests.first().map_or(THOROUGH.0, |test| test.passes);
         self.look.look_at_all(&looks, passes)
     }
 
@@ -367,7 +363,7 @@ impl<L: Look> Tester<L> {
         let (first, last) = gates.split_at(gates.len().min(1));
         let looked = [first, before, estimates, &controls, after, last].concat();
         // A page of an eviction set is not looked at by a set that holds it.
-        let (_, share) = self.traversal();
+        let (passes, share) = self.traversal();
         let mut set = Vec::new();
         for color in &traversed {
             let pages = &self.sets[*color];
@@ -375,7 +371,7 @@ impl<L: Look> Tester<L> {
             let spared = pages.iter().copied().filter(|page| !looked.contains(page));
             set.extend(self.rng.choose_multiple(spared, count));
         }
-        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, looked }
+        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, passes, looked }
     }
 
     /// Takes in what the controls of a test show; whether the test counts.
@@ -393,13 +389,14 @@ impl<L: Look> Tester<L> {
         self.lost = self.lost * 0.998 + estimates.iter().filter(|share| gone(share)).count() as f64;
         if let Some(color) = test.positive {
             let evicted = gone(&shares[middle + test.estimates]);
-            self.controls = self.controls * 0.998 + 1.0;
-            self.spared = self.spared * 0.998 + f64::from(u8::from(!evicted));
             let ratio = match evicted {
                 true => EVICTED_RATE / UNEVICTED_RATE,
                 false => (1.0 - EVICTED_RATE) / (1.0 - UNEVICTED_RATE),
             };
-            self.evicts[color] = (self.evicts[color] + ratio.ln()).min(SET_KEPT);
+            let before = self.evicts[color];
+            // What a brief traversal spares, a thorough one may evict: only that says that a set is lost.
+            let lowest = if test.passes < THOROUGH.0 { SET_DOUBTED.min(before) } else { f64::NEG_INFINITY };
+            self.evicts[color] = (before + ratio.ln()).clamp(lowest, SET_KEPT);
         }
         true
     }
@@ -488,6 +485,15 @@ mod tests {
             let lost = tester.colors_of(&targets, &among);
             assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
         }
+    }
+
+    #[test]
+    fn sets_that_brief_traversals_spare_are_traversed_thoroughly_and_not_lost() {
+        let mut tester = tester(ModeledLook::new(16, 8, 4096, 8), 8);
+        // Three quarters of a set are too few to evict for sure; all of it is not.
+        tester.look.luck = 0.5;
+        let (wrong, _) = classify(&mut tester, 4, Effort::STATEMENT);
+        assert!(wrong <= 3, "{wrong} wrong");
     }
 
     #[test]
