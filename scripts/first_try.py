@@ -141,13 +141,13 @@ def pin(pid, cpu, priority):
             os.sched_setscheduler(int(thread), os.SCHED_FIFO if priority else os.SCHED_OTHER, os.sched_param(priority))
 
 
-def colors_of_level_2(cpu):
-    """Page colors of the second cache level of `cpu`, by its geometry; None if the kernel does not say."""
+def level_2(cpu):
+    """Bytes and ways of the second cache level of `cpu`; None if the kernel does not say."""
     for index in pathlib.Path(f"/sys/devices/system/cpu/cpu{cpu}/cache").glob("index*"):
         with contextlib.suppress(FileNotFoundError, ValueError):
             if (index / "level").read_text().strip() == "2":
                 ways = int((index / "ways_of_associativity").read_text())
-                return int((index / "size").read_text().strip().rstrip("K")) * 1024 // ways // PAGE
+                return int((index / "size").read_text().strip().rstrip("K")) * 1024, ways
     return None
 
 
@@ -517,7 +517,7 @@ def parse():
     parser.add_argument("--control-every", type=int, default=10, metavar="N", help="tries from one positive control to the next; 0: none")
     parser.add_argument("--sample", type=int, default=512, help="pages that the checker judges")
     parser.add_argument("--check-seconds", type=float, default=15, help="time limit of a check")
-    parser.add_argument("--writer-kib", type=int, default=2048, help="memory of the writer: several times the cache")
+    parser.add_argument("--writer-kib", type=int, default=None, help="memory of the writer; four times level 2 otherwise")
     parser.add_argument("--colors", default="0-3", help="colors of the program; the writer gets the others")
     parser.add_argument("--color-count", type=int, default=None, help="colors of the cache; what the kernel says of level 2 otherwise")
     parser.add_argument("--cpu", type=int, default=os.cpu_count() - 1, help="CPU of both programs while the checker works")
@@ -533,9 +533,13 @@ def parse():
         parser.error("--planted: none, permute:1, permute:3, permute:16 or random:5%")
     if os.geteuid() != 0:
         parser.error("run it as root")
-    options.color_count = options.color_count or colors_of_level_2(options.cpu)
-    if options.color_count is None:
-        parser.error("the kernel does not say how large the cache is: --color-count")
+    geometry = level_2(options.cpu)
+    if geometry is None and None in (options.color_count, options.writer_kib):
+        parser.error("the kernel does not say how large the cache is: --color-count and --writer-kib")
+    if geometry:
+        size, ways = geometry
+        options.color_count = options.color_count or size // ways // PAGE
+        options.writer_kib = options.writer_kib or 4 * size // 1024
     return options
 
 

@@ -1,6 +1,6 @@
 /* A program that is handed the CPU and writes over all its memory, or spins for as long as that took the last time, and hands back.
  *
- * It knows nothing of colors. Its memory should be several times its share of the cache: 2 MiB for a second level of 512 KiB. What it wrote
+ * It knows nothing of colors. Its memory should be several times the second level. What it wrote
  * must be there the next time, else it ends with exit code 4. It ends when the other side closes the FIFO. */
 
 #define _GNU_SOURCE

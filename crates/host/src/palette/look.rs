@@ -95,7 +95,7 @@ pub trait ArenaLook: Look {
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Lines of a page that one timed look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
+/// Lines of a page that a look touches and walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
 /// today's cores, which bring in the rest of a page after some misses, have not begun.
 pub const STEPS: u32 = 16;
 
@@ -132,7 +132,9 @@ impl LevelSizes {
     }
 }
 
-/// Memory whose pages are walked, each along a chain of its own.
+/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page: a line competes with
+/// those at the same place of other pages alone, so the others need not be touched. Their places are irregular, as a core that sees a
+/// stride fetches ahead.
 pub struct Walker<G: Ground = Arena> {
     memory: G,
     line_bytes: usize,
@@ -143,7 +145,9 @@ pub struct Walker<G: Ground = Arena> {
 impl<G: Ground> Walker<G> {
     /// Walks pages of `memory`, once they are [made ready](Self::make_ready).
     pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
-        let order = (0..(page_bytes() / line_bytes) as u16).collect();
+        let lines = (page_bytes() / line_bytes) as u16;
+        // The same for all that look at the same pages.
+        let order = fastrand::Rng::with_seed(1).choose_multiple(0..lines, STEPS as usize);
         Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
     }
 
@@ -168,15 +172,15 @@ impl<G: Ground> Walker<G> {
 
     /// Touches `targets` and then `passes` times `set`.
     pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
-        self.memory.ground().touch(targets, self.line_bytes);
+        self.memory.ground().touch_lines(targets, &self.order, self.line_bytes);
         for _ in 0..passes {
-            self.memory.ground().touch(set, self.line_bytes);
+            self.memory.ground().touch_lines(set, &self.order, self.line_bytes);
         }
     }
 
     /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
-        let from = self.rng.usize(0..self.order.len()) * self.line_bytes;
+        let from = self.rng.choice(&self.order).map_or(0, |line| usize::from(*line) * self.line_bytes);
         self.memory.ground().walk(target, from as u64, steps)
     }
 }

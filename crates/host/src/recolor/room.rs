@@ -13,6 +13,7 @@ use super::{AHEAD, Limits, RecolorError, Wanted, sight};
 use crate::error::HostError;
 use crate::palette::reference::Reference;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
+use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
 /// Most helpers at a time.
@@ -76,6 +77,8 @@ impl<'a> Room<'a> {
     ) -> Result<Room<'a>, RecolorError> {
         let reference = wanted.reference();
         let page = page_bytes() as u64;
+        // Measured once, which takes longer than a pause may.
+        clock::rate_hz();
         // More pages may have come by the time the process stands still.
         let entries = strays + strays / 4 + 1024;
         let table = HEADER + (entries * size_of::<Entry>()) as u64;
@@ -199,12 +202,11 @@ impl<'a> Room<'a> {
     /// Makes the helper that looks.
     pub fn make_sight(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let table = self.place.table;
-        let line_bytes = self.reference.map_or(0, |reference| reference.geometry.line_bytes.0);
         let header = Table { entries: table + HEADER, count: 1, ..self.header() };
         let entry = Entry { page: self.sight(), slot: 0, way: Way::Look as u32, run: 1, status: 0 };
         hold.write(agent::bytes_of(&header), table)?;
         hold.write(agent::bytes_of(&entry), table + HEADER)?;
-        hold.write(agent::bytes_of(&sight::before(line_bytes)), self.sight())?;
+        hold.write(agent::bytes_of(&sight::before()), self.sight())?;
         hold.make_helper(self.place.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 

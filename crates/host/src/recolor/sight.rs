@@ -26,6 +26,9 @@ pub const BYTES: u64 = 256 << 10;
 /// In front of it.
 const HEADER: u64 = size_of::<agent::Sight>() as u64;
 
+// As the helper asks for.
+const _: () = assert!(STEPS.is_power_of_two());
+
 /// Words behind that.
 const WORDS: usize = ((BYTES - HEADER) / 8) as usize;
 
@@ -58,9 +61,9 @@ pub struct Sight<'a> {
 }
 
 /// What lies in front of the requests before the helper begins.
-pub fn before(line_bytes: u64) -> agent::Sight {
+pub fn before() -> agent::Sight {
     let patience = clock::rate_hz() * PATIENCE.as_secs();
-    agent::Sight { request: 0, answer: 0, patience, line_bytes, passes: 0, looks: 0, looks_len: 0, left: 0 }
+    agent::Sight { request: 0, answer: 0, patience, passes: 0, looks: 0, looks_len: 0, left: 0 }
 }
 
 /// What tests pages of a process by eviction, by the helper in `room`, which has just been made. How long walks take is measured where

@@ -122,8 +122,6 @@ struct Costs {
 ///
 /// Where it fails, what has been moved stays moved, and the process goes on as it was.
 pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
-    // Measured once, which takes longer than a pause may.
-    clock::rate_hz();
     let pages = plan.pages.len();
     let mut work = Work {
         plan,

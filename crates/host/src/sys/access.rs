@@ -59,6 +59,22 @@ impl Arena {
         }
     }
 
+    /// Reads those `lines` of each of `pages` once, by number, independent loads. Panics when one lies outside.
+    #[inline]
+    pub fn touch_lines(&self, pages: &[u32], lines: &[u16], line_bytes: usize) {
+        assert_page_is_whole_lines(line_bytes);
+        let last = lines.iter().max().map_or(0, |line| *line as usize * line_bytes);
+        assert!(last < page_bytes(), "a line at {last} lies outside a page");
+        for page in pages {
+            let base = self.page_ptr(*page);
+            for line in lines {
+                // SAFETY: no line is further than the last, which was checked to begin inside the page, and each begins at a multiple of the
+                // line size, which was checked to be at least 8 and to divide the page, which belongs to this arena.
+                unsafe { base.add(*line as usize * line_bytes).cast::<u64>().read_volatile() };
+            }
+        }
+    }
+
     /// Carries out `accesses` one after the other. Panics when one lies outside.
     #[inline]
     pub fn carry_out(&self, accesses: impl Iterator<Item = Access>) {

@@ -96,8 +96,6 @@ pub struct Sight {
     pub answer: u64,
     /// Ticks without a request after which no more is waited for: whoever made them is dead.
     pub patience: u64,
-    /// Bytes of a line.
-    pub line_bytes: u64,
     /// How often a set is traversed.
     pub passes: u64,
     /// Address of the looks.
@@ -120,9 +118,9 @@ pub struct Look {
     pub targets: u64,
     /// How many.
     pub targets_len: u64,
-    /// Address of the offsets of the words walked in each of them.
+    /// Address of the offsets of the words that are touched and walked in each page.
     pub order: u64,
-    /// How many.
+    /// How many: a power of two.
     pub order_len: u64,
     /// Address where the ticks of each walk are written.
     pub ticks: u64,
@@ -133,7 +131,7 @@ pub const LAST: u64 = u64::MAX;
 
 // What the code below relies on.
 const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 128);
-const _: () = assert!(size_of::<Sight>() == 64 && size_of::<Look>() == 56);
+const _: () = assert!(size_of::<Sight>() == 56 && size_of::<Look>() == 56);
 
 /// The record as bytes, as it lies in memory.
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
@@ -157,7 +155,7 @@ pub unsafe trait Record: Copy {}
 unsafe impl Record for Entry {}
 // SAFETY: sixteen words (128 bytes, asserted above).
 unsafe impl Record for Table {}
-// SAFETY: eight words (64 bytes, asserted above).
+// SAFETY: seven words (56 bytes, asserted above).
 unsafe impl Record for Sight {}
 // SAFETY: seven words (56 bytes, asserted above).
 unsafe impl Record for Look {}
@@ -494,32 +492,16 @@ std::arch::global_asm!(
     "jb 52b",
     "jmp 4b",
     "53:",
-    "mov rbp, [r13 + 40]",
-    "mov rax, [r13 + 48]",
-    "mov [r13 + 56], rax",
+    "mov rbp, [r13 + 32]",
+    "mov rax, [r13 + 40]",
+    "mov [r13 + 48], rax",
     "57:",
-    "cmp qword ptr [r13 + 56], 0",
+    "cmp qword ptr [r13 + 48], 0",
     "je 59f",
-    // Touches those lines of each target that will be walked.
     "mov rsi, [rbp + 16]",
     "mov rcx, [rbp + 24]",
-    "61:",
-    "test rcx, rcx",
-    "jz 62f",
-    "mov rdi, [rsi]",
-    "mov r9, [rbp + 32]",
-    "mov r8, [rbp + 40]",
-    "63:",
-    "mov rdx, [r9]",
-    "mov rdx, [rdi + rdx]",
-    "add r9, 8",
-    "dec r8",
-    "jnz 63b",
-    "add rsi, 8",
-    "dec rcx",
-    "jmp 61b",
-    "62:",
-    "mov r14, [r13 + 32]",
+    "call 88f",
+    "mov r14, [r13 + 24]",
     "54:",
     "test r14, r14",
     "jz 55f",
@@ -542,18 +524,23 @@ std::arch::global_asm!(
     "inc rcx",
     "cmp rcx, r8",
     "jb 60b",
+    // Each target in another order, as cores learn: from another place of the list on, in steps of another odd number.
+    "lea r10, [r14 * 2 + 1]",
+    "lea r11, [r8 - 1]",
     "call 87f",
     "mov r15, rax",
-    "xor ecx, ecx",
+    "mov rcx, r14",
+    "and rcx, r11",
     "xor r9d, r9d",
     // Each load waits for the one before, whatever that one read.
     "56:",
     "add r9, [rsi + rcx * 8]",
     "mov r9, [rdi + r9]",
     "and r9, 0",
-    "inc rcx",
-    "cmp rcx, r8",
-    "jb 56b",
+    "add rcx, r10",
+    "and rcx, r11",
+    "dec r8",
+    "jnz 56b",
     "call 87f",
     "sub rax, r15",
     "mov rdx, [rbp + 48]",
@@ -562,24 +549,25 @@ std::arch::global_asm!(
     "jmp 55b",
     "58:",
     "add rbp, 56",
-    "dec qword ptr [r13 + 56]",
+    "dec qword ptr [r13 + 48]",
     "jmp 57b",
     "59:",
     "mov rcx, [r13]",
     "mov [r13 + 8], rcx",
     "jmp 51b",
-    // Touches every line of the rcx pages whose addresses lie at rsi.
+    // Touches the lines of the order in each of the rcx pages whose addresses lie at rsi, the last first: a core that learned in which
+    // order they follow each other would fetch them ahead of the walk.
     "88:",
     "test rcx, rcx",
     "jz 89f",
     "mov rdi, [rsi]",
-    "mov rax, rdi",
-    "add rax, [rbx + 32]",
+    "mov r9, [rbp + 32]",
+    "mov r8, [rbp + 40]",
     "81:",
-    "mov rdx, [rdi]",
-    "add rdi, [r13 + 24]",
-    "cmp rdi, rax",
-    "jb 81b",
+    "mov rdx, [r9 + r8 * 8 - 8]",
+    "mov rdx, [rdi + rdx]",
+    "dec r8",
+    "jnz 81b",
     "add rsi, 8",
     "dec rcx",
     "jmp 88b",
@@ -890,24 +878,12 @@ std::arch::global_asm!(
     "b.lo 52b",
     "b 4b",
     "53:",
-    "ldp x25, x26, [x21, 40]",
+    "ldp x25, x26, [x21, 32]",
     "57:",
     "cbz x26, 59f",
-    // Touches those lines of each target that will be walked.
-    "ldp x1, x2, [x25, 16]",
-    "61:",
-    "cbz x2, 62f",
-    "ldr x12, [x1], 8",
-    "ldp x13, x14, [x25, 32]",
-    "63:",
-    "ldr x9, [x13], 8",
-    "ldr x9, [x12, x9]",
-    "subs x14, x14, 1",
-    "b.ne 63b",
-    "sub x2, x2, 1",
-    "b 61b",
-    "62:",
-    "ldr x22, [x21, 32]",
+    "ldp x1, x2, [x25, 16]", // targets
+    "bl 88f",
+    "ldr x22, [x21, 24]",
     "54:",
     "cbz x22, 55f",
     "ldp x1, x2, [x25]", // set
@@ -926,15 +902,22 @@ std::arch::global_asm!(
     "subs x14, x14, 1",
     "b.ne 60b",
     "ldp x13, x14, [x25, 32]",
+    // Each target in another order, as on x86-64.
+    "lsl x16, x22, 1",
+    "add x16, x16, 1",
+    "sub x17, x14, 1",
     "bl 87f",
     "mov x23, x0",
+    "and x15, x22, x17",
     "mov x9, 0",
     // Each load waits for the one before, whatever that one read.
     "56:",
-    "ldr x10, [x13], 8",
+    "ldr x10, [x13, x15, lsl 3]",
     "add x9, x9, x10",
     "ldr x9, [x12, x9]",
     "and x9, x9, xzr",
+    "add x15, x15, x16",
+    "and x15, x15, x17",
     "subs x14, x14, 1",
     "b.ne 56b",
     "bl 87f",
@@ -952,17 +935,16 @@ std::arch::global_asm!(
     "add x10, x21, 8",
     "stlr x9, [x10]",
     "b 51b",
-    // Touches every line of the x2 pages whose addresses lie at x1.
+    // Touches the lines of the order in each of the x2 pages whose addresses lie at x1, the last first, as above.
     "88:",
     "cbz x2, 89f",
-    "ldr x9, [x1], 8",
-    "add x10, x9, x24",
-    "ldr x11, [x21, 24]",
+    "ldr x12, [x1], 8",
+    "ldp x13, x14, [x25, 32]",
     "85:",
-    "ldr xzr, [x9]",
-    "add x9, x9, x11",
-    "cmp x9, x10",
-    "b.lo 85b",
+    "sub x14, x14, 1",
+    "ldr x9, [x13, x14, lsl 3]",
+    "ldr x9, [x12, x9]",
+    "cbnz x14, 85b",
     "sub x2, x2, 1",
     "b 88b",
     "89:",
