@@ -33,15 +33,20 @@ import time
 import urllib.request
 from pathlib import Path
 
+from first_try import level_2
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "examples/compat"
 # The page of results, and the raw data beside the build.
 PAGE = ROOT / "docs/compat.md"
 RAW = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "compat.json"
-# Where the program starts, and where every second recoloring moves it.
-COLORS = ("0-3", "4-7")
+# Where the program starts, and where every second recoloring moves it: a quarter of the colors each, of 16 where the kernel does not say.
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+SIZE, WAYS = level_2(0) or (16 * PAGE_BYTES, 1)
+QUARTER = max(1, SIZE // WAYS // PAGE_BYTES // 4)
+COLORS = (f"0-{QUARTER - 1}", f"{QUARTER}-{2 * QUARTER - 1}")
 # Limits in seconds: until `exec` reports that the program is on its colors, of one recoloring, from SIGTERM to the end.
-ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 10, 20, 2
+ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 30, 60, 2
 # How long a program works in the run without isochrome, in seconds.
 PLAIN_SECONDS = 2
 
@@ -134,7 +139,7 @@ def summed(parts):
         for reason, pages in (part.get("immovable") or {}).items():
             whole["immovable"][reason] = whole["immovable"].get(reason, 0) + pages
         for key, pages in (part.get("verified") or {}).items():
-            whole["verified"][key] += pages
+            whole["verified"][key] = whole["verified"].get(key, 0) + pages
         whole["pauses_ns"] += part.get("pauses_ns") or []
         whole["moved"] |= bool(part.get("moved"))
     return whole
@@ -398,11 +403,11 @@ def as_user(name, run):
 
 def jvm(run):
     run.tool("javac", "-d", run.folder, SOURCES / "Churn.java")
-    return run.stop_file(["java", "-XX:+UseG1GC", "-Xmx512m", "-cp", run.folder, "Churn", run.stop])
+    return run.stop_file(["java", "-XX:+UseG1GC", "-Xmx192m", "-cp", run.folder, "Churn", run.stop])
 
 
 def node(run):
-    return run.stop_file(["node", SOURCES / "churn.js", run.stop])
+    return run.stop_file(["node", "--max-old-space-size=64", SOURCES / "churn.js", run.stop])
 
 
 def golang(run):
@@ -965,7 +970,7 @@ def main():
     arguments.add_argument("--plain", action="store_true", help="only the runs without isochrome, with their outputs")
     arguments.add_argument("--seconds", type=float, default=12, help="time over which the recolorings are spread")
     arguments.add_argument("--recolorings", type=int, default=10)
-    arguments.add_argument("--limit", type=float, default=60, help="time limit of one run, in seconds")
+    arguments.add_argument("--limit", type=float, default=600, help="time limit of one run, in seconds")
     options = arguments.parse_args()
     # Servers lie there, and not everyone has it in PATH.
     os.environ["PATH"] += ":/usr/sbin:/sbin"

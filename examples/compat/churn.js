@@ -9,12 +9,12 @@ function round(worker) {
   const hash = createHash("sha256");
   const objects = new Map();
   let value = worker + 1;
-  for (let i = 0; i < 50000; i++) {
+  for (let i = 0; i < 20000; i++) {
     value = (Math.imul(value, 1664525) + 1013904223) >>> 0;
     objects.set(`key ${value % 9973}`, { value, text: `${value}`.repeat(3), list: [i, value, value / 3] });
   }
   for (const [key, object] of objects) hash.update(key).update(object.text).update(String(object.list));
-  const bytes = Buffer.alloc(1 << 20);
+  const bytes = Buffer.alloc(1 << 18);
   for (let i = 0; i < bytes.length; i += 4) {
     value = (Math.imul(value, 1664525) + 1013904223) >>> 0;
     bytes.writeUInt32LE(value, i);

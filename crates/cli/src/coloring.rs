@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -154,8 +154,11 @@ impl Coloring {
         if !error.doubts_reference() {
             return None;
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.0.renew(&runtime::folder(), fastrand::u64(..)).ok()
+        self.known_mut().0.renew(&runtime::folder(), fastrand::u64(..)).ok()
+    }
+
+    fn known_mut(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets what was measured of frames, which has turned out to be wrong too often.
@@ -163,11 +166,20 @@ impl Coloring {
         self.known().0.forget_all();
     }
 
-    /// Follows the ledger: a `recolor` by somebody else may have given `owner` other colors since.
-    pub fn follow(&mut self, owner: &Owner) {
-        if let Some(colors) = ledger::colors_of(&runtime::folder(), owner, self.level()) {
+    /// Follows the ledger: a `recolor` by somebody else may have given `owner` other colors since, or colors may have got other numbers.
+    /// What became of these, where that is so.
+    pub fn follow(&mut self, owner: &Owner) -> Option<Numbers> {
+        let folder = runtime::folder();
+        let level = self.level();
+        let in_ledger = ledger::numbering_of(&folder, level);
+        let is_another = |reference: &Reference| in_ledger.is_some_and(|numbering| numbering != reference.numbering);
+        let differs = self.known().0.reference().is_some_and(is_another);
+        let numbers = differs.then(|| self.known_mut().0.renew(&folder, fastrand::u64(..)).ok()).flatten();
+        if let Some(colors) = ledger::colors_of(&folder, owner, level).filter(|_| !differs || numbers.is_some()) {
+            self.asked = ledger::Wanted::Colors(colors.clone());
             self.colors = colors;
         }
+        numbers
     }
 
     /// The colors; none while they are still to be chosen.
@@ -190,6 +202,8 @@ impl Coloring {
         /// Attempts in vain: at stopping a process, and at moving what is left.
         const ATTEMPTS: u32 = 20;
         const IDLE: u32 = 3;
+        /// Part of the resident pages that an attempt must add to what is on color: a program may go on to touch new memory for good.
+        const PROGRESS: usize = 100;
         let (mut failed, mut idle, mut most) = (0, 0, 0);
         loop {
             let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
@@ -203,7 +217,7 @@ impl Coloring {
                 Some((_, error)) => return Err(error),
                 None => {
                     let tally = watch.tally();
-                    idle = if tally.on_color > most { 0 } else { idle + 1 };
+                    idle = if tally.on_color > most + tally.resident / PROGRESS { 0 } else { idle + 1 };
                     most = most.max(tally.on_color);
                     if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE {
                         return Ok(tally.clone());

@@ -273,8 +273,10 @@ impl<'a> Keeper<'a> {
                         "isochrome: after {seconds} s the program has not said that it is ready; it is not on its colors yet"
                     );
                 }
-                if let (Some(coloring), Some(owner)) = (&mut coloring, &self.owner) {
-                    coloring.follow(owner);
+                if let (Some(coloring), Some(owner)) = (&mut coloring, &self.owner)
+                    && let Some(numbers) = coloring.follow(owner)
+                {
+                    self.report.numbers = Some(numbers);
                 }
                 pause = match &coloring {
                     None if failed => {

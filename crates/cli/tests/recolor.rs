@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         staged("a_program_of_java_with_24_threads_keeps_its_data", java),
         staged("a_program_that_begins_others_all_the_time_is_recolored", beginning_others),
         staged("a_program_that_is_about_to_open_a_file_is_recolored", opening),
+        staged("two_recolorings_of_a_program_leave_each_others_memory_alone", by_two_at_a_time),
         staged("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", drought),
         staged("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
         staged("a_recoloring_ends_when_it_is_asked_to", interrupted),
@@ -304,6 +305,27 @@ fn killed_with_rings(stage: &Stage) -> Outcome {
 
 fn beginning_others(stage: &Stage) -> Outcome {
     recolored_without_harm(stage, "vforks", rounds().div_ceil(5))
+}
+
+/// Memory that one recoloring has mapped in the program for its work is not taken for the program's own by another one.
+fn by_two_at_a_time(stage: &Stage) -> Outcome {
+    let target = stage.target("torture")?;
+    target.goes_on();
+    let resident = |report: &Value| report["resident"].as_u64().unwrap();
+    let own = resident(&stage.recolored(target.pid(), "0-3"));
+    for round in 0..rounds().div_ceil(5) as u32 {
+        let color = (4 + 2 * (round % 6)).to_string();
+        let mut other = stage.recolor(target.pid(), &color);
+        let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
+        // Somewhere within its work.
+        std::thread::sleep(Duration::from_millis(u64::from(5 + 7 * (round % 10))));
+        let report = stage.recolored(target.pid(), "0-3");
+        other.wait_with_output().unwrap();
+        assert!(resident(&report) < 2 * own, "{} pages where the program has {own}", resident(&report));
+    }
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off, counts.broken_off_epoll), (0, 0, 0));
+    Ok(())
 }
 
 /// Nobody opens the other end of the FIFO, so the program waits in open(2) and has reserved a descriptor that is not open yet.

@@ -5,7 +5,7 @@
 //! so a crash leaves the ledger before or after it. A grant lives as long as its owner, which is known by process number and start time;
 //! grants of owners that have ended do not count, and are dropped at the next change.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -114,6 +114,9 @@ pub struct GrantRequest<'a> {
 struct Book {
     schema: String,
     boot_id: String,
+    /// For each level, which [numbering](crate::palette::reference::Reference::numbering) the colors are in.
+    #[serde(default)]
+    numberings: BTreeMap<u8, String>,
     grants: Vec<Grant>,
 }
 
@@ -123,6 +126,7 @@ pub struct Ledger {
     boot_id: String,
     /// Held while the ledger is open.
     _lock: File,
+    numberings: BTreeMap<u8, String>,
     grants: Vec<Grant>,
 }
 
@@ -136,7 +140,8 @@ impl Ledger {
         let lock = lock.map_err(|source| HostError::Unwritable { path: lock_path.clone(), source })?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|error| HostError::Unwritable { path: lock_path, source: error.into() })?;
-        Ok(Ledger { path: folder.join(FILE), boot_id: runtime::boot_id(), _lock: lock, grants: grants_in(folder)? })
+        let Book { boot_id, numberings, grants, .. } = book_in(folder)?;
+        Ok(Ledger { path: folder.join(FILE), boot_id, _lock: lock, numberings, grants })
     }
 
     /// All grants, in the order given.
@@ -217,8 +222,25 @@ impl Ledger {
         Ok(released)
     }
 
+    /// From now on colors of `level` are in `numbering`. `order`: the new number for each that they had until now, where that is known.
+    pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), HostError> {
+        if self.numberings.get(&level).is_some_and(|now| now == numbering) {
+            return Ok(());
+        }
+        self.numberings.insert(level, numbering.to_owned());
+        if let Some(order) = order {
+            for grant in self.grants.iter_mut().filter(|grant| grant.level == level) {
+                let new = |color: &Color| order.get(usize::from(color.0)).copied().unwrap_or(*color);
+                grant.colors = grant.colors.iter().map(new).collect();
+                grant.colors.sort_unstable();
+            }
+        }
+        self.write()
+    }
+
     fn write(&self) -> Result<(), HostError> {
-        let book = Book { schema: SCHEMA.to_owned(), boot_id: self.boot_id.clone(), grants: self.grants.clone() };
+        let (schema, boot_id) = (SCHEMA.to_owned(), self.boot_id.clone());
+        let book = Book { schema, boot_id, numberings: self.numberings.clone(), grants: self.grants.clone() };
         let mut text = serde_json::to_vec_pretty(&book).expect("grants are plain data");
         text.push(b'\n');
         runtime::replace(&self.path, &text)
@@ -228,10 +250,21 @@ impl Ledger {
 /// The grants written in the ledger in `folder` whose owners are alive: to look at, without waiting for whoever has it open and without
 /// the right to change it.
 pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
-    let boot_id = runtime::boot_id();
-    let written =
-        read(&folder.join(FILE))?.filter(|book| book.boot_id == boot_id).map_or(Vec::new(), |book| book.grants);
-    Ok(written.into_iter().filter(|grant| grant.owner.is_alive()).collect())
+    Ok(book_in(folder)?.grants)
+}
+
+/// What the ledger in `folder` says of this boot, without grants whose owners have ended.
+fn book_in(folder: &Path) -> Result<Book, HostError> {
+    let (schema, boot_id) = (SCHEMA.to_owned(), runtime::boot_id());
+    let written = read(&folder.join(FILE))?.filter(|book| book.boot_id == boot_id);
+    let mut book = written.unwrap_or(Book { schema, boot_id, numberings: BTreeMap::new(), grants: Vec::new() });
+    book.grants.retain(|grant| grant.owner.is_alive());
+    Ok(book)
+}
+
+/// Which numbering the colors of `level` are in, by the ledger in `folder`; `None` where it does not say.
+pub fn numbering_of(folder: &Path, level: u8) -> Option<String> {
+    book_in(folder).ok()?.numberings.remove(&level)
 }
 
 /// The colors of `level` that `owner` holds now, by the ledger in `folder`; `None` where it holds none.
@@ -406,6 +439,25 @@ mod tests {
         let before = Owner { start_ticks: now.start_ticks + 1, ..now };
         Ledger::open(folder.path()).unwrap().grant(request(&before, &cache, &[0], colors(0..2))).unwrap();
         assert_eq!(Ledger::open(folder.path()).unwrap().grants(), []);
+    }
+
+    #[test]
+    fn grants_keep_their_colors_when_the_colors_get_other_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&[&[0]]);
+        let (_sleeper, owner) = Sleeper::start();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        ledger.renumber(2, "own", None).unwrap();
+        ledger.grant(request(&owner, &cache, &[0], colors(0..3))).unwrap();
+        let reversed: Vec<Color> = (0..16).rev().map(Color).collect();
+        for _ in 0..2 {
+            // Once only.
+            ledger.renumber(2, "machine's", Some(&reversed)).unwrap();
+            ledger.renumber(3, "of another level", Some(&reversed)).unwrap();
+        }
+        drop(ledger);
+        assert_eq!(colors_of(folder.path(), &owner, 2), Some((13..16).map(Color).collect()));
+        assert_eq!(numbering_of(folder.path(), 2).as_deref(), Some("machine's"));
     }
 
     #[test]

@@ -273,6 +273,12 @@ impl Sysfs {
         }
     }
 
+    /// Threads that run or wait for a CPU now, this one among them. [proc_loadavg(5)]
+    pub fn running_threads(&self) -> Option<usize> {
+        let text = self.text("proc/loadavg")?;
+        text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+    }
+
     /// Whether a hypervisor shows itself.
     pub fn is_virtual(&self) -> bool {
         self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())

@@ -3,13 +3,19 @@
 //! Each states what it requires. Where the machine cannot, the test is reported as ignored with the reason, never as passed;
 //! `HARDWARE_REQUIRED=1` makes that a failure. To add one: write its body as a function and add a `hardware_test` to `main`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use isochrome_host::counters::{Counters, usable_slots};
+use isochrome_host::error::HostError;
 use isochrome_host::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::interrupt;
+use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
 use isochrome_host::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
 use isochrome_host::net::tap;
+use isochrome_host::palette::known::on_a_cpu;
+use isochrome_host::palette::reference::{Numbers, Ready, Reference};
+use isochrome_host::palette::saved::Boot;
 use isochrome_host::palette::{Survey, Target};
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{self, ProbeRequest, probe};
@@ -23,7 +29,7 @@ use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::{self, INSTRUCTIONS_MAX, Visit, machine_code};
 use isochrome_model::net::{Cost, Reservation};
 use isochrome_model::palette::Method;
-use isochrome_model::units::{Bytes, CpuId, Ns};
+use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice, Watched};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
@@ -98,6 +104,11 @@ fn main() -> ExitCode {
             a_tap_device_is_in_no_namespace_but_its_own_and_gone_when_it_is_closed,
         ),
         hardware_test("prefaulting_stops_before_the_stack_ends", || Ok(()), prefaulting_stops_before_the_stack_ends),
+        hardware_test(
+            "an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs",
+            has_colors,
+            an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs,
+        ),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -151,6 +162,12 @@ fn has_two_cpus() -> Result<(), String> {
         0 | 1 => Err("only one CPU is allowed to this process".to_owned()),
         _ => Ok(()),
     }
+}
+
+fn has_colors() -> Result<(), String> {
+    let (machine, _) = Sysfs::system().machine().map_err(|error| first_line(&error))?;
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    numbered(&machine, folder.path(), None).map(drop).map_err(|error| first_line(&error))
 }
 
 fn fifo_is_permitted() -> Result<(), String> {
@@ -612,6 +629,53 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
     for note in notes {
         assert!(!note.subject.is_empty() && !note.reason.is_empty() && !note.hint.is_empty(), "{note:?}");
     }
+}
+
+// Numbers of colors.
+
+/// Pages of known color in `folder`, with the numbers that `machines` gives colors.
+fn numbered(machine: &Machine, folder: &Path, machines: Option<&Reference>) -> Result<Ready, HostError> {
+    let cpus: Vec<CpuId> = allowed_cpus().into_iter().map(CpuId).collect();
+    let target = Target::of(machine, None, cpus[0])?;
+    let boot = Boot::of(machine, &Sysfs::system());
+    on_a_cpu(&cpus, || Reference::obtain_as(folder, target, 1, &boot, machines))
+}
+
+fn an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs() {
+    let (machine, _) = Sysfs::system().machine().unwrap();
+    let (machines, own) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let theirs = numbered(&machine, machines.path(), None).unwrap().reference;
+    let before = numbered(&machine, own.path(), None).unwrap();
+    assert_eq!(before.numbers, Numbers::New);
+    let owner = Owner::of(std::process::id()).unwrap();
+    let cache = machine.data_level(before.reference.level).unwrap();
+    let colors = before.reference.colors();
+    let (first, last) = (Color(0), Color(colors as u16 - 1));
+    let request = GrantRequest {
+        owner: owner.clone(),
+        sharing: Sharing::Exclusive,
+        cache,
+        color_count: colors,
+        cpus: vec![CpuId(allowed_cpus()[0])],
+        wanted: Wanted::Colors(vec![first, last]),
+    };
+    Ledger::open(own.path()).unwrap().grant(request).unwrap();
+
+    let mut now = numbered(&machine, own.path(), Some(&theirs)).unwrap();
+    assert_eq!((&now.numbers, &now.reference.numbering), (&Numbers::Machines, &theirs.numbering));
+    let in_order: Vec<Color> = (0..colors as u16).map(Color).collect();
+    assert_eq!(theirs.numbers_by(&mut now.tester), Some(in_order));
+    // Known by their pages, the program's colors are those that it had.
+    let number_now = |color: Color| {
+        let page = before.reference.sets[usize::from(color.0)][0];
+        Color(now.reference.sets.iter().position(|set| set.contains(&page)).unwrap() as u16)
+    };
+    let mut expected = [first, last].map(number_now).to_vec();
+    expected.sort_unstable();
+    assert_eq!(ledger::colors_of(own.path(), &owner, now.reference.level), Some(expected));
+    // Whoever comes next finds the numbers as they are.
+    let next = numbered(&machine, own.path(), Some(&theirs)).unwrap();
+    assert_eq!((next.numbers, next.reference.sets), (Numbers::Kept, now.reference.sets));
 }
 
 // Packets.

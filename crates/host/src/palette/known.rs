@@ -108,7 +108,7 @@ impl KnownColors {
         self.reference = Some(ready.reference);
         let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
         learned.ticks = None;
-        if matches!(ready.numbers, Numbers::New | Numbers::Replaced) {
+        if matches!(ready.numbers, Numbers::New | Numbers::Replaced | Numbers::Machines) {
             *learned = Learned { stale: true, ..Learned::default() };
         }
         Ok(ready.numbers)

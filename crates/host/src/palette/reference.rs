@@ -32,12 +32,13 @@ use super::tester::{Effort, Tester};
 use super::{Target, discover};
 use crate::error::HostError;
 use crate::interrupt;
+use crate::ledger::Ledger;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Sysfs;
 
 /// Version of the file.
-const SCHEMA: &str = "isochrome-reference/1";
+const SCHEMA: &str = "isochrome-reference/2";
 
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
 const TMPFS: FsWord = 0x0102_1994;
@@ -60,6 +61,9 @@ pub struct Reference {
     saved: String,
     fingerprint: String,
     boot_id: String,
+    /// Names the numbering: references of the same give colors the same numbers.
+    #[serde(default)]
+    pub numbering: String,
     /// Which level's colors they are.
     pub level: u8,
     /// Of that level.
@@ -139,6 +143,13 @@ pub enum Numbers {
     Matched,
     /// Pages had lost their colors, and too few were left to match the numbers by.
     Replaced,
+    /// They are the machine's: those that this user had of its own were others.
+    Machines,
+}
+
+/// A name that no other numbering has.
+fn new_numbering() -> String {
+    format!("{:032x}", fastrand::u128(..))
 }
 
 fn path(folder: &Path, level: u8) -> PathBuf {
@@ -197,14 +208,54 @@ fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
 
 impl Reference {
     /// Pages of known color of `target` in `folder`: those that were left there, once they pass the eviction test, else new
-    /// ones, with the numbers of the old where these can still be matched. The calling thread should stay on one CPU.
+    /// ones, with the numbers of the old where these can still be matched. An ordinary user's get the machine's numbers where root has given
+    /// colors numbers, and so do the grants in the folder. The calling thread should stay on one CPU.
     ///
     /// Fails with [`HostError::CacheUnsteady`], with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
     pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
+        let machines = runtime::machines().ok().flatten().filter(|machines| machines != folder);
+        let machines = machines.and_then(|machines| Self::load(&machines, target.level, boot).ok());
+        Self::obtain_as(folder, target, seed, boot, machines.as_ref())
+    }
+
+    /// As [`obtain`](Self::obtain), with the numbers of `machines`.
+    pub fn obtain_as(
+        folder: &Path,
+        target: Target,
+        seed: u64,
+        boot: &Boot,
+        machines: Option<&Reference>,
+    ) -> Result<Ready, HostError> {
         let keeps = runtime::make(folder).is_ok();
         // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
         let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
         let _lock = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok());
+        let mut ready = Self::kept_or_made(folder, keeps, target, seed, boot)?;
+        let differs = |machines: &&Reference| machines.numbering != ready.reference.numbering;
+        let machines = machines.filter(differs).filter(|machines| machines.geometry == target.geometry);
+        let mut order = None;
+        if let Some(machines) = machines
+            && let Some(number_of) = (0..CHECKS).find_map(|_| machines.numbers_by(&mut ready.tester))
+        {
+            ready.reference.renumber(&number_of);
+            ready.tester.renumber(&number_of);
+            ready.reference.numbering = machines.numbering.clone();
+            ready.numbers = Numbers::Machines;
+            let mut new_of = vec![Color(0); number_of.len()];
+            (0u16..).zip(&number_of).for_each(|(new, old)| new_of[usize::from(old.0)] = Color(new));
+            order = Some(new_of);
+            if keeps {
+                ready.reference.save(folder, None)?;
+            }
+        }
+        if keeps {
+            Ledger::open(folder)?.renumber(target.level, &ready.reference.numbering, order.as_deref())?;
+        }
+        Ok(ready)
+    }
+
+    /// Those that were left in the folder, or new ones, which are `kept` there.
+    fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
         let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
         let mut numbers = Numbers::New;
         if let Some(old) = &old {
@@ -218,13 +269,15 @@ impl Reference {
         let (mut made, mut tester) = Self::make(folder, target, seed, boot)?;
         // Other numbers would be wrong for every program that is on its colors: not for a moment's noise.
         let mut order_of_old = |old: &Reference| (0..CHECKS).find_map(|_| old.numbers_by(&mut tester));
-        if let Some(order) = old.as_ref().and_then(&mut order_of_old) {
+        let old = old.as_ref();
+        if let Some(order) = old.and_then(&mut order_of_old) {
             made.renumber(&order);
             tester.renumber(&order);
+            made.numbering = old.map_or(made.numbering, |old| old.numbering.clone());
             numbers = Numbers::Matched;
         }
         if keeps && made.path.is_some() {
-            made.save(folder, old.as_ref())?;
+            made.save(folder, old)?;
         }
         Ok(Ready { reference: made, tester, numbers })
     }
@@ -271,6 +324,7 @@ impl Reference {
     pub fn adopt(&mut self, folder: &Path, rule: &Palette, order: &[Color]) -> Result<(), HostError> {
         self.renumber(order);
         self.rule = Some(rule.clone());
+        self.numbering = new_numbering();
         self.save(folder, None)
     }
 
@@ -450,6 +504,7 @@ impl Reference {
             saved: SCHEMA.to_owned(),
             fingerprint: boot.fingerprint.clone(),
             boot_id: boot.boot_id.clone(),
+            numbering: new_numbering(),
             level: target.level,
             geometry: target.geometry,
             inner: target.inner,

@@ -32,6 +32,7 @@ use crate::sys::launch;
 use crate::sys::memory::page_bytes;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::{self, Answer, Registers, Report, StopLimit, ThreadId};
+use crate::sysfs::Sysfs;
 
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
@@ -73,11 +74,15 @@ struct Thread {
 
 /// Held while a process is recolored or repaired, so that it happens to one at a time: two would take the frames away that the other
 /// one gives back to be taken again.
-pub struct Turn(#[expect(dead_code, reason = "locked for as long as it is open")] File);
+pub struct Turn {
+    /// Locked for as long as it is open.
+    _file: File,
+    _share: Share,
+}
 
 impl Turn {
-    /// Waits for it, until this program is asked to end.
-    pub fn wait() -> Result<Turn, RecolorError> {
+    /// Waits for it, until this program is asked to end, in order to work on `pid`.
+    pub fn wait(pid: Pid) -> Result<Turn, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
@@ -85,9 +90,9 @@ impl Turn {
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Turn(file)),
+                Ok(()) => return Ok(Turn { _file: file, _share: Share::half_a_cpu() }),
                 Err(error) if error != Errno::WOULDBLOCK => return Err(failed(error.into())),
-                Err(_) if interrupted() => return Err(failed(io::ErrorKind::Interrupted.into())),
+                Err(_) if interrupted() => return Err(RecolorError::Interrupted { pid: pid.0 }),
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         }
@@ -198,6 +203,36 @@ impl Haste {
 }
 
 impl Drop for Haste {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // It was permitted before.
+            let _ = before.apply();
+        }
+    }
+}
+
+/// While it is there, this thread, and helpers that it makes, get about half of a CPU, as far as that is permitted: a program that keeps
+/// all CPUs busy with many threads would else be on its colors only after as many times the time.
+struct Share {
+    /// What it goes back to.
+    before: Option<Scheduling>,
+}
+
+impl Share {
+    fn half_a_cpu() -> Share {
+        /// Ratio of the CPU time of neighboring nice values. [Linux, kernel/sched/core.c, sched_prio_to_weight]
+        const STEP: f64 = 1.25;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        // This thread is one of them.
+        let others = Sysfs::system().running_threads().map_or(0, |running| running.saturating_sub(1));
+        let on_each = (others as f64 / cpus as f64).max(1.0);
+        let steps = (on_each.ln() / STEP.ln()) as i32;
+        let before = Scheduling::current().ok().filter(|now| steps > 0 && now.is_other());
+        Share { before: before.filter(|before| before.nicer_by(-steps).apply().is_ok()) }
+    }
+}
+
+impl Drop for Share {
     fn drop(&mut self) {
         if let Some(before) = self.before {
             // It was permitted before.
@@ -984,7 +1019,7 @@ const REPAIR_LIMIT: Duration = Duration::from_secs(2);
 
 /// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
 pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
-    let _turn = Turn::wait()?;
+    let _turn = Turn::wait(pid)?;
     let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
     let mut seized = Seized::all(pid, Patience { waiting: REPAIR_LIMIT, runnable: REPAIR_LIMIT })?;
     let cave = journal.cave..journal.cave + CAVE.len() as u64;

@@ -37,7 +37,7 @@ pub fn lock(pid: Pid, whole: bool) -> Result<(), RecolorError> {
 }
 
 fn within(pid: Pid, work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>) -> Result<(), RecolorError> {
-    let _turn = Turn::wait()?;
+    let _turn = Turn::wait(pid)?;
     for thread in pid.threads()? {
         // Which calls a filter kills a program for is looked at for those of a recoloring only.
         if !matches!(super::process::status_of(&pid.text(&format!("task/{thread}/status"))?, "Seccomp"), "" | "0") {

@@ -265,14 +265,19 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
     }
+    let (before, _) = inspect_pages(pid, &pid.check()?, wanted)?;
+    if before.moved() == 0 {
+        return Ok(before);
+    }
+    let _turn = Turn::wait(pid)?;
+    if Journal::left_for(pid)?.is_some() {
+        return Err(RecolorError::Unrepaired { pid: pid.0 });
+    }
+    // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
     let regions = pid.check()?;
     let (before, mut look) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
-    }
-    let _turn = Turn::wait()?;
-    if Journal::left_for(pid)?.is_some() {
-        return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
     let mut room = Room::new(pid, &regions, look.strays.len(), wanted, limits)?;
     let mut pool = Pool::new(room.place.pool);
@@ -463,7 +468,7 @@ impl<'a> Asking<'a> {
         limits: &'a Limits,
     ) -> Result<Asking<'a>, RecolorError> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
-        let turn = Turn::wait()?;
+        let turn = Turn::wait(pid)?;
         let mut room = Room::new(pid, regions, 0, wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
         room.map(&mut hold)?;

@@ -458,7 +458,7 @@ impl Pid {
         }
         if number("TracerPid") != 0 {
             // Another isochrome that is at work on it is waited for.
-            drop(Turn::wait()?);
+            drop(Turn::wait(self)?);
             let tracer = self.status("TracerPid")?.parse().unwrap_or(0);
             if tracer != 0 {
                 return Err(RecolorError::Traced { pid, by: tracer });

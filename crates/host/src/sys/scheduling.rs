@@ -61,6 +61,16 @@ impl Scheduling {
         matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
     }
 
+    /// Whether it is SCHED_OTHER.
+    pub fn is_other(&self) -> bool {
+        self.0.sched_policy == libc::SCHED_OTHER as u32
+    }
+
+    /// The same with a nice value higher by `steps`, within -20 to 19.
+    pub fn nicer_by(&self, steps: i32) -> Scheduling {
+        Scheduling(libc::sched_attr { sched_nice: (self.0.sched_nice + steps).clamp(-20, 19), ..self.0 })
+    }
+
     /// Whether it is SCHED_DEADLINE.
     pub fn is_deadline(&self) -> bool {
         self.0.sched_policy == libc::SCHED_DEADLINE as u32
