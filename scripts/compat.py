@@ -173,7 +173,7 @@ class Run:
         # Nothing that another program left behind is known, and the grants of others do not count.
         if colored and "ISOCHROME_RUNTIME_DIR" not in os.environ:
             self.runtime = Path(f"/dev/shm/{folder.parent.name}-{folder.name}")
-            self.runtime.mkdir(mode=0o700)
+            self.runtime.mkdir(mode=0o755)
             self.environment["ISOCHROME_RUNTIME_DIR"] = str(self.runtime)
 
     def start(self, command, **settings):
