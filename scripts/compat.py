@@ -941,7 +941,7 @@ def machine():
 def page(rows, here, options):
     return f"""# Real programs under isochrome
 
-Made by `make compat`, which builds the release, installs the programs where it is run as root, and takes about 10 minutes. Run it on
+Made by `make compat`, which builds the release, installs the programs where it is run as root, and takes about half an hour on 2 CPUs. Run it on
 a machine for tests: some packages start a service of their own.
 
 Each program runs once without isochrome and once under `isochrome exec --colors {COLORS[0]}`. There it is recolored {options.recolorings} times

@@ -166,8 +166,9 @@ impl Coloring {
         self.known().0.forget_all();
     }
 
-    /// Follows the ledger: a `recolor` by somebody else may have given `owner` other colors since, or colors may have got other numbers.
-    /// What became of these, where that is so.
+    /// Follows the ledger: another `recolor` may have given `owner` other colors, or the colors may have other numbers now.
+    ///
+    /// Returns where the new numbers come from, if the numbers have changed.
     pub fn follow(&mut self, owner: &Owner) -> Option<Numbers> {
         let folder = runtime::folder();
         let level = self.level();
@@ -202,7 +203,7 @@ impl Coloring {
         /// Attempts in vain: at stopping a process, and at moving what is left.
         const ATTEMPTS: u32 = 20;
         const IDLE: u32 = 3;
-        /// Part of the resident pages that an attempt must add to what is on color: a program may go on to touch new memory for good.
+        /// An attempt makes progress when it brings one in so many resident pages on color. A program may touch new memory for ever.
         const PROGRESS: usize = 100;
         let (mut failed, mut idle, mut most) = (0, 0, 0);
         loop {

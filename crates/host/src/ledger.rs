@@ -222,7 +222,8 @@ impl Ledger {
         Ok(released)
     }
 
-    /// From now on colors of `level` are in `numbering`. `order`: the new number for each that they had until now, where that is known.
+    /// Records that the colors of `level` are numbered by `numbering` from now on. `order` holds the new number of each old one; without
+    /// it grants keep their numbers.
     pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), HostError> {
         if self.numberings.get(&level).is_some_and(|now| now == numbering) {
             return Ok(());

@@ -273,7 +273,7 @@ impl Sysfs {
         }
     }
 
-    /// Threads that run or wait for a CPU now, this one among them. [proc_loadavg(5)]
+    /// Number of threads that are running or runnable now, including the calling one. [proc_loadavg(5)]
     pub fn running_threads(&self) -> Option<usize> {
         let text = self.text("proc/loadavg")?;
         text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()

@@ -61,7 +61,7 @@ pub struct Reference {
     saved: String,
     fingerprint: String,
     boot_id: String,
-    /// Names the numbering: references of the same give colors the same numbers.
+    /// Identifies the numbering: two references with the same value give each color the same number.
     #[serde(default)]
     pub numbering: String,
     /// Which level's colors they are.
@@ -143,7 +143,7 @@ pub enum Numbers {
     Matched,
     /// Pages had lost their colors, and too few were left to match the numbers by.
     Replaced,
-    /// They are the machine's: those that this user had of its own were others.
+    /// The machine's numbers, matched by eviction tests; this user's own numbers were different.
     Machines,
 }
 

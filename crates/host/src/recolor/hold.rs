@@ -211,8 +211,8 @@ impl Drop for Haste {
     }
 }
 
-/// While it is there, this thread, and helpers that it makes, get about half of a CPU, as far as that is permitted: a program that keeps
-/// all CPUs busy with many threads would else be on its colors only after as many times the time.
+/// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Without it, a helper
+/// gets only one share among the many threads of a program that keeps all CPUs busy.
 struct Share {
     /// What it goes back to.
     before: Option<Scheduling>,

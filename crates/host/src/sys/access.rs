@@ -59,7 +59,7 @@ impl Arena {
         }
     }
 
-    /// Reads those `lines` of each of `pages` once, by number, independent loads. Panics when one lies outside.
+    /// Reads the given `lines` of each of `pages` once, as independent loads. Panics when a line lies outside its page.
     #[inline]
     pub fn touch_lines(&self, pages: &[u32], lines: &[u16], line_bytes: usize) {
         assert_page_is_whole_lines(line_bytes);
