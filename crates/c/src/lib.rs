@@ -58,7 +58,7 @@ impl Isochrome {
                 }
                 survey => survey.map_err(told)?,
             };
-            survey.classify(survey.pages_at_most());
+            survey.classify(survey.pages_at_most()).map_err(told)?;
             let verification = survey.verify();
             let Collection { arena, inference, .. } = survey.finish();
             if inference.doubts.is_empty() && verification.holds() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use isochrome_host::error::HostError;
@@ -39,6 +39,8 @@ pub struct Coloring {
     spread: bool,
     /// What became of the numbers of colors.
     numbers: Option<Numbers>,
+    /// When the ledger's numbers were last measured for.
+    followed: Option<Instant>,
     /// How far to go.
     pub limits: Limits,
 }
@@ -74,7 +76,7 @@ impl Coloring {
         let max_pause = chosen.max_pause.map_or(MAX_PAUSE, |time| Duration::from_nanos(time.0));
         let limits = Limits { memory, max_pause, force: chosen.force };
         let (known, spread) = (Arc::new(RwLock::new(Known(known))), chosen.spread);
-        Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, limits })
+        Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, followed: None, limits })
     }
 
     /// Whether `chosen` can be had at all on `cpus`, as far as that is known without measuring.
@@ -168,14 +170,20 @@ impl Coloring {
 
     /// Follows the ledger: another `recolor` may have given `owner` other colors, or the colors may have other numbers now.
     ///
-    /// Returns where the new numbers come from, if the numbers have changed.
+    /// Returns where the new numbers come from, if the numbers have changed. Where they cannot be measured this is left for a while: it is
+    /// work of a second.
     pub fn follow(&mut self, owner: &Owner) -> Option<Numbers> {
+        const AGAIN: Duration = Duration::from_secs(10);
         let folder = runtime::folder();
         let level = self.level();
         let in_ledger = ledger::numbering_of(&folder, level);
         let is_another = |reference: &Reference| in_ledger.is_some_and(|numbering| numbering != reference.numbering);
         let differs = self.known().0.reference().is_some_and(is_another);
-        let numbers = differs.then(|| self.known_mut().0.renew(&folder, fastrand::u64(..)).ok()).flatten();
+        let mut numbers = None;
+        if differs && self.followed.is_none_or(|followed| followed.elapsed() >= AGAIN) {
+            numbers = self.known_mut().0.renew(&folder, fastrand::u64(..)).ok();
+            self.followed = Some(Instant::now());
+        }
         if let Some(colors) = ledger::colors_of(&folder, owner, level).filter(|_| !differs || numbers.is_some()) {
             self.asked = ledger::Wanted::Colors(colors.clone());
             self.colors = colors;

@@ -139,7 +139,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     bar.finish_and_clear();
     let bar = progress("classifying", pages as u64);
     while survey.pages() < pages && !interrupt::interrupted() {
-        survey.classify(PAGES.min(pages - survey.pages()));
+        survey.classify(PAGES.min(pages - survey.pages()))?;
         bar.set_position(survey.pages() as u64);
     }
     bar.finish_and_clear();
@@ -180,7 +180,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         let method = method(*by).unwrap_or(seen.method);
         let seed = station.seed.wrapping_add(1 + i as u64);
         let mut survey = Survey::start_by(method, target, arena, &station.processor, seed)?;
-        survey.classify(seen.pages.len());
+        survey.classify(seen.pages.len())?;
         let second = survey.finish();
         again.push(Again {
             method: method.name(),

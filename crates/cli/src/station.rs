@@ -126,7 +126,7 @@ impl Station {
             match outcome {
                 Ok(mut survey) => {
                     survey.count_from(begin);
-                    survey.classify(pages);
+                    survey.classify(pages)?;
                     doubted += 1;
                     if doubted == ATTEMPTS || survey.inference().doubts.is_empty() {
                         return Ok((survey, attempts));

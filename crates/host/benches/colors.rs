@@ -62,7 +62,7 @@ fn run(page_counts: &[usize], repeats: usize) -> Result<(), HostError> {
                     }
                     Err(error) => return Err(error),
                 };
-            survey.classify(pages);
+            survey.classify(pages)?;
             let collection = survey.finish();
             println!(
                 "classify by {:<8} {pages:>6} pages: {:>6.2} us per page, {} colors, {} ambiguous, {:.2} s in all",

@@ -271,12 +271,14 @@ pub enum HostError {
     Interrupted,
     /// Eviction tests contradict the colors computed from frame bits.
     #[error(
-        "frame-number bits do not give the color here: {wrong} of {tested} colors fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`"
+        "frame-number bits do not give the color here: {wrong} of {tested} {what} fail the eviction test, as in virtual machines and where the set index is hashed\n  hint: let the palette be measured: `isochrome palette --by timing`"
     )]
     BitsContradicted {
-        /// Colors that failed.
+        /// What was tested: colors or pages.
+        what: &'static str,
+        /// Those that failed.
         wrong: usize,
-        /// Colors tested.
+        /// How many were tested.
         tested: usize,
     },
     /// No event is known that counts the misses of a level.

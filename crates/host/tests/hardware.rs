@@ -593,7 +593,7 @@ fn pool(machine: &Machine, cpu: u32) -> Option<(FramePool, u8)> {
         1,
     )
     .ok()?;
-    survey.classify(100 * target.geometry.color_count(machine.page_bytes) as usize);
+    survey.classify(100 * target.geometry.color_count(machine.page_bytes) as usize).ok()?;
     let collection = survey.finish();
     let colors = collection.inference.palette.colors;
     Some((FramePool::new(collection.arena, &collection.inference.page_colors, colors), target.level))

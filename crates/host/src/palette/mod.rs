@@ -110,6 +110,9 @@ pub struct Survey {
     classifying: Duration,
     /// Methods that were tried first and why they did not do.
     refused: Vec<(Method, HostError)>,
+    /// The method that pages are looked at by, and whether frame bits that turn out to be wrong are given up for it.
+    looked_by: Method,
+    bits_may_be_wrong: bool,
 }
 
 /// What putting colors of frames to the test showed.
@@ -151,6 +154,14 @@ pub(crate) const PASSES: u32 = 3;
 /// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
 const BITS_CONTRADICTED: f64 = 0.1;
 
+/// One of so many pages that frame bits color is looked at, and at least so many: where a host gives its guest memory in huge pages now and
+/// then, or the set index hashes higher bits, the bits are right for some of the memory.
+const BITS_CHECKED: usize = 16;
+const BITS_CHECKED_AT_LEAST: usize = 256;
+
+/// Share of the pages looked at whose color is not that of their frames' bits, from which the bits are refused.
+const BITS_WRONG: f64 = 0.02;
+
 impl Survey {
     /// Memory to survey: up to `limit`, of which only what is looked at is touched.
     pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
@@ -171,6 +182,7 @@ impl Survey {
             match Self::start_by(method, target, Self::memory(target, limit)?, processor, seed) {
                 Ok(mut survey) => {
                     survey.refused = refused;
+                    survey.bits_may_be_wrong = true;
                     return Ok(survey);
                 }
                 Err(error) => refused.push((method, error)),
@@ -206,8 +218,10 @@ impl Survey {
                 Self::discover(target, method, Box::new(look), seed, begin)
             }
             Method::Bits => {
-                let look = Self::any_look(target, arena, processor, seed)?;
-                Self::confirm_bits(Self::new(target, method, look, seed, begin))
+                let (looked_by, look) = Self::any_look(target, arena, processor, seed)?;
+                let mut survey = Self::new(target, method, look, seed, begin);
+                survey.looked_by = looked_by;
+                Self::confirm_bits(survey)
             }
         }
     }
@@ -218,11 +232,11 @@ impl Survey {
         arena: Arena,
         processor: &Processor,
         seed: u64,
-    ) -> Result<Box<dyn ArenaLook>, HostError> {
+    ) -> Result<(Method, Box<dyn ArenaLook>), HostError> {
         let sizes = target.sizes();
         Ok(match miss_counters(processor, target.level, Touches::Data) {
-            Ok(counters) => Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed)),
-            Err(_) => Box::new(TimedLook::calibrate(arena, sizes, seed)?),
+            Ok(counters) => (Method::Counters, Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed))),
+            Err(_) => (Method::Timing, Box::new(TimedLook::calibrate(arena, sizes, seed)?)),
         })
     }
 
@@ -232,7 +246,7 @@ impl Survey {
         let color_of = |frame| Some(geometry.color_of(frame, Bytes(page_bytes() as u64)));
         let tested = survey.confirm(survey.target.search().colors_expected, color_of)?;
         if tested.wrong as f64 > BITS_CONTRADICTED * tested.colors as f64 {
-            return Err(HostError::BitsContradicted { wrong: tested.wrong, tested: tested.colors });
+            return Err(HostError::BitsContradicted { what: "colors", wrong: tested.wrong, tested: tested.colors });
         }
         Ok(survey)
     }
@@ -285,6 +299,8 @@ impl Survey {
             elapsed: Duration::ZERO,
             classifying: Duration::ZERO,
             refused: Vec::new(),
+            looked_by: method,
+            bits_may_be_wrong: false,
         }
     }
 
@@ -296,20 +312,60 @@ impl Survey {
         begin: Instant,
     ) -> Result<Survey, HostError> {
         let mut survey = Self::new(target, method, look, seed, begin);
-        survey.make_ready(target.pages_to_search());
+        survey.find_groups()?;
+        Ok(survey)
+    }
+
+    /// Finds the eviction sets.
+    fn find_groups(&mut self) -> Result<(), HostError> {
+        let begin = Instant::now();
+        self.make_ready(self.target.pages_to_search());
         // A large shared level may hold more colors than can be told apart in any useful time.
         let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
-        let (groups, ready) =
-            discover::groups(&mut *survey.look, target.search(), survey.ready, &mut survey.rng, &stop);
-        survey.ready = ready;
+        let (groups, ready) = discover::groups(&mut *self.look, self.target.search(), self.ready, &mut self.rng, &stop);
+        self.ready = ready;
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }
         if groups.is_empty() {
-            return Err(HostError::NoEviction { level: target.level });
+            return Err(HostError::NoEviction { level: self.target.level });
         }
-        survey.know(groups.into_iter().map(|group| group.set).collect());
-        Ok(survey)
+        self.know(groups.into_iter().map(|group| group.set).collect());
+        Ok(())
+    }
+
+    /// Looks at some of the pages of `range` that frame bits have colored.
+    ///
+    /// Fails with [`HostError::BitsContradicted`] where eviction tests say otherwise.
+    fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), HostError> {
+        let Survey { target, look, groups, pages, rng, .. } = self;
+        let other = |page: &u32| !groups.iter().any(|group| group.contains(page));
+        let count = (range.len() / BITS_CHECKED).max(BITS_CHECKED_AT_LEAST);
+        let sample = rng.choose_multiple(range.filter(other), count);
+        let colors: Vec<Color> = (0..groups.len() as u16).map(Color).collect();
+        classify_again(&mut **look, groups, &colors, sample.clone(), pages, rng);
+        let (mut tested, mut wrong) = (0, 0);
+        for page in sample {
+            let page = &pages[page as usize];
+            let by_bits = page.frame.map(|frame| target.geometry.color_of(frame, Bytes(page_bytes() as u64)));
+            if let Some(color) = color_of_looks(page, &colors) {
+                tested += 1;
+                wrong += usize::from(Some(color) != by_bits);
+            }
+        }
+        if wrong as f64 > BITS_WRONG * f64::from(tested) {
+            return Err(HostError::BitsContradicted { what: "pages", wrong, tested: tested as usize });
+        }
+        Ok(())
+    }
+
+    /// Gives the frame bits up, and classifies all pages by looking at them.
+    fn look_instead(&mut self) -> Result<(), HostError> {
+        self.method = self.looked_by;
+        self.find_groups()?;
+        self.pages.iter_mut().for_each(|page| page.looks.clear());
+        self.look_at(0..self.pages.len() as u32);
+        Ok(())
     }
 
     /// Takes in the eviction sets and measures how they act on each other.
@@ -343,21 +399,32 @@ impl Survey {
     }
 
     /// Classifies `more` further pages, as far as the memory limit allows.
-    pub fn classify(&mut self, more: usize) {
+    ///
+    /// Fails with [`HostError::BitsContradicted`] where frame bits were asked for and are wrong here, and where eviction sets are not found
+    /// in their place.
+    pub fn classify(&mut self, more: usize) -> Result<(), HostError> {
         let first = self.pages.len();
         let end = (first + more).min(self.pages_at_most());
         self.make_ready(end);
         let begin = Instant::now();
         self.pages.resize_with(end, PageSample::default);
-        if self.method != Method::Bits {
-            self.look_at(first as u32..end as u32);
-        }
         let frames = pagemap::frames(self.look.arena(), first..end);
         for (page, frame) in self.pages[first..].iter_mut().zip(frames) {
             page.frame = frame;
         }
+        let range = first as u32..end as u32;
+        if self.method != Method::Bits {
+            self.look_at(range);
+        } else if let Err(error) = self.check_bits(range) {
+            if !self.bits_may_be_wrong {
+                return Err(error);
+            }
+            self.refused.push((Method::Bits, error));
+            self.look_instead()?;
+        }
         self.classifying += begin.elapsed();
         self.elapsed = self.begin.elapsed();
+        Ok(())
     }
 
     /// Counts the time of the survey from `begin` on: attempts before this one belong to it.
@@ -388,7 +455,7 @@ impl Survey {
             if self.pages() == self.pages_at_most() {
                 return Err(HostError::ColorExhausted { color, wanted, free });
             }
-            self.classify(STEP);
+            self.classify(STEP)?;
         }
     }
 
@@ -680,7 +747,7 @@ mod tests {
     fn survey(look: ModeledLook, pages: usize) -> (Collection, Vec<u16>) {
         let truth = look.colors.clone();
         let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
-        survey.classify(pages);
+        survey.classify(pages).unwrap();
         let truth = truth[..pages].to_vec();
         (survey.finish(), truth)
     }
@@ -746,7 +813,7 @@ mod tests {
         let mut survey =
             Survey::discover(target(), Method::Timing, Box::new(ModeledLook::new(16, 8, 4096, 1)), 1, Instant::now())
                 .unwrap();
-        survey.classify(2048);
+        survey.classify(2048).unwrap();
         assert!(survey.verify().holds());
         // Groups that mix the colors: pages of one "color" no longer thrash.
         for (i, page) in survey.pages.iter_mut().enumerate() {
@@ -756,6 +823,29 @@ mod tests {
             }
         }
         assert!(!survey.verify().holds());
+    }
+
+    #[test]
+    fn frame_bits_that_are_right_for_some_of_the_memory_only_are_given_up() {
+        let look = ModeledLook::new(16, 8, 4096, 1);
+        let colors = look.colors.clone();
+        let mut survey = Survey::new(target(), Method::Bits, Box::new(look), 1, Instant::now());
+        survey.looked_by = Method::Timing;
+        let of_color = |color| (0u32..).zip(&colors).filter(move |(_, of)| **of == color).map(|(page, _)| page);
+        survey.know((0..16).map(|color| of_color(color).take(12).collect()).collect());
+        survey.ready = 4096;
+        // The last quarter of the memory has frames whose bits say something else.
+        let frame = |page: usize, color: u16| FrameNumber(u64::from(if page < 3072 { color } else { color ^ 1 }));
+        survey.pages.resize_with(4096, PageSample::default);
+        for (page, color) in colors.iter().enumerate() {
+            survey.pages[page].frame = Some(frame(page, *color));
+        }
+        survey.check_bits(0..3072).unwrap();
+        let error = survey.check_bits(2048..4096).unwrap_err();
+        assert!(matches!(error, HostError::BitsContradicted { what: "pages", .. }), "{error}");
+        survey.look_instead().unwrap();
+        let found = survey.finish();
+        assert_eq!((found.samples.method, against(&colors, &found)), (Method::Timing, (1.0, 0)));
     }
 
     #[test]

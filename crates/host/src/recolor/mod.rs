@@ -274,7 +274,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
     // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
-    let regions = pid.check()?;
+    let regions = pid.check_in_turn()?;
     let (before, mut look) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);

@@ -437,8 +437,21 @@ impl Pid {
         Ok(0)
     }
 
-    /// Refuses what must not be touched, before it is touched; the mappings of what may be.
+    /// Refuses what must not be touched, before it is touched; the mappings of what may be. Another isochrome that is at work on it is
+    /// waited for.
     pub fn check(self) -> Result<Vec<Region>, RecolorError> {
+        match self.check_in_turn() {
+            Err(RecolorError::Traced { .. }) => {
+                // Kept until the tracer was read again: the other one may have more to do.
+                let _turn = Turn::wait(self)?;
+                self.check_in_turn()
+            }
+            checked => checked,
+        }
+    }
+
+    /// As [`check`](Self::check), where it is this program's [`Turn`].
+    pub fn check_in_turn(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
         let number = |key: &str| {
@@ -457,12 +470,7 @@ impl Pid {
             return Err(RecolorError::Ended { pid });
         }
         if number("TracerPid") != 0 {
-            // Another isochrome that is at work on it is waited for.
-            drop(Turn::wait(self)?);
-            let tracer = self.status("TracerPid")?.parse().unwrap_or(0);
-            if tracer != 0 {
-                return Err(RecolorError::Traced { pid, by: tracer });
-            }
+            return Err(RecolorError::Traced { pid, by: number("TracerPid") });
         }
         let mut class = [0; 5];
         File::open(self.path("exe"))
