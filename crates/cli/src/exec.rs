@@ -101,8 +101,19 @@ fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
     command.args(arguments);
     let ready = Arc::new(AtomicBool::new(false));
     // Also where it is not what is waited for: the program speaks to its service manager through us, as we are the main process.
-    let relay = match options.ready == Ready::SdNotify || std::env::var_os("NOTIFY_SOCKET").is_some() {
-        true => Some(Relay::new(&mut command, &mut launch).map_err(failed)?),
+    let waits_for_it = options.ready == Ready::SdNotify;
+    let relay = match waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some() {
+        true => match Relay::new(&mut command, &mut launch) {
+            Ok(relay) => Some(relay),
+            Err(error) if waits_for_it => return Err(failed(error)),
+            Err(error) => {
+                eprintln!(
+                    "isochrome: the program is left to talk to its service manager itself: {}",
+                    crate::told(&error)
+                );
+                None
+            }
+        },
         false => None,
     };
     if matches!(options.ready, Ready::Line(_)) {

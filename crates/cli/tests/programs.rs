@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     }
     let trials = vec![
         staged("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
+        staged("a_program_whose_manager_is_no_unix_socket_talks_to_it_itself", told_elsewhere),
         staged("exec_moves_when_the_memory_of_the_program_has_settled", settled),
         staged("what_is_no_way_to_be_ready_is_refused", bad_ready),
         staged("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
@@ -134,6 +135,19 @@ fn told_by_socket(stage: &Stage) -> Outcome {
     let outcome = stage.outcome();
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 0.4), "{outcome}");
     assert!(outcome["resident"].as_u64().unwrap() > 100, "{outcome}");
+    Ok(())
+}
+
+fn told_elsewhere(stage: &Stage) -> Outcome {
+    let mut command = stage.isochrome("exec", "0-3");
+    command.env("NOTIFY_SOCKET", "vsock:2:99").args(["sh", "-c", "echo $NOTIFY_SOCKET"]);
+    let output = succeeding(command);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "vsock:2:99\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("NOTIFY_SOCKET=vsock:2:99"), "{said}");
+    // Nobody would ever be told that it is ready.
+    let mut command = stage.exec_role("notify", "sd_notify");
+    assert_eq!(command.env("NOTIFY_SOCKET", "vsock:2:99").output().unwrap().status.code(), Some(125));
     Ok(())
 }
 

@@ -412,6 +412,28 @@ impl Pid {
         Ok(Bytes(kib.unwrap_or(0) * 1024))
     }
 
+    /// A kind of file system on which it has a file open for direct I/O, and which then holds pages without pinning them: where the
+    /// kernel is to refuse to move what is in use, it would move them.
+    pub fn unpinned_direct_io(self) -> Result<Option<String>, RecolorError> {
+        let mut mounts = None;
+        for entry in fs::read_dir(self.path("fdinfo")).map_err(self.failed("fdinfo"))?.flatten() {
+            let Ok(info) = fs::read_to_string(entry.path()) else { continue };
+            let flags = i32::from_str_radix(status_of(&info, "flags"), 8).unwrap_or(0);
+            if flags & libc::O_DIRECT == 0 {
+                continue;
+            }
+            if mounts.is_none() {
+                mounts = Some(self.text("mountinfo")?);
+            }
+            let kind = mounts.as_deref().and_then(|mounts| file_system_of(mounts, status_of(&info, "mnt_id")));
+            let base = |kind: &str| kind.split('.').next().map(str::to_owned);
+            if let Some(kind) = kind.and_then(base).filter(|kind| UNPINNED.contains(&kind.as_str())) {
+                return Ok(Some(kind));
+            }
+        }
+        Ok(None)
+    }
+
     /// How much of its memory is pinned by something else than the buffers that it registered with io_urings.
     pub fn pinned_otherwise(self) -> Result<Bytes, RecolorError> {
         let pinned = self.pinned()?;
@@ -524,6 +546,17 @@ impl Pid {
             None => Ok(()),
         }
     }
+}
+
+/// File systems whose direct I/O takes references to pages instead of pinning them. [Linux, callers of iov_iter_get_pages2 and
+/// iov_iter_get_pages_alloc2; fuse before Linux 6.14]
+const UNPINNED: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse", "virtiofs"];
+
+/// The kind of the file system that /proc/PID/mountinfo names for a mount.
+fn file_system_of<'a>(mountinfo: &'a str, mount: &str) -> Option<&'a str> {
+    let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
+    // Optional fields end with a dash.
+    line.split_once(" - ")?.1.split(' ').next()
 }
 
 /// Where a link among the descriptors of a process leads to that is a userfaultfd.
@@ -643,6 +676,28 @@ impl PageMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_system_of_an_open_file_is_found_by_its_mount() {
+        let mounts = "\
+24 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
+241 24 0:51 / /mnt/a\\040b rw,relatime shared:90 master:1 - nfs4 server:/export rw,vers=4.2
+242 24 0:52 / /media rw - fuse.sshfs host: rw
+";
+        let kinds = ["24", "241", "242", "2", ""].map(|mount| file_system_of(mounts, mount));
+        assert_eq!(kinds, [Some("ext4"), Some("nfs4"), Some("fuse.sshfs"), None, None]);
+    }
+
+    #[test]
+    fn direct_io_on_a_local_file_system_is_refused_nothing() {
+        let file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let options = libc::O_DIRECT;
+        let direct = std::os::unix::fs::OpenOptionsExt::custom_flags(File::options().read(true), options).open(&file);
+        // Not every file system has it.
+        if let Ok(_direct) = direct {
+            assert_eq!(Pid(std::process::id() as i32).unpinned_direct_io().unwrap(), None);
+        }
+    }
 
     const SMAPS: &str = "\
 55f4c3a00000-55f4c3a21000 rw-p 00000000 00:00 0                          [heap]

@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
+use isochrome_model::units::Bytes;
+
 use super::hold::{self, Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
 use super::room::{HEADER, Room};
@@ -209,12 +211,12 @@ impl Work<'_, '_> {
                 "it may only open userfaultfds that do not have the kernel wait (see vm.unprivileged_userfaultfd)"
                     .to_owned()
             }
-            Some(_) => match pid.pinned_otherwise()?.0 {
-                0 => return Ok(()),
-                bytes => format!(
-                    "of the memory that it has pinned, nobody can tell what holds {}",
-                    isochrome_model::units::Bytes(bytes)
-                ),
+            Some(_) => match (pid.pinned_otherwise()?, pid.unpinned_direct_io()?) {
+                (Bytes(0), None) => return Ok(()),
+                (Bytes(0), Some(kind)) => {
+                    format!("the kernel does not tell which pages are in use by direct I/O on a {kind} file system")
+                }
+                (bytes, _) => format!("of the memory that it has pinned, nobody can tell what holds {bytes}"),
             },
         };
         Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })
