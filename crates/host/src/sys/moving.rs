@@ -155,7 +155,10 @@ fn move_run(
         match result {
             Ok(()) => {}
             Err(_) if moved > 0 => {}
-            Err(error) if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+            // ENOENT: while the kernel moves the contents of a page elsewhere (compaction), its entry is empty for an instant.
+            Err(error)
+                if tries < TRIES && matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOENT)) =>
+            {
                 tries += 1
             }
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) && tries < TRIES => {
