@@ -103,7 +103,7 @@ pub fn raw_csv(all: &[Measured]) -> String {
                         job.cycles.0 as f64 * ns_per_tick,
                         number(job.l2_misses),
                         number(job.l1_misses),
-                        job.lost.map_or_else(String::new, |lost| format!("{lost:.3}")),
+                        job.lost.map_or_else(String::new, |lost| lost.to_string()),
                     );
                 }
             };

@@ -233,9 +233,8 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
 fn add_rows(rows: &mut String, tried: u64, lines: u64, turns: &[Turn]) {
     for (at, turn) in turns.iter().enumerate() {
         let passes = [turn.task, turn.fitting, turn.missing];
-        let ns = passes.map(|passes| format!("{:.4}", passes.access_ns)).join(",");
-        let misses =
-            passes.map(|passes| passes.misses.map_or_else(String::new, |misses| format!("{misses:.5}"))).join(",");
+        let ns = passes.map(|passes| passes.access_ns.to_string()).join(",");
+        let misses = passes.map(|passes| passes.misses.map_or_else(String::new, |misses| misses.to_string())).join(",");
         let _ = writeln!(rows, "{tried},{lines},{at},{ns},{misses}");
     }
 }

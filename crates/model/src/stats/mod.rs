@@ -1,0 +1,22 @@
+//! Statistics of measured samples: every interval, test and estimate of isochrome, in one place.
+//!
+//! A high-water mark is an observation and no bound; [`exceedance_at`] says how often it may still be exceeded, and
+//! [`compare_high_water_marks`] refuses to compare two of unequal sample counts. An [`Effect`] is a paired difference per block with
+//! its confidence interval; [`holm`] corrects the p-values of several effects that are judged together. [`accepted`] says which blocks
+//! count, by what the effect cannot influence.
+
+mod blocks;
+mod counts;
+mod effect;
+mod line;
+mod summary;
+
+pub use blocks::{Gate, QuietBlocks, accepted, all_quiet, halves, quiet_blocks};
+pub use counts::{chi_square_uniform, proportion_interval};
+pub use effect::{Effect, holm};
+pub use line::{Line, Straightness};
+pub(crate) use summary::nearest_rank;
+pub use summary::{
+    HighWaterMark, Sorted, UnequalSamples, compare_high_water_marks, exceedance_at, median, median_interval, quantile,
+    quantile_interval,
+};
