@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::median;
+use crate::stats::{Effect, Gate, accepted, holm, median};
 use crate::taskset::programs::Partitioning;
 use crate::units::Ns;
 
@@ -66,7 +66,7 @@ pub struct Block {
     pub together: Run,
 }
 
-/// What one condition came to. Shares are of the run alone, of the same block; medians over quiet blocks.
+/// What one condition came to. Shares are of the run alone, of the same block; medians over accepted blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
@@ -78,16 +78,21 @@ pub struct Row {
     pub control: f64,
     /// By what share it is longer with the others: what [Kim2013, Figure 3] shows.
     pub together: f64,
-    /// The difference of these two: the part of caches and memory.
+    /// The [effect](Effect) of the others' work, as a share: the part of caches and memory.
     pub interference: f64,
-    /// Share of the quiet blocks in which the run was longer with the others than where they spin.
-    pub blocks_longer: f64,
-    /// What it got of each of [`Interference::counted`], in the quiet blocks of whose runs all three were counted; empty where there is none.
+    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+    /// Probability of interference as strong without an effect, corrected for all conditions that were measured together. `None` in files of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
+    /// What it got of each of [`Interference::counted`], in the accepted blocks of whose runs all three were counted; empty where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Answers>,
     /// Blocks run.
     pub blocks: u64,
-    /// Blocks that count.
+    /// Accepted blocks.
     pub blocks_quiet: u64,
 }
 
@@ -159,18 +164,11 @@ pub struct Interference {
     pub rows: Vec<Row>,
 }
 
-/// Blocks whose control takes a share of the run alone that differs by so much from the usual one do not count: something else came or went
-/// between the two, and the run with the others is between them.
-///
-/// Not by the quickest run, as in experiments of microseconds: over the tenth of a second that a run takes, a host changes clocks and neighbors
-/// more often than not. Each block is held against itself.
-const TOLERANCE: f64 = 0.1;
+/// Fewest accepted blocks that say anything.
+pub const ACCEPTED_MIN: u64 = 6;
 
-/// Fewest quiet blocks that say anything.
-const QUIET_MIN: u64 = 5;
-
-/// Share of the quiet blocks in which others must have cost time for there to be interference.
-const AGREEING: f64 = 0.9;
+/// Largest p-value of significant interference.
+const SIGNIFICANT: f64 = 0.05;
 
 /// `count` colors or ways in equal shares, what is left over to some of them; `None` where there are fewer than programs.
 pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
@@ -180,16 +178,19 @@ pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
 }
 
 /// The rows of `blocks`.
+///
+/// The run alone decides whether a block is accepted, and is not part of what is compared: the run with others against that beside others
+/// that spin.
 pub fn conclude(blocks: &[Block]) -> Vec<Row> {
     let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
     for block in blocks.iter().filter(|block| block.alone.cpu.0 > 0) {
         by_condition.entry(block.condition).or_default().push(block);
     }
     let row = |(condition, blocks): (&Condition, &Vec<&Block>)| {
-        let part = |block: &Block| block.control.cpu.0 as f64 / block.alone.cpu.0 as f64;
-        let usual = median(&blocks.iter().map(|block| part(block)).collect::<Vec<_>>()).unwrap_or_default();
+        let gate = |block: &&Block| Gate { canaries_lost: None, steal: 0.0, control: block.alone.cpu.0 as f64 };
+        let counts = accepted(&blocks.iter().map(gate).collect::<Vec<_>>());
         let quiet: Vec<&Block> =
-            blocks.iter().copied().filter(|block| (part(block) - usual).abs() <= TOLERANCE * usual).collect();
+            blocks.iter().zip(counts).filter(|(_, counts)| *counts).map(|(block, _)| *block).collect();
         let typical = |of: &dyn Fn(&Block) -> f64| median(&quiet.iter().map(|block| of(block)).collect::<Vec<_>>());
         let share = |run: &Run, block: &Block| run.cpu.0 as f64 / block.alone.cpu.0 as f64;
         // Only blocks of whose three runs all were counted: what is missing is not zero.
@@ -204,15 +205,16 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
                 median(&counts).unwrap_or_default()
             })
         };
-        let longer = quiet.iter().filter(|block| block.together.cpu > block.control.cpu).count();
-        Row {
+        let difference = |block: &&Block| share(&block.together, block) - share(&block.control, block);
+        let effect = Effect::of(&quiet.iter().map(difference).collect::<Vec<_>>())?;
+        Some(Row {
             condition: *condition,
             alone_ns: typical(&|block| block.alone.cpu.0 as f64).unwrap_or_default(),
             control: typical(&|block| share(&block.control, block) - 1.0).unwrap_or_default(),
             together: typical(&|block| share(&block.together, block) - 1.0).unwrap_or_default(),
-            interference: typical(&|block| share(&block.together, block) - share(&block.control, block))
-                .unwrap_or_default(),
-            blocks_longer: longer as f64 / quiet.len().max(1) as f64,
+            interference: effect.estimate,
+            interval: effect.interval,
+            p: Some(effect.p),
             asked: (0..if counted.is_empty() { 0 } else { levels })
                 .map(|level| Answers {
                     hits: count(level, |asked| asked.hits),
@@ -220,16 +222,19 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
                 })
                 .collect(),
             blocks: blocks.len() as u64,
-            blocks_quiet: quiet.len() as u64,
-        }
+            blocks_quiet: effect.n,
+        })
     };
-    by_condition.iter().map(row).collect()
+    let mut rows: Vec<Row> = by_condition.iter().filter_map(row).collect();
+    let corrected = holm(&rows.iter().filter_map(|row| row.p).collect::<Vec<_>>());
+    rows.iter_mut().zip(corrected).for_each(|(row, p)| row.p = Some(p));
+    rows
 }
 
 impl Row {
-    /// Whether enough blocks were quiet.
+    /// Whether enough blocks were accepted.
     pub fn is_conclusive(&self) -> bool {
-        self.blocks_quiet >= QUIET_MIN
+        self.blocks_quiet >= ACCEPTED_MIN
     }
 }
 
@@ -242,18 +247,18 @@ impl Interference {
         parts.into_iter().filter_map(move |part| self.rows.iter().find(|row| row.condition == of(part)))
     }
 
-    /// Whether enough blocks of every condition were quiet, or nothing could be otherwise.
+    /// Whether enough blocks of every condition were accepted, or nothing could be otherwise.
     pub fn is_conclusive(&self) -> bool {
         !self.rows.is_empty() && (self.modeled.is_some() || self.rows.iter().all(Row::is_conclusive))
     }
 
-    /// Whether others cost the program of `row` time beyond doubt.
+    /// Whether others cost the program of `row` significantly more time than others that spin.
     pub fn interferes(&self, row: &Row) -> bool {
-        let beyond_doubt = self.modeled.is_some() || (row.is_conclusive() && row.blocks_longer >= AGREEING);
-        beyond_doubt && row.interference > 0.0
+        let significant = row.is_conclusive() && row.p.is_some_and(|p| p <= SIGNIFICANT);
+        (self.modeled.is_some() || significant) && row.interference > 0.0
     }
 
-    /// The row of the strongest interference beyond doubt among programs that share everything.
+    /// The row of the strongest significant interference among programs that share everything.
     pub fn worst(&self, sharing: Sharing) -> Option<&Row> {
         let open = |row: &&Row| row.condition.sharing == sharing && row.condition.partitioning == Partitioning::None;
         let open = self.rows.iter().filter(open);
@@ -278,8 +283,22 @@ pub(crate) mod tests {
                         (0, _) => 50,
                         _ => 0,
                     };
-                    // The last two are disturbed, in the run alone and in the control: they must not count.
-                    for noise in [[0, 0], [1, 2], [2, 1], [3, 3], [4, 4], [500, 0], [0, 500]] {
+                    // The last one is disturbed in the run alone, and must not count. One whose control is disturbed does, as the effect would decide
+                    // whether it counts otherwise.
+                    for noise in [
+                        [0, 0],
+                        [1, 2],
+                        [2, 1],
+                        [3, 3],
+                        [4, 4],
+                        [5, 2],
+                        [6, 1],
+                        [7, 3],
+                        [8, 4],
+                        [9, 0],
+                        [3, 500],
+                        [500, 0],
+                    ] {
                         let run = |ns: u64| Run {
                             cpu: Ns(ns * 1000),
                             asked: vec![Asked { hits: 5000, misses: ns }, Asked { hits: 2000 - ns, misses: 0 }],
@@ -321,8 +340,9 @@ pub(crate) mod tests {
         let measured = modeled();
         assert_eq!(measured.rows.len(), 12);
         let row = measured.worst(Sharing::InterCore).unwrap();
-        assert_eq!((row.condition.program, row.blocks, row.blocks_quiet), (0, 7, 5));
-        // 450 of 1000, at most 1004; control 50, so that together it is 500.
+        assert_eq!((row.condition.program, row.blocks, row.blocks_quiet), (0, 12, 11));
+        // 450 of 1000, at most 1009; control 50, so that together it is 500. Two of 2^11 assignments of signs, twelve conditions.
+        assert_eq!(row.p, Some(12.0 * 2.0 / 2048.0));
         assert!((row.interference - 0.45).abs() < 0.003 && (row.control - 0.05).abs() < 0.003, "{row:?}");
         assert!((row.together - 0.5).abs() < 0.005, "{row:?}");
         let parts: Vec<f64> = measured.divided_rows(row).map(|row| row.interference).collect();
@@ -353,13 +373,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_longer_in_most_blocks_is_not_interfered_with() {
+    fn what_is_not_significant_is_no_interference() {
         let measured = modeled();
         let modest = measured.rows.iter().filter(|row| row.condition.program == 1);
         assert!(modest.clone().count() == 6 && modest.clone().all(|row| !measured.interferes(row)));
-        // 450 in three of five blocks is no agreement.
-        let row = Row { blocks_longer: 0.6, ..measured.rows[0].clone() };
-        assert!(!measured.interferes(&row));
+        for p in [Some(0.06), None] {
+            assert!(!measured.interferes(&Row { p, ..measured.rows[0].clone() }));
+        }
     }
 
     #[test]
@@ -375,10 +395,10 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn too_few_quiet_blocks_are_inconclusive() {
+    fn too_few_accepted_blocks_are_inconclusive() {
         assert!(!Interference { rows: vec![], ..modeled() }.is_conclusive());
         let mut measured = modeled();
-        measured.rows[3].blocks_quiet = 4;
+        measured.rows[3].blocks_quiet = ACCEPTED_MIN - 1;
         assert!(!measured.is_conclusive());
         // A model has no noise.
         measured.modeled = Some("i7-2600".to_owned());

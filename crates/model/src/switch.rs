@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{HighWaterMark, all_quiet, median, quiet_blocks};
+use crate::stats::{Effect, Gate, HighWaterMark, accepted, halves, holm, median};
 use crate::units::Cycles;
 
 /// By what one task lets the other go on.
@@ -108,17 +108,22 @@ pub struct Row {
     pub control: Cost,
     /// After a flood.
     pub flooded: Cost,
-    /// The cache part of the interrupt: after a flood less after spinning, in ns; the median over blocks, each against its own control.
+    /// The cache part of the interrupt, in ns: the [effect](Effect) of a flood over spinning, each block against its own control.
     pub cache_interrupt_ns: f64,
     /// The cache part of the resume, likewise.
     pub cache_resume_ns: f64,
     /// The cache part of both together, likewise.
     pub cache_ns: f64,
-    /// Share of the quiet blocks whose passages took longer after a flood than after spinning.
-    pub blocks_longer: f64,
+    /// Its 95 % confidence interval, in ns; `None` for fewer than six blocks, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_interval_ns: Option<[f64; 2]>,
+    /// Probability of a cache part as large without an effect, corrected for all conditions that were measured together. `None` in files of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
     /// Blocks run.
     pub blocks: u64,
-    /// Blocks that count.
+    /// Accepted blocks.
     pub blocks_quiet: u64,
 }
 
@@ -134,46 +139,42 @@ pub struct Switches {
     pub rows: Vec<Row>,
 }
 
-/// Blocks whose control is so much slower than the quietest of the same condition do not count.
-const TOLERANCE: f64 = 0.1;
+/// Fewest accepted blocks that say anything.
+const ACCEPTED_MIN: u64 = 6;
 
-/// Fewest quiet blocks that say anything.
-const QUIET_MIN: u64 = 5;
-
-/// Share of the quiet blocks in which a flood must have cost time for there to be a cache part.
-const AGREEING: f64 = 0.9;
+/// Largest p-value of a significant cache part.
+const SIGNIFICANT: f64 = 0.05;
 
 fn typical(passages: &[Passage], of: impl Fn(Passage) -> u64) -> f64 {
     median(&passages.iter().map(|passage| of(*passage) as f64).collect::<Vec<_>>()).unwrap_or_default()
 }
 
-/// The rows of `blocks`, whose times are ticks of `counter_hz` per second. Medians are over all quiet blocks of a condition, maxima over
-/// the same number of its quietest blocks for all conditions.
+/// The rows of `blocks`, whose times are ticks of `counter_hz` per second.
+///
+/// Half of the passages after spinning decide whether a block is accepted, the others are what passages after a flood are compared with.
 pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
     let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
     let whole = |block: &&Block| {
-        [Before::Nothing, Before::Spin, Before::Flood]
-            .iter()
-            .all(|before| block.passages.get(before).is_some_and(|passages| !passages.is_empty()))
+        let measured = |before| block.passages.get(&before).map_or(0, Vec::len);
+        measured(Before::Nothing) > 0 && measured(Before::Flood) > 0 && measured(Before::Spin) > 1
     };
     for block in blocks.iter().filter(whole) {
         by_condition.entry(block.condition).or_default().push(block);
     }
-    let controls: Vec<Vec<u64>> = by_condition
-        .values()
-        .map(|blocks| {
-            blocks.iter().map(|block| typical(&block.passages[&Before::Spin], Passage::cost) as u64).collect()
-        })
-        .collect();
-    let equally_many = quiet_blocks(&controls, TOLERANCE);
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
-    let row = |(at, (condition, blocks)): (usize, (&Condition, &Vec<&Block>))| {
-        let (quiet, few) = (all_quiet(&controls[at], TOLERANCE), &equally_many.kept[at]);
-        let kept = || quiet.iter().map(|block| blocks[*block]);
+    let row = |(condition, blocks): (&Condition, &Vec<&Block>)| {
+        let controls = |block: &Block| halves(&block.passages[&Before::Spin]);
+        let gate = |block: &&Block| {
+            let [deciding, _] = controls(block);
+            Gate { canaries_lost: None, steal: 0.0, control: typical(&deciding, Passage::cost) }
+        };
+        let counts = accepted(&blocks.iter().map(gate).collect::<Vec<_>>());
+        let kept: Vec<&Block> =
+            blocks.iter().zip(counts).filter(|(_, counts)| *counts).map(|(block, _)| *block).collect();
         let cost = |before: Before| {
-            let passages: Vec<Passage> = kept().flat_map(|block| block.passages[&before].iter().copied()).collect();
-            let compared = few.iter().flat_map(|block| &blocks[*block].passages[&before]);
-            let costs: Vec<u64> = compared.map(|passage| ns(passage.cost() as f64).round() as u64).collect();
+            let passages: Vec<Passage> =
+                kept.iter().flat_map(|block| block.passages[&before].iter().copied()).collect();
+            let costs: Vec<u64> = passages.iter().map(|passage| ns(passage.cost() as f64).round() as u64).collect();
             Some(Cost {
                 interrupt_ns: ns(typical(&passages, |passage| passage.interrupt.0)),
                 resume_ns: ns(typical(&passages, |passage| passage.resume.0)),
@@ -181,39 +182,43 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
                 cost_ns_max: HighWaterMark::of(&costs)?,
             })
         };
-        // Each block against its own control.
-        let effects = |of: fn(Passage) -> u64| -> Vec<f64> {
-            let effect = |block: &Block| {
-                typical(&block.passages[&Before::Flood], of) - typical(&block.passages[&Before::Spin], of)
+        let effect = |of: fn(Passage) -> u64| {
+            let difference = |block: &&Block| {
+                let [_, compared] = controls(block);
+                ns(typical(&block.passages[&Before::Flood], of) - typical(&compared, of))
             };
-            kept().map(|block| ns(effect(block))).collect()
+            Effect::of(&kept.iter().map(difference).collect::<Vec<_>>())
         };
-        let both = effects(Passage::cost);
+        let both = effect(Passage::cost)?;
         Some(Row {
             condition: *condition,
             best: cost(Before::Nothing)?,
             control: cost(Before::Spin)?,
             flooded: cost(Before::Flood)?,
-            cache_interrupt_ns: median(&effects(|passage| passage.interrupt.0))?,
-            cache_resume_ns: median(&effects(|passage| passage.resume.0))?,
-            cache_ns: median(&both)?,
-            blocks_longer: both.iter().filter(|effect| **effect > 0.0).count() as f64 / both.len() as f64,
+            cache_interrupt_ns: effect(|passage| passage.interrupt.0)?.estimate,
+            cache_resume_ns: effect(|passage| passage.resume.0)?.estimate,
+            cache_ns: both.estimate,
+            cache_interval_ns: both.interval,
+            p: Some(both.p),
             blocks: blocks.len() as u64,
-            blocks_quiet: both.len() as u64,
+            blocks_quiet: both.n,
         })
     };
-    by_condition.iter().enumerate().filter_map(row).collect()
+    let mut rows: Vec<Row> = by_condition.iter().filter_map(row).collect();
+    let corrected = holm(&rows.iter().filter_map(|row| row.p).collect::<Vec<_>>());
+    rows.iter_mut().zip(corrected).for_each(|(row, p)| row.p = Some(p));
+    rows
 }
 
 impl Row {
-    /// Whether enough blocks were quiet.
+    /// Whether enough blocks were accepted.
     pub fn is_conclusive(&self) -> bool {
-        self.blocks_quiet >= QUIET_MIN
+        self.blocks_quiet >= ACCEPTED_MIN
     }
 
-    /// Whether a flood costs time beyond doubt: in nine of ten quiet blocks or more.
+    /// Whether a flood costs significantly more time than spinning.
     pub fn has_cache_part(&self) -> bool {
-        self.cache_ns > 0.0 && self.blocks_longer >= AGREEING
+        self.cache_ns > 0.0 && self.p.is_some_and(|p| p <= SIGNIFICANT)
     }
 }
 
@@ -224,7 +229,7 @@ impl Switches {
         self.rows.iter().find(|row| row.condition == wanted)
     }
 
-    /// Whether every condition had enough quiet blocks, and a flood of all colors costs time in each.
+    /// Whether enough blocks of every condition were accepted, and a flood of all colors costs time in each.
     pub fn is_conclusive(&self) -> bool {
         let open = || self.rows.iter().filter(|row| !row.condition.partitioned);
         open().next().is_some() && self.rows.iter().all(Row::is_conclusive) && open().all(Row::has_cache_part)
@@ -243,12 +248,12 @@ pub(crate) mod tests {
             [(Kind::Preemption, Means::Futex, [400, 600]), (Kind::Switch, Means::Pipe, [300, 300])]
         {
             for partitioned in [false, true] {
-                for block in 0..9 {
+                for block in 0..12 {
                     let noise = if block % 3 == 2 { 5_000 } else { block };
                     let share = if partitioned { 1 } else { 2 };
                     let passages = |add: [u64; 2]| {
                         let [interrupt, resume] = [there + add[0] + noise, back + add[1] + noise].map(Cycles);
-                        vec![Passage { interrupt, resume }; 3]
+                        vec![Passage { interrupt, resume }; 4]
                     };
                     blocks.push(Block {
                         condition: Condition { kind, means, partitioned },
@@ -270,27 +275,58 @@ pub(crate) mod tests {
         assert_eq!(switches.rows.len(), 4);
         let row = switches.rows[0];
         assert_eq!(row.condition, Condition { kind: Kind::Preemption, means: Means::Futex, partitioned: false });
-        // Blocks 2, 5 and 8 are disturbed.
-        assert_eq!((row.blocks, row.blocks_quiet), (9, 6));
+        // Blocks 2, 5, 8 and 11 are disturbed.
+        assert_eq!((row.blocks, row.blocks_quiet), (12, 8));
         assert_eq!((row.cache_interrupt_ns, row.cache_resume_ns, row.cache_ns), (500.0, 1000.0, 1500.0));
+        assert_eq!(row.cache_interval_ns, Some([1500.0, 1500.0]));
+        // Two of 2^8 assignments of signs, four conditions.
+        assert_eq!(row.p, Some(4.0 * 2.0 / 256.0));
         assert_eq!(row.flooded.cost_ns - row.control.cost_ns, 1500.0);
-        // The noise of a quiet block is that of its number, at most 7 on either way.
+        // The noise of an accepted block is that of its number, at most 10 on either way.
         assert!((1000.0..1020.0).contains(&row.best.cost_ns), "{}", row.best.cost_ns);
-        assert_eq!((row.best.cost_ns_max.n, row.best.cost_ns_max.value), (18, 1014));
+        assert_eq!((row.best.cost_ns_max.n, row.best.cost_ns_max.value), (32, 1020));
         assert_eq!(switches.partitioned(&row).unwrap().cache_ns, 750.0);
         assert!(row.has_cache_part() && switches.is_conclusive());
     }
 
     #[test]
-    fn without_quiet_blocks_or_an_effect_nothing_is_concluded() {
+    fn whether_a_block_counts_does_not_depend_on_what_is_compared() {
+        let condition = Condition { kind: Kind::Switch, means: Means::Pipe, partitioned: false };
+        let passage = |cost| Passage { interrupt: Cycles(cost), resume: Cycles(0) };
+        // Of the two controls the second is compared with: it and the treatment may be as slow as they like.
+        let block = |compared, flooded| Block {
+            condition,
+            passages: BTreeMap::from([
+                (Before::Nothing, vec![passage(100)]),
+                (Before::Spin, vec![passage(100), passage(compared)]),
+                (Before::Flood, vec![passage(flooded)]),
+            ]),
+        };
+        let row = conclude(&[block(100, 150), block(900, 150), block(100, 9000)], 1_000_000_000)[0];
+        assert_eq!((row.blocks, row.blocks_quiet), (3, 3));
+    }
+
+    #[test]
+    fn without_accepted_blocks_or_an_effect_nothing_is_concluded() {
         let mut few = modeled();
-        few.rows[3].blocks_quiet = QUIET_MIN - 1;
+        few.rows[3].blocks_quiet = ACCEPTED_MIN - 1;
         assert!(!few.is_conclusive());
         let mut without = modeled();
-        without.rows[0].blocks_longer = 0.5;
+        without.rows[0].p = Some(0.06);
         assert!(!without.is_conclusive());
         assert!(!Switches { rows: Vec::new(), ..modeled() }.is_conclusive());
         let condition = Condition { kind: Kind::Switch, means: Means::Signal, partitioned: false };
         assert!(conclude(&[Block { condition, passages: BTreeMap::new() }], 1).is_empty());
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_are_read_and_say_nothing_of_significance() {
+        let mut row = serde_json::to_value(modeled().rows[0]).unwrap();
+        let fields = row.as_object_mut().unwrap();
+        fields.remove("p");
+        fields.remove("cache_interval_ns");
+        fields.insert("blocks_longer".to_owned(), 1.0.into());
+        let row: Row = serde_json::from_value(row).unwrap();
+        assert!(row.p.is_none() && !row.has_cache_part());
     }
 }
