@@ -211,9 +211,10 @@ impl Coloring {
         /// Attempts in vain: at stopping a process, and at moving what is left.
         const ATTEMPTS: u32 = 20;
         const IDLE: u32 = 3;
-        /// An attempt makes progress when it brings one in so many resident pages on color. A program may touch new memory for ever.
-        const PROGRESS: usize = 100;
-        let (mut failed, mut idle, mut most) = (0, 0, 0);
+        /// Attempts make progress when together they raise the share of the resident pages that are on color by so much. A program may touch
+        /// new memory, and grow, for ever.
+        const PROGRESS: f64 = 0.01;
+        let (mut failed, mut idle, mut most) = (0, 0, 0.0);
         loop {
             let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
             match error {
@@ -226,8 +227,8 @@ impl Coloring {
                 Some((_, error)) => return Err(error),
                 None => {
                     let tally = watch.tally();
-                    idle = if tally.on_color > most + tally.resident / PROGRESS { 0 } else { idle + 1 };
-                    most = most.max(tally.on_color);
+                    let share = tally.on_color as f64 / tally.resident.max(1) as f64;
+                    (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
                     if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE {
                         return Ok(tally.clone());
                     }

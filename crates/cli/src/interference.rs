@@ -129,7 +129,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let blocks = results::until_quiet(
         "running",
         // Blocks take long: half of those asked for are enough, if they can show something.
-        options.blocks.div_ceil(2).max(ACCEPTED_MIN as u32),
+        options.blocks.div_ceil(2).max(ACCEPTED_MIN as u32).min(options.blocks),
         |round, progress| {
             let request = InterferenceRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
             let measured = interference(&request, &mut place, progress)?;

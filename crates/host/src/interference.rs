@@ -171,7 +171,10 @@ impl Player {
         player.threads = pid.threads()?;
         player.mark = player.cpu()?;
         if player.threads.is_empty() {
-            return Err(player.unfit("ended at its mark".to_owned(), "another --warm-up"));
+            let how = player.end()?.map_or_else(String::new, |(end, cpu)| {
+                format!(" after {:.0} ms on a CPU ({})", cpu.0 as f64 / 1e6, player.last_words(end))
+            });
+            return Err(player.unfit(format!("ended at its mark{how}"), "another --warm-up"));
         }
         Ok(Some(player))
     }

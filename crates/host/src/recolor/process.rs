@@ -472,7 +472,7 @@ impl Pid {
         }
     }
 
-    /// As [`check`](Self::check), where it is this program's [`Turn`].
+    /// As [`check`](Self::check), where it is this program's turn already.
     pub fn check_in_turn(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;

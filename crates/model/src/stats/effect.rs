@@ -53,7 +53,7 @@ impl Effect {
 }
 
 /// The p-values adjusted for being judged together, in the same order: whoever rejects at most 0.05 of these is wrong about any of them with
-/// a probability of at most 0.05. [Holm1979]
+/// a probability of at most 0.05. \[Holm1979\]
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -125,7 +125,7 @@ fn sums(terms: &[usize]) -> Vec<f64> {
 }
 
 /// The two-sided p-value of Wilcoxon's signed-rank test. Equal sizes share their ranks; differences of zero keep theirs and count for
-/// neither side [Pratt1959]. Exact up to 60 differences, given the ranks.
+/// neither side \[Pratt1959\]. Exact up to 60 differences, given the ranks.
 fn signed_rank(differences: &[f64]) -> f64 {
     let mut sizes: Vec<(f64, bool)> =
         differences.iter().map(|difference| (difference.abs(), *difference > 0.0)).collect();
