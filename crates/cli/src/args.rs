@@ -550,8 +550,8 @@ pub struct InterferenceOptions {
     /// From a turn of a program to its next
     #[arg(long, value_name = "TIME", default_value = "10ms")]
     pub period: Ns,
-    /// Time on a CPU before a run is timed
-    #[arg(long, value_name = "TIME", default_value = "50ms")]
+    /// Time on a CPU before a run is timed: long enough for a program to be moved to its colors meanwhile
+    #[arg(long, value_name = "TIME", default_value = "1s")]
     pub warm_up: Ns,
     /// Longest time that a program may take alone, from where it is timed
     #[arg(long, value_name = "TIME", default_value = "60s")]

@@ -1,6 +1,7 @@
 //! `isochrome bench interference`: what unmodified programs cost each other, on different CPUs and on one.
 
 use std::fmt::Write;
+use std::panic::resume_unwind;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,12 +12,14 @@ use isochrome_host::interrupt;
 use isochrome_host::ledger::Owner;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::resctrl;
+use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_model::interference::{
     ACCEPTED_MIN, Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled,
 };
 use isochrome_model::report::interference::text;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Color, CpuId, Ns};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{By, ChosenColors, Division, InterferenceOptions, Place};
 use crate::coloring::Coloring;
@@ -28,8 +31,8 @@ use crate::{Verdict, evidence, job, results};
 /// Workloads where no programs are named; the last one leaves nothing of a second level of 1 MiB.
 const WORKLOADS: [(&str, usize); 3] = [("filter", 8192), ("fft", 4096), ("write", 1024)];
 
-/// So many times as long as a program is warmed up it runs in all.
-const RUN_LENGTH: u32 = 4;
+/// How long a built-in program runs from where it is timed.
+const RUN_LENGTH: Duration = Duration::from_millis(150);
 
 /// Turns that a run takes alone on a modeled machine.
 const MODELED_TURNS: u64 = 4;
@@ -91,6 +94,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     if levels.is_empty() {
         told("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
     }
+    let ordinary = Scheduling::current();
     let settings = station.settle();
     let realtime = settings.notes().iter().all(|note| !note.subject.contains("SCHED_FIFO"));
     if !realtime {
@@ -115,12 +119,23 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         seed: station.seed,
     };
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
+    let mut all = CpuSet::new();
+    station.allowed.iter().for_each(|cpu| all.set(cpu.0 as usize));
     let mut place = |program: usize, pid: Pid| {
         let Some((coloring, _)) = &colored else { return Ok(()) };
         let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
         let colors =
             part.map_or_else(Vec::new, |part| part.shares[program].iter().map(|it| Color(*it as u16)).collect());
-        let tally = coloring.of_another(colors, station.allowed.clone()).place(&[pid])?;
+        let coloring = coloring.of_another(colors, station.allowed.clone());
+        // Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they
+        // would keep each other from running.
+        let place = || {
+            let _anywhere = sched_setaffinity(None, &all);
+            let _ordinary = ordinary.as_ref().map(|ordinary| ordinary.apply());
+            coloring.place(&[pid])
+        };
+        let tally =
+            std::thread::scope(|scope| scope.spawn(place).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
         let share = tally.on_color as f64 / tally.resident.max(1) as f64;
         placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
         Ok(())
@@ -232,7 +247,7 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
 
 /// The workloads as programs: with as many jobs as take the time here that a run is to have.
 fn built_in(options: &InterferenceOptions) -> Result<Vec<String>> {
-    let time = Duration::from_nanos(options.warm_up.0) * RUN_LENGTH;
+    let time = Duration::from_nanos(options.warm_up.0) + RUN_LENGTH;
     let program = |(kernel, size): (&str, usize)| {
         let jobs = job::jobs_within(kernel, size, time)?;
         Ok(format!("isochrome job --jobs {jobs} {kernel} {size}"))

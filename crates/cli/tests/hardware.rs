@@ -387,9 +387,9 @@ fn bench_interference() -> Outcome {
     // By the lowest bits of frame numbers, whether or not these are the cache's colors: what is tested is that runs and colors go together.
     std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
-    let mut command = isochrome(&["bench", "interference", "--blocks", "1", "--warm-up", "10ms", "--json", "-o"]);
+    let mut command = isochrome(&["bench", "interference", "--blocks", "1", "--warm-up", "200ms", "--json", "-o"]);
     command.arg(&evidence);
-    for program in ["isochrome job --jobs 80000 filter 8192", "isochrome job --jobs 10000 write 1024"] {
+    for program in ["isochrome job --jobs 350000 filter 8192", "isochrome job --jobs 35000 write 1024"] {
         command.arg("--program").arg(program);
     }
     command.arg("--raw").arg(&raw).env("ISOCHROME_RUNTIME_DIR", folder.path());

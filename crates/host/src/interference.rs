@@ -46,6 +46,8 @@ use crate::sys::scheduling::Scheduling;
 const RUNNING: u8 = 20;
 /// Priority of programs whose turn it is not.
 const WAITING: u8 = 10;
+/// After which part of its warm-up a program is moved to its colors: by then it has most of its memory.
+const WARM_UP_SHARE: u64 = 4;
 /// Between two looks at how far a program is.
 const GLANCE: Duration = Duration::from_micros(200);
 /// How long a program may take to its mark.
@@ -122,8 +124,8 @@ struct Player {
 }
 
 impl Player {
-    /// Starts the program `words`, has it run until it has had `cpu` for the warm-up, and stops it. In the middle `place` moves its pages. `None`
-    /// if it was interrupted.
+    /// Starts the program `words`, has it run until it has had `cpu` for the warm-up, and stops it. Meanwhile `place` moves its pages. `None` if
+    /// it was interrupted.
     fn start(
         request: &InterferenceRequest<'_>,
         words: &[String],
@@ -155,14 +157,23 @@ impl Player {
         let mut player = Player { name, pid, threads: Vec::new(), mark: Ns(0), ended: false, said };
         let mut moving = 0;
         if let Some(place) = place {
-            if !player.run_until(Ns(request.warm_up.0 / 2), request.warm_up)? {
+            if !player.run_until(Ns(request.warm_up.0 / WARM_UP_SHARE), request.warm_up)? {
                 return Ok(None);
             }
             let threads = pid.threads()?;
             let before = (player.cpu()?, player.cpu_of(&threads));
             place(pid)?;
             // Helpers that moved its pages were threads of it.
-            moving = (player.cpu()?.0 - before.0.0).saturating_sub(player.cpu_of(&threads) - before.1);
+            let now = player.cpu()?;
+            moving = (now.0 - before.0.0).saturating_sub(player.cpu_of(&threads).saturating_sub(before.1));
+            // Else it would be timed from another instant than without colors.
+            if now.0 > request.warm_up.0 + moving {
+                let [took, warm_up] = [now.0 - moving, request.warm_up.0].map(|ns| ns as f64 / 1e6);
+                let what = format!(
+                    "had a CPU for {took:.0} ms until it was on its colors, longer than its warm-up of {warm_up:.0} ms"
+                );
+                return Err(player.unfit(what, "a longer --warm-up"));
+            }
         }
         if !player.run_until(Ns(request.warm_up.0 + moving), request.warm_up)? {
             return Ok(None);
