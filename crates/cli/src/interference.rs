@@ -13,10 +13,9 @@ use isochrome_host::ledger::Owner;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::resctrl;
 use isochrome_host::sys::scheduling::Scheduling;
-use isochrome_model::interference::{
-    ACCEPTED_MIN, Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled,
-};
+use isochrome_model::interference::{Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled};
 use isochrome_model::report::interference::text;
+use isochrome_model::stats::BLOCKS_MIN;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -144,7 +143,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let blocks = results::until_quiet(
         "running",
         // Blocks take long: half of those asked for are enough, if they can show something.
-        options.blocks.div_ceil(2).max(ACCEPTED_MIN as u32).min(options.blocks),
+        options.blocks.div_ceil(2).max(BLOCKS_MIN as u32).min(options.blocks),
         |round, progress| {
             let request = InterferenceRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
             let measured = interference(&request, &mut place, progress)?;

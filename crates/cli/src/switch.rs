@@ -84,27 +84,27 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
-/// Every passage, one line each; times are ticks of the constant-rate counter.
+/// Every handoff, one line each; times are ticks of the constant-rate counter.
 fn csv(blocks: &[Block]) -> String {
     let mut text = "block,kind,means,partitioned,before,interrupt,resume\n".to_owned();
     for (at, block) in blocks.iter().enumerate() {
         let condition = block.condition;
         let (kind, means) = (format!("{:?}", condition.kind), format!("{:?}", condition.means));
-        for (before, passages) in &block.passages {
+        for (before, handoffs) in &block.handoffs {
             let before = match before {
                 Before::Nothing => "nothing",
                 Before::Spin => "spin",
                 Before::Flood => "flood",
             };
-            for passage in passages {
+            for handoff in handoffs {
                 let _ = writeln!(
                     text,
                     "{at},{},{},{},{before},{},{}",
                     kind.to_lowercase(),
                     means.to_lowercase(),
                     u8::from(condition.partitioned),
-                    passage.interrupt.0,
-                    passage.resume.0
+                    handoff.interrupt.0,
+                    handoff.resume.0
                 );
             }
         }

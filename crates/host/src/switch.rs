@@ -2,7 +2,7 @@
 //! and what follows from it is in [`isochrome_model::switch`].
 //!
 //! The kernel of \[Sebek2002\] has probes at both ends of its switch. Here the two tasks read the clock: the one that has the CPU right before it
-//! lets the other go on, the other as soon as it does, and the same on the way back. So a passage contains the system calls by which the
+//! lets the other go on, the other as soon as it does, and the same on the way back. So a handoff contains the system calls by which the
 //! tasks wake each other and wait, as they do in programs. The threads share their address space: between processes the
 //! page tables are exchanged as well, which is not measured.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use isochrome_model::switch::{Before, Block, Condition, Kind, Means, Passage};
+use isochrome_model::switch::{Before, Block, Condition, Handoff, Kind, Means};
 use isochrome_model::units::{Color, Cycles, Ns};
 use rustix::thread::{Pid, futex};
 use rustix::time::{ClockId, Timespec};
@@ -28,11 +28,11 @@ use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::signal::ThreadSignal;
 
-/// Passages before each that counts, so that it begins as in the best case.
+/// Handoffs before each that counts, so that it begins as in the best case.
 const WARM_UP: usize = 2;
 /// From the command to a timer until it expires, besides what the flood before it takes, in ns.
 const ALARM: u64 = 50_000;
-/// Passages tried for each that is asked for: one that an interrupt of something else meets may not have all of its times.
+/// Handoffs tried for each that is asked for: one that an interrupt of something else meets may not have all of its times.
 const TRIES: usize = 4;
 
 /// How much to run.
@@ -42,7 +42,7 @@ pub struct SwitchRequest {
     pub colors: Vec<Color>,
     /// Blocks of each condition.
     pub blocks: usize,
-    /// Passages of each kind in a block.
+    /// Handoffs of each kind in a block.
     pub jobs: usize,
     /// Seed of every random choice.
     pub seed: u64,
@@ -189,8 +189,8 @@ impl Meeting {
         }
     }
 
-    /// The first: one passage; `None` where not all of its times were had.
-    fn passage<G: Ground>(&self, before: Before, flooder: &Flooder<G>) -> io::Result<Option<Passage>> {
+    /// The first: one handoff; `None` where not all of its times were had.
+    fn handoff<G: Ground>(&self, before: Before, flooder: &Flooder<G>) -> io::Result<Option<Handoff>> {
         self.before.store(before as u8, SeqCst);
         self.arrived.store(0, SeqCst);
         self.left.store(0, SeqCst);
@@ -211,8 +211,8 @@ impl Meeting {
         };
         let (arrived, left) = (self.arrived.load(SeqCst), self.left.load(SeqCst));
         let between = |from: u64, to: u64| to.checked_sub(from).filter(|ticks| *ticks > 0 && from > 0).map(Cycles);
-        let passage = between(leave.0, arrived).zip(between(left, back.0));
-        Ok(passage.map(|(interrupt, resume)| Passage { interrupt, resume }))
+        let handoff = between(leave.0, arrived).zip(between(left, back.0));
+        Ok(handoff.map(|(interrupt, resume)| Handoff { interrupt, resume }))
     }
 
     /// Computes until a timer has had the other take the CPU: the last instant before, and the first after that.
@@ -330,11 +330,11 @@ fn block<G: Ground + Send + 'static>(
         std::thread::Builder::new().name("second".to_owned()).spawn(begin).map_err(failed("starting a thread"))?
     };
     // A failure on the way shows when the thread is joined.
-    let mut passages = BTreeMap::new();
+    let mut handoffs = BTreeMap::new();
     let mut outcome = Ok(());
     if is_ready.recv().is_ok() {
         match measure(&meeting, &first, jobs, rng) {
-            Ok(measured) => passages = measured,
+            Ok(measured) => handoffs = measured,
             Err(error) => outcome = Err(error),
         }
     }
@@ -345,7 +345,7 @@ fn block<G: Ground + Send + 'static>(
     let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     signal.forget();
     ended.and(outcome).map_err(failed("passing the CPU to another thread"))?;
-    Ok(Block { condition, passages })
+    Ok(Block { condition, handoffs })
 }
 
 fn begin_second<G: Ground>(meeting: &Meeting, flooder: &Flooder<G>, ready: &SyncSender<()>) -> io::Result<()> {
@@ -365,31 +365,31 @@ fn begin_second<G: Ground>(meeting: &Meeting, flooder: &Flooder<G>, ready: &Sync
     outcome.and(meeting.wake(Side::First))
 }
 
-/// `jobs` passages of each kind, in random order.
+/// `jobs` handoffs of each kind, in random order.
 fn measure<G: Ground>(
     meeting: &Meeting,
     flooder: &Flooder<G>,
     jobs: usize,
     rng: &mut fastrand::Rng,
-) -> io::Result<BTreeMap<Before, Vec<Passage>>> {
+) -> io::Result<BTreeMap<Before, Vec<Handoff>>> {
     let mut order = [Before::Nothing, Before::Spin, Before::Flood].repeat(jobs);
     rng.shuffle(&mut order);
-    let mut passages: BTreeMap<Before, Vec<Passage>> = BTreeMap::new();
+    let mut handoffs: BTreeMap<Before, Vec<Handoff>> = BTreeMap::new();
     for before in order {
         for _ in 0..TRIES {
             for _ in 0..WARM_UP {
-                meeting.passage(Before::Nothing, flooder)?;
+                meeting.handoff(Before::Nothing, flooder)?;
             }
             if meeting.ended.load(SeqCst) {
-                return Ok(passages);
+                return Ok(handoffs);
             }
-            if let Some(passage) = meeting.passage(before, flooder)? {
-                passages.entry(before).or_default().push(passage);
+            if let Some(handoff) = meeting.handoff(before, flooder)? {
+                handoffs.entry(before).or_default().push(handoff);
                 break;
             }
         }
     }
-    Ok(passages)
+    Ok(handoffs)
 }
 
 #[cfg(test)]
@@ -411,10 +411,10 @@ mod tests {
         for means in [Means::Futex, Means::Pipe, Means::Signal] {
             let block = run(Condition { kind: Kind::Switch, means, partitioned: false });
             for before in [Before::Nothing, Before::Spin, Before::Flood] {
-                assert_eq!(block.passages[&before].len(), 5, "{means:?}");
+                assert_eq!(block.handoffs[&before].len(), 5, "{means:?}");
             }
-            let all = || block.passages.values().flatten();
-            assert!(all().all(|passage| passage.interrupt.0 > 0 && passage.resume.0 > 0), "{means:?}");
+            let all = || block.handoffs.values().flatten();
+            assert!(all().all(|handoff| handoff.interrupt.0 > 0 && handoff.resume.0 > 0), "{means:?}");
         }
     }
 

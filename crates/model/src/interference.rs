@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Effect, Gate, accepted, holm, median};
+use crate::stats::{BLOCKS_MIN, Effect, Gate, SIGNIFICANT, accepted, holm, median};
 use crate::taskset::programs::Partitioning;
 use crate::units::Ns;
 
@@ -87,7 +87,7 @@ pub struct Row {
     /// earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p: Option<f64>,
-    /// What it got of each of [`Interference::counted`], in the accepted blocks of whose runs all three were counted; empty where there is none.
+    /// What it got of each of [`Interference::counted`], over the accepted blocks in which all three runs were counted. Empty without counters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Answers>,
     /// Blocks run.
@@ -164,12 +164,6 @@ pub struct Interference {
     pub rows: Vec<Row>,
 }
 
-/// Fewest accepted blocks that say anything.
-pub const ACCEPTED_MIN: u64 = 6;
-
-/// Largest p-value of significant interference.
-const SIGNIFICANT: f64 = 0.05;
-
 /// `count` colors or ways in equal shares, what is left over to some of them; `None` where there are fewer than programs.
 pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
     let end = |program: usize| (program as u64 * u64::from(count) / programs as u64) as u32;
@@ -234,7 +228,7 @@ pub fn conclude(blocks: &[Block]) -> Vec<Row> {
 impl Row {
     /// Whether enough blocks were accepted.
     pub fn is_conclusive(&self) -> bool {
-        self.blocks_quiet >= ACCEPTED_MIN
+        self.blocks_quiet >= BLOCKS_MIN
     }
 }
 
@@ -398,7 +392,7 @@ pub(crate) mod tests {
     fn too_few_accepted_blocks_are_inconclusive() {
         assert!(!Interference { rows: vec![], ..modeled() }.is_conclusive());
         let mut measured = modeled();
-        measured.rows[3].blocks_quiet = ACCEPTED_MIN - 1;
+        measured.rows[3].blocks_quiet = BLOCKS_MIN - 1;
         assert!(!measured.is_conclusive());
         // A model has no noise.
         measured.modeled = Some("i7-2600".to_owned());

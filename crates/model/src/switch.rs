@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Effect, Gate, HighWaterMark, accepted, halves, holm, median};
+use crate::stats::{BLOCKS_MIN, Effect, Gate, HighWaterMark, SIGNIFICANT, accepted, halves, holm, median};
 use crate::units::Cycles;
 
 /// By what one task lets the other go on.
@@ -48,14 +48,14 @@ pub struct Condition {
 
 /// The times of one way there and back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct Handoff {
     /// From the last instant of the task that had the CPU to the first of the other.
     pub interrupt: Cycles,
     /// From the last instant of the other to the first of the task that goes on.
     pub resume: Cycles,
 }
 
-impl Passage {
+impl Handoff {
     /// Both.
     fn cost(self) -> u64 {
         self.interrupt.0 + self.resume.0
@@ -74,16 +74,16 @@ pub enum Before {
     Flood,
 }
 
-/// Passages under one condition, in other memory than those of other blocks.
+/// Handoffs under one condition, in other memory than those of other blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     /// What was measured.
     pub condition: Condition,
-    /// Passages by what came before each of their switches.
-    pub passages: BTreeMap<Before, Vec<Passage>>,
+    /// Handoffs by what came before each of their switches.
+    pub handoffs: BTreeMap<Before, Vec<Handoff>>,
 }
 
-/// What passages of one kind took.
+/// What handoffs of one kind took.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Median time there, in ns.
@@ -139,23 +139,17 @@ pub struct Switches {
     pub rows: Vec<Row>,
 }
 
-/// Fewest accepted blocks that say anything.
-const ACCEPTED_MIN: u64 = 6;
-
-/// Largest p-value of a significant cache part.
-const SIGNIFICANT: f64 = 0.05;
-
-fn typical(passages: &[Passage], of: impl Fn(Passage) -> u64) -> f64 {
-    median(&passages.iter().map(|passage| of(*passage) as f64).collect::<Vec<_>>()).unwrap_or_default()
+fn typical(handoffs: &[Handoff], of: impl Fn(Handoff) -> u64) -> f64 {
+    median(&handoffs.iter().map(|handoff| of(*handoff) as f64).collect::<Vec<_>>()).unwrap_or_default()
 }
 
 /// The rows of `blocks`, whose times are ticks of `counter_hz` per second.
 ///
-/// Half of the passages after spinning decide whether a block is accepted, the others are what passages after a flood are compared with.
+/// Half of the handoffs after spinning decide whether a block is accepted, the others are what handoffs after a flood are compared with.
 pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
     let mut by_condition: BTreeMap<Condition, Vec<&Block>> = BTreeMap::new();
     let whole = |block: &&Block| {
-        let measured = |before| block.passages.get(&before).map_or(0, Vec::len);
+        let measured = |before| block.handoffs.get(&before).map_or(0, Vec::len);
         measured(Before::Nothing) > 0 && measured(Before::Flood) > 0 && measured(Before::Spin) > 1
     };
     for block in blocks.iter().filter(whole) {
@@ -163,40 +157,40 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
     }
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
     let row = |(condition, blocks): (&Condition, &Vec<&Block>)| {
-        let controls = |block: &Block| halves(&block.passages[&Before::Spin]);
+        let controls = |block: &Block| halves(&block.handoffs[&Before::Spin]);
         let gate = |block: &&Block| {
             let [deciding, _] = controls(block);
-            Gate { canaries_lost: None, steal: 0.0, control: typical(&deciding, Passage::cost) }
+            Gate { canaries_lost: None, steal: 0.0, control: typical(&deciding, Handoff::cost) }
         };
         let counts = accepted(&blocks.iter().map(gate).collect::<Vec<_>>());
         let kept: Vec<&Block> =
             blocks.iter().zip(counts).filter(|(_, counts)| *counts).map(|(block, _)| *block).collect();
         let cost = |before: Before| {
-            let passages: Vec<Passage> =
-                kept.iter().flat_map(|block| block.passages[&before].iter().copied()).collect();
-            let costs: Vec<u64> = passages.iter().map(|passage| ns(passage.cost() as f64).round() as u64).collect();
+            let handoffs: Vec<Handoff> =
+                kept.iter().flat_map(|block| block.handoffs[&before].iter().copied()).collect();
+            let costs: Vec<u64> = handoffs.iter().map(|handoff| ns(handoff.cost() as f64).round() as u64).collect();
             Some(Cost {
-                interrupt_ns: ns(typical(&passages, |passage| passage.interrupt.0)),
-                resume_ns: ns(typical(&passages, |passage| passage.resume.0)),
-                cost_ns: ns(typical(&passages, Passage::cost)),
+                interrupt_ns: ns(typical(&handoffs, |handoff| handoff.interrupt.0)),
+                resume_ns: ns(typical(&handoffs, |handoff| handoff.resume.0)),
+                cost_ns: ns(typical(&handoffs, Handoff::cost)),
                 cost_ns_max: HighWaterMark::of(&costs)?,
             })
         };
-        let effect = |of: fn(Passage) -> u64| {
+        let effect = |of: fn(Handoff) -> u64| {
             let difference = |block: &&Block| {
                 let [_, compared] = controls(block);
-                ns(typical(&block.passages[&Before::Flood], of) - typical(&compared, of))
+                ns(typical(&block.handoffs[&Before::Flood], of) - typical(&compared, of))
             };
             Effect::of(&kept.iter().map(difference).collect::<Vec<_>>())
         };
-        let both = effect(Passage::cost)?;
+        let both = effect(Handoff::cost)?;
         Some(Row {
             condition: *condition,
             best: cost(Before::Nothing)?,
             control: cost(Before::Spin)?,
             flooded: cost(Before::Flood)?,
-            cache_interrupt_ns: effect(|passage| passage.interrupt.0)?.estimate,
-            cache_resume_ns: effect(|passage| passage.resume.0)?.estimate,
+            cache_interrupt_ns: effect(|handoff| handoff.interrupt.0)?.estimate,
+            cache_resume_ns: effect(|handoff| handoff.resume.0)?.estimate,
             cache_ns: both.estimate,
             cache_interval_ns: both.interval,
             p: Some(both.p),
@@ -213,7 +207,7 @@ pub fn conclude(blocks: &[Block], counter_hz: u64) -> Vec<Row> {
 impl Row {
     /// Whether enough blocks were accepted.
     pub fn is_conclusive(&self) -> bool {
-        self.blocks_quiet >= ACCEPTED_MIN
+        self.blocks_quiet >= BLOCKS_MIN
     }
 
     /// Whether a flood costs significantly more time than spinning.
@@ -251,16 +245,16 @@ pub(crate) mod tests {
                 for block in 0..12 {
                     let noise = if block % 3 == 2 { 5_000 } else { block };
                     let share = if partitioned { 1 } else { 2 };
-                    let passages = |add: [u64; 2]| {
+                    let handoffs = |add: [u64; 2]| {
                         let [interrupt, resume] = [there + add[0] + noise, back + add[1] + noise].map(Cycles);
-                        vec![Passage { interrupt, resume }; 4]
+                        vec![Handoff { interrupt, resume }; 4]
                     };
                     blocks.push(Block {
                         condition: Condition { kind, means, partitioned },
-                        passages: BTreeMap::from([
-                            (Before::Nothing, passages([0, 0])),
-                            (Before::Spin, passages([10, 10])),
-                            (Before::Flood, passages([10 + 250 * share, 10 + 500 * share])),
+                        handoffs: BTreeMap::from([
+                            (Before::Nothing, handoffs([0, 0])),
+                            (Before::Spin, handoffs([10, 10])),
+                            (Before::Flood, handoffs([10 + 250 * share, 10 + 500 * share])),
                         ]),
                     });
                 }
@@ -292,14 +286,14 @@ pub(crate) mod tests {
     #[test]
     fn whether_a_block_counts_does_not_depend_on_what_is_compared() {
         let condition = Condition { kind: Kind::Switch, means: Means::Pipe, partitioned: false };
-        let passage = |cost| Passage { interrupt: Cycles(cost), resume: Cycles(0) };
+        let handoff = |cost| Handoff { interrupt: Cycles(cost), resume: Cycles(0) };
         // Of the two controls the second is compared with: it and the treatment may be as slow as they like.
         let block = |compared, flooded| Block {
             condition,
-            passages: BTreeMap::from([
-                (Before::Nothing, vec![passage(100)]),
-                (Before::Spin, vec![passage(100), passage(compared)]),
-                (Before::Flood, vec![passage(flooded)]),
+            handoffs: BTreeMap::from([
+                (Before::Nothing, vec![handoff(100)]),
+                (Before::Spin, vec![handoff(100), handoff(compared)]),
+                (Before::Flood, vec![handoff(flooded)]),
             ]),
         };
         let row = conclude(&[block(100, 150), block(900, 150), block(100, 9000)], 1_000_000_000)[0];
@@ -309,14 +303,14 @@ pub(crate) mod tests {
     #[test]
     fn without_accepted_blocks_or_an_effect_nothing_is_concluded() {
         let mut few = modeled();
-        few.rows[3].blocks_quiet = ACCEPTED_MIN - 1;
+        few.rows[3].blocks_quiet = BLOCKS_MIN - 1;
         assert!(!few.is_conclusive());
         let mut without = modeled();
         without.rows[0].p = Some(0.06);
         assert!(!without.is_conclusive());
         assert!(!Switches { rows: Vec::new(), ..modeled() }.is_conclusive());
         let condition = Condition { kind: Kind::Switch, means: Means::Signal, partitioned: false };
-        assert!(conclude(&[Block { condition, passages: BTreeMap::new() }], 1).is_empty());
+        assert!(conclude(&[Block { condition, handoffs: BTreeMap::new() }], 1).is_empty());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Error rates of the statistics on recorded noise: how often they see an effect where there is none, how often their intervals hold the true one.
+//! Error rates of the statistics on recorded noise: false positives, and how often an interval holds the true effect.
 //!
 //! The noise is that of the recorded filter jobs that nothing but spinning preceded (`corpus/filter.csv`). Each simulated block is a recorded
 //! one whose jobs are dealt at random: some decide whether the block counts, some are the control, some the treatment, lengthened by a

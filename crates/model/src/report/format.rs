@@ -149,6 +149,11 @@ pub(super) fn utc(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", second / 3600, second / 60 % 60)
 }
 
+/// A p-value in words, as `p = 0.031`.
+pub fn p_value(p: f64) -> String {
+    if p < 0.001 { "p < 0.001".to_owned() } else { format!("p = {p:.3}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -63,8 +63,7 @@ fn is_open(row: &Row) -> bool {
 fn interval(row: &Row) -> String {
     match (row.interval, row.p) {
         (Some([low, high]), Some(p)) => {
-            let p = if p < 0.001 { "p < 0.001".to_owned() } else { format!("p = {p:.3}") };
-            format!(" (95 %: {} to {} %, {p})", percent(low), percent(high))
+            format!(" (95 %: {} to {} %, {})", percent(low), percent(high), format::p_value(p))
         }
         _ => String::new(),
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::chart::{self, Bar};
+use super::format::p_value;
 use super::reading::Standing;
 use super::{format, scroll};
 use crate::evidence::Evidence;
@@ -62,7 +63,7 @@ fn situations(row: &Row) -> Vec<(&'static str, Cost, Option<[f64; 3]>)> {
 
 /// The corrected p-value of a row's cache part, in brackets.
 fn probability(row: &Row) -> String {
-    row.p.map_or_else(String::new, |p| if p < 0.001 { " (p < 0.001)".to_owned() } else { format!(" (p = {p:.3})") })
+    row.p.map_or_else(String::new, |p| format!(" ({})", p_value(p)))
 }
 
 /// What a row comes to, where it is worth a sentence.
@@ -124,7 +125,7 @@ pub fn text(switches: &Switches) -> String {
     }
     if let Some(row) = switches.rows.first() {
         let n = row.best.cost_ns_max.n;
-        let _ = writeln!(text, "longest: of {n} passages each, an observation and no bound. [Sebek2002, Table 1]");
+        let _ = writeln!(text, "longest: of {n} handoffs each, an observation and no bound. [Sebek2002, Table 1]");
     }
     text
 }

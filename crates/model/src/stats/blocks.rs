@@ -17,7 +17,7 @@ pub struct Gate {
 /// Largest share of the canary lines that may be gone.
 const CANARIES_LOST_MAX: f64 = 0.10;
 
-/// Largest share of a block's time that may be stolen.
+/// Largest share of a block's time that may be steal time.
 const STEAL_MAX: f64 = 0.05;
 
 /// By what share a control may exceed the lower quartile of its condition.

@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// Probability that the interval of an [`Effect`] misses the true effect.
-const ALPHA: f64 = 0.05;
+/// Largest p-value of a significant effect, and the probability that the interval of an [`Effect`] misses the true one.
+pub const SIGNIFICANT: f64 = 0.05;
+
+/// Fewest blocks from which an effect can be significant.
+pub const BLOCKS_MIN: u64 = 6;
 
 /// Differences from which on the normal approximation replaces the exact distribution.
 const EXACT_MAX: usize = 60;
@@ -48,7 +51,7 @@ impl Effect {
 
     /// Whether an effect of zero is ruled out: the p-value alone, without correction for other effects.
     pub fn is_significant(&self) -> bool {
-        self.p <= ALPHA
+        self.p <= SIGNIFICANT
     }
 }
 
@@ -91,9 +94,9 @@ fn rejected_up_to(n: usize) -> Option<(usize, f64)> {
     let mut below = 0.0;
     for (sum, count) in counts.iter().step_by(2).enumerate() {
         let level = 2.0 * (below + count) / all;
-        if level > ALPHA {
+        if level > SIGNIFICANT {
             let before = 2.0 * below / all;
-            return sum.checked_sub(1).map(|rejected| (rejected, (ALPHA - before) / (level - before)));
+            return sum.checked_sub(1).map(|rejected| (rejected, (SIGNIFICANT - before) / (level - before)));
         }
         below += count;
     }
@@ -107,7 +110,7 @@ fn moments(n: usize) -> (f64, f64) {
 }
 
 fn z_975() -> f64 {
-    Normal::standard().inverse_cdf(1.0 - ALPHA / 2.0)
+    Normal::standard().inverse_cdf(1.0 - SIGNIFICANT / 2.0)
 }
 
 /// In how many ways each sum comes about of some of `terms`.
