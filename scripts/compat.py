@@ -46,7 +46,7 @@ SIZE, WAYS = level_2(0) or (16 * PAGE_BYTES, 1)
 QUARTER = max(1, SIZE // WAYS // PAGE_BYTES // 4)
 COLORS = (f"0-{QUARTER - 1}", f"{QUARTER}-{2 * QUARTER - 1}")
 # Limits in seconds: until `exec` reports that the program is on its colors, of one recoloring, from SIGTERM to the end.
-ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 30, 60, 2
+ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 60, 120, 2
 # How long a program works in the run without isochrome, in seconds.
 PLAIN_SECONDS = 2
 

@@ -59,6 +59,8 @@ enum { BATCH = 12, ROUNDS = 6, CALIBRATIONS = 9, HISTORY = 32, PAIRS_MAX = 100, 
 /* Memory that empties the second level, as a multiple of it, and a first part of it that empties the first level only. Lines that were used
  * before stay longer than those that are read once. */
 enum { ELSEWHERE_LEVELS = 4, ELSEWHERE_FIRST_LEVEL = 12 * PAGE };
+/* Pages between two that are read one after the other. It is prime, so all pages are read unless their number is a multiple of it. */
+enum { STRIDE = 397 };
 enum { KEPT_GRID = 32, WRITER_GRID = 8 };
 
 static const int batch_of_round[ROUNDS] = {BATCH, 4, 2, 2, 2, 2};
@@ -244,8 +246,13 @@ static double calibrate_once(const struct sample *batch, int count, int bytes)
     int known = 0;
     for (int i = 0; i < CALIBRATIONS; i++) {
         settle_batch(batch, count);
-        for (int at = ELSEWHERE_FIRST_LEVEL; at < bytes; at += LINE)
-            (void)elsewhere[at];
+        /* In an order that no cache takes for a stream, which it would not keep. */
+        int others = (bytes - ELSEWHERE_FIRST_LEVEL) / PAGE, from = others > 0 ? (int)random_below((uint64_t)others) : 0;
+        for (int page = 0; page < others; page++) {
+            volatile char *at = elsewhere + ELSEWHERE_FIRST_LEVEL + (size_t)((from + page * (int64_t)STRIDE) % others) * PAGE;
+            for (int offset = 0; offset < PAGE; offset += LINE)
+                (void)at[offset];
+        }
         time_batch(batch, count, ticks);
         for (int j = 0; j < count * SEGMENTS; j++)
             values[known++] = (double)ticks[j / SEGMENTS][j % SEGMENTS];

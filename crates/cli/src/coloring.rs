@@ -24,6 +24,9 @@ use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, parse_list};
 use crate::args::ChosenColors;
 use crate::files;
 
+/// For how long a program that turns its memory over all the time is moved again and again: it is never all there.
+pub const PLACING_LIMIT: Duration = Duration::from_secs(15);
+
 /// Colors asked for, and what is known of colors here and now.
 #[derive(Clone)]
 pub struct Coloring {
@@ -74,7 +77,7 @@ impl Coloring {
         let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
         let sharing = chosen.group.clone().map_or(Sharing::Exclusive, Sharing::Group);
         let max_pause = chosen.max_pause.map_or(MAX_PAUSE, |time| Duration::from_nanos(time.0));
-        let limits = Limits { memory, max_pause, force: chosen.force };
+        let limits = Limits { memory, max_pause, force: chosen.force, gives_way: false };
         let (known, spread) = (Arc::new(RwLock::new(Known(known))), chosen.spread);
         Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, followed: None, limits })
     }
@@ -214,6 +217,7 @@ impl Coloring {
         /// Attempts make progress when together they raise the share of the resident pages that are on color by so much. A program may touch
         /// new memory, and grow, for ever.
         const PROGRESS: f64 = 0.01;
+        let begin = Instant::now();
         let (mut failed, mut idle, mut most) = (0, 0, 0.0);
         loop {
             let error = self.with(|wanted| watch.round(pids, wanted, &self.limits)).into_iter().next();
@@ -229,12 +233,17 @@ impl Coloring {
                     let tally = watch.tally();
                     let share = tally.on_color as f64 / tally.resident.max(1) as f64;
                     (idle, most) = if share > most + PROGRESS { (0, share) } else { (idle + 1, most) };
-                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE {
+                    if tally.off_color == 0 && !watch.is_waiting() || idle >= IDLE || begin.elapsed() > PLACING_LIMIT {
                         return Ok(tally.clone());
                     }
                 }
             }
         }
+    }
+
+    /// Leaves what was measured of the programs that `watch` has seen for the `exec`s that watch over them.
+    pub fn hand_over(&self, watch: &Watch) -> Result<(), RecolorError> {
+        watch.hand_over(&self.known().0)
     }
 
     /// Where the pages of `pid` lie.

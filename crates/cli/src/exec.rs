@@ -88,6 +88,7 @@ fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
     let mut prepared = None;
     if options.strict {
         let mut coloring = Coloring::of(&options.colors, cpus.clone(), station::seed(None)).map_err(failed)?;
+        coloring.limits.gives_way = true;
         coloring.grant(own.clone(), None).map_err(failed)?;
         prepared = Some(coloring);
     }
@@ -345,6 +346,7 @@ impl<'a> Keeper<'a> {
         let (colors, cpus, own) = (self.options.colors.clone(), self.cpus.clone(), self.own.clone());
         std::thread::spawn(move || {
             let mut coloring = Coloring::of(&colors, cpus, station::seed(None))?;
+            coloring.limits.gives_way = true;
             coloring.grant(own, None)?;
             Ok(coloring)
         })
@@ -407,6 +409,8 @@ impl<'a> Keeper<'a> {
             let passes = match error {
                 // One that is just beginning another program, or shares its memory for a moment, is looked at again.
                 RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => true,
+                // Another command moves it, and leaves what it has measured.
+                RecolorError::Claimed { .. } => true,
                 // What lies where nothing is mapped yet belongs to a program that is just being begun.
                 RecolorError::NoCave { .. } => true,
                 // One that began another program while it was held has nothing left to repair but the journal.
@@ -445,6 +449,7 @@ impl<'a> Keeper<'a> {
                     return Round::Moved;
                 }
                 Ok(verified) => verified,
+                Err(RecolorError::Claimed { .. }) => return Round::Moved,
                 Err(error) if self.attempts < ATTEMPTS => {
                     self.attempts += 1;
                     self.renew(coloring, &error);

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use isochrome_host::ledger::{Ledger, Owner};
 use isochrome_host::palette::known::Verified;
+use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RegionReport, Report};
@@ -13,7 +14,7 @@ use isochrome_host::runtime;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
-use crate::coloring::Coloring;
+use crate::coloring::{Coloring, PLACING_LIMIT};
 use crate::exec::{ATTEMPTS, expected};
 use crate::placed::{Event, Placed};
 use crate::{Verdict, files, station};
@@ -56,6 +57,8 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         show(options, &Shown { placed: expected(&report, &coloring), regions: report.regions.clone() }, Some(&report))?;
         return Ok(Verdict::Holds);
     }
+    // An `exec` that watches over the program stands aside until this ends.
+    let _claim = Claim::of(&pids)?;
     let owner = Owner::of(pid.0 as u32)?;
     coloring.grant(owner.clone(), None)?;
     let begin = Instant::now();
@@ -70,11 +73,15 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             eprintln!("isochrome: not verified: {error}");
             None
         });
-        if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS {
+        if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS || begin.elapsed() > PLACING_LIMIT {
             break;
         }
         // Measured in a noisy moment: once more, from the beginning.
         coloring.forget_measured();
+    }
+    // Without it an `exec` that watches over the program would measure the same again.
+    if let Err(error) = coloring.hand_over(&watch) {
+        eprintln!("isochrome: {error}");
     }
     let report = coloring.look(pid)?;
     let placed = Placed {

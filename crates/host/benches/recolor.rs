@@ -173,7 +173,7 @@ fn print_pauses(pauses_ns: &mut [u64]) {
 /// A limit that no pause reaches.
 const WHOLE: Duration = Duration::from_secs(10);
 
-const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false, max_pause: MAX_PAUSE };
+const LIMITS: Limits = Limits { memory: Bytes(4 << 30), force: false, max_pause: MAX_PAUSE, gives_way: false };
 
 /// Recoloring to `count` of the colors, and touching, in turn. Every time colors are drawn anew, as a target gets frames that the last
 /// one gave back.

@@ -258,6 +258,20 @@ pub enum HostError {
         /// Tests made.
         tests: u64,
     },
+    /// A cache has lost its contents a moment after they were touched.
+    #[error(
+        "this CPU's cache loses its contents by itself: a walk over {lines} lines touched a moment before takes {hit_ticks} ticks, as long as over evicted ones ({miss_ticks}), and {inner_ticks} where they are in the level inside\n  hint: another program or a neighbor on the host uses this cache: try again later, or on another CPU; `isochrome probe` measures how long each CPU's cache keeps its contents"
+    )]
+    CacheNotKept {
+        /// Lines of a walk.
+        lines: u32,
+        /// Lines that should be in the level.
+        hit_ticks: u64,
+        /// Lines further out.
+        miss_ticks: u64,
+        /// Lines in the level inside.
+        inner_ticks: u64,
+    },
     /// Memory of a process cannot be read by process_vm_readv(2).
     #[error(
         "the memory of a process cannot be read: {source}\n  hint: its user or root may (see kernel.yama.ptrace_scope), unless a filter of this container forbids process_vm_readv"
@@ -619,6 +633,7 @@ impl HostError {
                 | HostError::ReferenceInDoubt { .. }
                 | HostError::ReferenceLost { .. }
                 | HostError::CacheUnsteady { .. }
+                | HostError::CacheNotKept { .. }
                 | HostError::NoAnswer
         )
     }

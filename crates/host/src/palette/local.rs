@@ -3,7 +3,7 @@
 use isochrome_model::units::FrameNumber;
 
 use super::PASSES;
-use super::look::{Look, STEPS, WalkTicks, Walker};
+use super::look::{Look, STEPS, Traversal, WalkTicks, Walker};
 use crate::error::HostError;
 use crate::pagemap;
 use crate::sys::memory::Arena;
@@ -24,7 +24,8 @@ pub struct LocalLook {
 
 impl LocalLook {
     /// Looks by pages of `arena`, of which those of `sets` are resident. Measures on them how long lines take that are in the level and
-    /// further out. `ready`: whether the pages hold the chains to walk along already.
+    /// further out. `ready`: whether the pages hold the chains to walk along already. `traversal`: what of the sets' pages has to be
+    /// touched.
     ///
     /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
     pub fn new(
@@ -32,9 +33,10 @@ impl LocalLook {
         line_bytes: usize,
         sets: &[Vec<u32>],
         ready: bool,
+        traversal: Traversal,
         seed: u64,
     ) -> Result<LocalLook, HostError> {
-        let mut walker = Walker::new(arena, line_bytes, seed);
+        let mut walker = Walker::new(arena, line_bytes, seed).with_traversal(traversal);
         for page in sets.iter().flatten().filter(|_| !ready) {
             walker.make_ready(*page..*page + 1);
         }

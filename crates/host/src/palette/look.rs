@@ -3,11 +3,13 @@
 use std::time::{Duration, Instant};
 
 use isochrome_model::units::{Bytes, Cycles};
+use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
 use crate::error::HostError;
 use crate::sys::heap::Ground;
 use crate::sys::memory::{Arena, page_bytes};
+use crate::sysfs::Sysfs;
 
 /// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
 ///
@@ -95,7 +97,7 @@ pub trait ArenaLook: Look {
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Lines of a page that a look touches and walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
+/// Lines of a page that a look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
 /// today's cores, which bring in the rest of a page after some misses, have not begun.
 pub const STEPS: u32 = 16;
 
@@ -132,31 +134,60 @@ impl LevelSizes {
     }
 }
 
-/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page: a line competes with
-/// those at the same place of other pages alone, so the others need not be touched. Their places are irregular, as a core that sees a
-/// stride fetches ahead.
+/// Lines of a page that a traversal touches, so that the page evicts the lines walked in others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traversal {
+    /// The lines walked in the targets. This takes a quarter of the time, and suffices where a line competes only with the lines at
+    /// the same offset of other pages.
+    WalkedLines,
+    /// All lines. The set index of some processors (seen on AMD Zen 5) hashes the offset in the page with higher bits of the address, so
+    /// that a line competes with one line of each page of its color, at an offset that differs from page to page.
+    WholePages,
+}
+
+impl Traversal {
+    /// How many of the `lines` of a page are touched.
+    pub fn touched(self, lines: usize) -> usize {
+        match self {
+            Traversal::WalkedLines => lines.min(STEPS as usize),
+            Traversal::WholePages => lines,
+        }
+    }
+}
+
+/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page. Their places are
+/// irregular, as a core that sees a stride fetches ahead.
 pub struct Walker<G: Ground = Arena> {
     memory: G,
     line_bytes: usize,
     rng: fastrand::Rng,
-    order: Vec<u16>,
+    /// All lines of a page; the first [`STEPS`] are walked.
+    lines: Vec<u16>,
+    traversal: Traversal,
 }
 
 impl<G: Ground> Walker<G> {
-    /// Walks pages of `memory`, once they are [made ready](Self::make_ready).
+    /// Walks pages of `memory`, once they are [made ready](Self::make_ready), and traverses whole pages.
     pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
-        let lines = (page_bytes() / line_bytes) as u16;
+        let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
         // The same for all that look at the same pages.
-        let order = fastrand::Rng::with_seed(1).choose_multiple(0..lines, STEPS as usize);
-        Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), order }
+        fastrand::Rng::with_seed(1).shuffle(&mut lines);
+        Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), lines, traversal: Traversal::WholePages }
+    }
+
+    /// The same, with another traversal.
+    pub fn with_traversal(self, traversal: Traversal) -> Walker<G> {
+        Walker { traversal, ..self }
     }
 
     /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
     /// first would fetch them ahead if all pages were alike.
     pub fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         for page in pages {
-            self.rng.shuffle(&mut self.order);
-            self.memory.ground().write_chain(page, &self.order, self.line_bytes);
+            let walked = Traversal::WalkedLines.touched(self.lines.len());
+            self.rng.shuffle(&mut self.lines[..walked]);
+            self.memory.ground().write_chain(page, &self.lines[..walked], self.line_bytes);
         }
     }
 
@@ -170,17 +201,28 @@ impl<G: Ground> Walker<G> {
         self.memory
     }
 
-    /// Touches `targets` and then `passes` times `set`.
+    /// Touches the lines of `targets` that are walked.
+    pub fn touch(&self, targets: &[u32]) {
+        self.touch_first(targets, Traversal::WalkedLines);
+    }
+
+    fn touch_first(&self, pages: &[u32], traversal: Traversal) {
+        let lines = &self.lines[..traversal.touched(self.lines.len())];
+        self.memory.ground().touch_lines(pages, lines, self.line_bytes);
+    }
+
+    /// Touches `targets` and then traverses `set`, `passes` times.
     pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
-        self.memory.ground().touch_lines(targets, &self.order, self.line_bytes);
+        self.touch(targets);
         for _ in 0..passes {
-            self.memory.ground().touch_lines(set, &self.order, self.line_bytes);
+            self.touch_first(set, self.traversal);
         }
     }
 
     /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
-        let from = self.rng.choice(&self.order).map_or(0, |line| usize::from(*line) * self.line_bytes);
+        let walked = Traversal::WalkedLines.touched(self.lines.len());
+        let from = usize::from(self.lines[self.rng.usize(..walked)]) * self.line_bytes;
         self.memory.ground().walk(target, from as u64, steps)
     }
 }
@@ -209,9 +251,43 @@ impl WalkTicks {
         Ok(WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 })
     }
 
+    /// What a traversal has to touch, by the times of walks after as many pages as evict everything were touched in the walked lines only.
+    fn traversal_by(&self, mut walks: Vec<Cycles>) -> Traversal {
+        /// Where lines compete at any offset, a quarter of the pressure is left, and not even half of the lines are gone.
+        const ALL_GONE: f32 = 0.9;
+        walks.sort_unstable();
+        if self.share_missing(walks[walks.len() / 4]) >= ALL_GONE {
+            Traversal::WalkedLines
+        } else {
+            Traversal::WholePages
+        }
+    }
+
     /// Share (0 to 1) of the lines that were further out, from the time of a walk.
     pub fn share_missing(&self, ticks: Cycles) -> f32 {
         (((ticks.0 as f64 - self.hit) / (self.miss - self.hit)) as f32).clamp(0.0, 1.0)
+    }
+}
+
+/// Tells a second level that does not keep its contents from one whose misses are too fast, by walks over lines of the first level: at once after
+/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and it is not told.
+fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
+    /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
+    /// by those of the third, on AMD Zen 5.
+    const FURTHER_OUT: u64 = 7;
+    const OF_INNER: u64 = 2;
+    let [first_ticks, inner_ticks] = [at_once, inner_hits].map(|mut walks| {
+        walks.sort_unstable();
+        walks[walks.len() / 2].0
+    });
+    let inner_is_first = 2 * inner_ticks < 3 * first_ticks;
+    match error {
+        HostError::TimingBlurred { lines, hit_ticks, miss_ticks }
+            if inner_is_first && OF_INNER * hit_ticks >= FURTHER_OUT * inner_ticks =>
+        {
+            HostError::CacheNotKept { lines, hit_ticks, miss_ticks, inner_ticks }
+        }
+        error => error,
     }
 }
 
@@ -239,7 +315,8 @@ impl<G: Ground> Witness<G> {
     /// Brings its lines into the level.
     pub fn refresh(&mut self) {
         self.walker.rng.shuffle(&mut self.sample);
-        self.walker.prepare(&self.pages, &self.pages, 1);
+        self.walker.touch(&self.pages);
+        self.walker.touch(&self.pages);
     }
 
     /// Share of its lines that are gone, as a walk over part of each page shows; over pages drawn at random where there are many.
@@ -257,29 +334,54 @@ pub struct TimedLook {
 }
 
 impl TimedLook {
-    /// Measures, on the first pages of `arena`, how long walks take whose lines are in the level and further out.
+    /// Measures how long walks take whose lines are in the level and further out, and which lines a traversal has to touch, for looks at the
+    /// pages of `arena`.
     ///
-    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    /// That is measured on memory of its own, in huge pages where the kernel has them. Single frames come in the order in which they were
+    /// freed. Where a program has just ended that was on one color, they are all of that color: then a few pages push each other out
+    /// of the level, and the others push nothing out.
+    ///
+    /// Fails with [`HostError::Memory`], with [`HostError::TimingBlurred`] when the two do not fall into separate modes, and with [`HostError::CacheNotKept`] where that
+    /// is because the level has lost what was touched a moment before.
     pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
         let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
-        let mut pages: Vec<u32> = (0..sizes.pages_needed() as u32).collect();
-        let mut walker = Walker::new(arena, sizes.line_bytes, seed);
-        walker.make_ready(0..pages.len() as u32);
-        let (mut hits, mut misses) = (Vec::new(), Vec::new());
+        let huge_bytes = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
+        let needed = sizes.pages_needed().next_multiple_of(huge_bytes / page_bytes());
+        let memory =
+            Arena::map_huge(needed, huge_bytes).map_err(|source| HostError::Memory { pages: needed, source })?;
+        let mut pages: Vec<u32> = (0..needed as u32).collect();
+        let mut walker = Walker::new(memory, sizes.line_bytes, seed);
+        walker.make_ready(0..needed as u32);
+        let (mut hits, mut by_walked_lines, mut by_whole_pages) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut at_once, mut inner_hits) = (Vec::new(), Vec::new());
         let begin = Instant::now();
         for walk in 0..CALIBRATION_WALKS {
             if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
                 break;
             }
-            // Memory may have few pages of one color, and many of another.
             walker.rng.shuffle(&mut pages);
             let (target, others) = (pages[0], &pages[1..]);
             walker.prepare(&others[..inner], &[target, target], 2);
             hits.push(walker.walk(target, STEPS));
-            walker.prepare(&others[inner..inner + outer], &[target, target], 1);
-            misses.push(walker.walk(target, STEPS));
+            at_once.push(walker.walk(target, STEPS));
+            walker.prepare(&others[..inner / 8], &[target, target], 1);
+            inner_hits.push(walker.walk(target, STEPS));
+            for (traversal, misses) in
+                [(Traversal::WalkedLines, &mut by_walked_lines), (Traversal::WholePages, &mut by_whole_pages)]
+            {
+                walker.traversal = traversal;
+                walker.prepare(&others[inner..inner + outer], &[target, target], 1);
+                misses.push(walker.walk(target, STEPS));
+            }
         }
-        Ok(TimedLook { walker, ticks: WalkTicks::of(hits, misses)? })
+        let ticks = WalkTicks::of(hits, by_whole_pages).map_err(|error| lost_or_blurred(error, at_once, inner_hits))?;
+        let traversal = ticks.traversal_by(by_walked_lines);
+        Ok(TimedLook { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
+    }
+
+    /// Which lines a traversal has to touch.
+    pub fn traversal(&self) -> Traversal {
+        self.walker.traversal
     }
 
     /// What the calibration found.
@@ -352,7 +454,7 @@ impl CountedLook {
 
 impl Look for CountedLook {
     fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
-        let lines = self.walker.order.len() as u32;
+        let lines = STEPS;
         self.walker.prepare(set, targets, passes);
         shares.clear();
         let mut before = self.counters.read();
@@ -381,5 +483,44 @@ impl ArenaLook for CountedLook {
 
     fn into_arena(self: Box<Self>) -> Arena {
         self.walker.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight walks with these quartiles.
+    fn walks(quartiles: [u64; 3]) -> Vec<Cycles> {
+        let [low, median, high] = quartiles;
+        [low, low, median, median, median, high, high, high].map(Cycles).to_vec()
+    }
+
+    #[test]
+    fn whole_pages_are_traversed_where_lines_compete_at_any_offset() {
+        // Seen on AMD Zen 5, family 26 model 2: pages touched in 16 lines leave nearly all lines of others where they are.
+        let ticks = WalkTicks::of(walks([234, 234, 234]), walks([546, 598, 624])).unwrap();
+        assert_eq!(ticks.traversal_by(walks([234, 260, 286])), Traversal::WholePages);
+        // Half of the lines are gone where a quarter of the pressure meets a policy other than LRU.
+        assert_eq!(ticks.traversal_by(walks([364, 416, 598])), Traversal::WholePages);
+        // Where lines compete at one offset alone, the lines walked evict what whole pages evict.
+        assert_eq!(ticks.traversal_by(walks([546, 572, 598])), Traversal::WalkedLines);
+    }
+
+    #[test]
+    fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
+        // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
+        let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
+        let told = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
+        assert!(matches!(told(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
+        assert!(matches!(told(208, 208, 104), HostError::TimingBlurred { .. }));
+        // A third level: its lines are further out than four times those of the first, and nothing is wrong.
+        assert!(matches!(told(546, 546, 208), HostError::TimingBlurred { .. }));
+    }
+
+    #[test]
+    fn lines_that_are_walked_are_traversed_as_well() {
+        assert_eq!((Traversal::WalkedLines.touched(64), Traversal::WholePages.touched(64)), (16, 64));
+        assert_eq!(Traversal::WalkedLines.touched(8), 8);
     }
 }

@@ -26,7 +26,7 @@ use rustix::fs::{FallocateFlags, FlockOperation, FsWord, OFlags, fallocate, floc
 use serde::{Deserialize, Serialize};
 
 use super::local::LocalLook;
-use super::look::{ArenaLook, LevelSizes, TimedLook};
+use super::look::{ArenaLook, LevelSizes, TimedLook, Traversal};
 use super::saved::Boot;
 use super::tester::{Effort, Tester};
 use super::{Target, discover};
@@ -38,7 +38,7 @@ use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Sysfs;
 
 /// Version of the file.
-const SCHEMA: &str = "isochrome-reference/2";
+const SCHEMA: &str = "isochrome-reference/3";
 
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
 const TMPFS: FsWord = 0x0102_1994;
@@ -76,6 +76,8 @@ pub struct Reference {
     pub bytes: Bytes,
     /// Page numbers in it, for each color those of an eviction set.
     pub sets: Vec<Vec<u32>>,
+    /// What of these pages has to be touched.
+    pub traversal: Traversal,
     /// How frame numbers lead to colors, where a rule does.
     #[serde(default)]
     pub rule: Option<Palette>,
@@ -291,7 +293,8 @@ impl Reference {
     /// A tester by these pages, if they still have their colors; those few that have lost it are left out.
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
         let Some(arena) = self.map() else { return Ok(None) };
-        let look = match LocalLook::new(arena, self.geometry.line_bytes.0 as usize, &self.sets, true, seed) {
+        let line_bytes = self.geometry.line_bytes.0 as usize;
+        let look = match LocalLook::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
             // Pages of which no set evicts its own look like that, too.
             Err(HostError::TimingBlurred { .. }) => return Ok(None),
             look => look?,
@@ -512,9 +515,11 @@ impl Reference {
             bytes,
             rule: None,
             sets,
+            traversal: look.traversal(),
         };
         let arena = Box::new(look).into_arena();
-        let look = LocalLook::new(arena, target.sizes().line_bytes, &reference.sets, true, seed)?;
+        let line_bytes = target.sizes().line_bytes;
+        let look = LocalLook::new(arena, line_bytes, &reference.sets, true, reference.traversal, seed)?;
         let mut tester = Tester::new(look, reference.sets.clone(), seed);
         // The search and this test share no decision: a set that was found by accident does not pass.
         let answers = tester.classify_sets(Effort::STATEMENT)?;

@@ -13,7 +13,7 @@ use isochrome_model::units::{Bytes, CpuId, Cycles};
 
 use crate::error::HostError;
 use crate::interrupt;
-use crate::palette::look::{LevelSizes, TimedLook};
+use crate::palette::look::{ArenaLook, LevelSizes, TimedLook};
 use crate::pool::FramePool;
 use crate::setting::{RealtimeRequest, RealtimeSettings};
 use crate::sys::clock;
@@ -235,15 +235,16 @@ impl Primed {
         // A neighbor may empty the level just then; it seldom does so for seconds.
         let mut look = calibrate();
         for _ in 1..CALIBRATIONS {
-            if matches!(look, Err(HostError::TimingBlurred { .. })) {
+            if look.as_ref().is_err_and(HostError::may_pass) {
                 look = calibrate();
             }
         }
-        let look = look?;
+        let mut look = look?;
         // The innermost level has nothing inside that could hold the targets as well.
         let inner = if sizes.inner.0 == 0 { 0 } else { sizes.inner_pages() as u32 };
         let targets = (sizes.level.0 / PRIMED) as usize / page_bytes();
         let targets: Vec<u32> = (inner..inner + targets.max(PRIMED_AT_LEAST) as u32).collect();
+        look.make_ready(0..inner + targets.len() as u32);
         let rng = fastrand::Rng::with_seed(seed);
         Ok(Primed { look, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
     }

@@ -113,6 +113,12 @@ pub enum RecolorError {
         /// Its number.
         pid: i32,
     },
+    /// Another command works on it, for which this one stands aside.
+    #[error("process {pid} is being recolored by another isochrome\n  hint: try again when that has ended")]
+    Claimed {
+        /// Its number.
+        pid: i32,
+    },
     /// Another process runs in the same memory.
     #[error(
         "processes {pid} and {other} share all their memory, as after vfork\n  hint: try again later; programs that stay so cannot be recolored"
@@ -256,9 +262,26 @@ impl RecolorError {
         }
     }
 
-    /// Whether the pages of known color may have lost it: the kernel has given them other frames.
+    /// Whether the pages of known color may have lost it, because the kernel has given them other frames, or may have been replaced
+    /// by another command, which removes the file of the old ones.
     pub fn doubts_reference(&self) -> bool {
         let RecolorError::Unmeasured { source, .. } = self else { return false };
-        matches!(**source, HostError::ReferenceLost { .. } | HostError::TimingBlurred { .. })
+        matches!(
+            **source,
+            HostError::ReferenceLost { .. } | HostError::TimingBlurred { .. } | HostError::NotOpenedThere { .. }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An `exec` kept its numbering when another command replaced the pages, and failed for good to open the old file.
+    #[test]
+    fn a_reference_whose_file_is_gone_is_renewed() {
+        let gone = HostError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
+        assert!(RecolorError::unmeasured(Pid(1))(gone).doubts_reference());
+        assert!(!RecolorError::NoColors.doubts_reference());
     }
 }

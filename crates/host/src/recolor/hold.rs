@@ -247,7 +247,7 @@ const DESCRIPTORS_MAX: usize = 500;
 /// How a helper is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As this program is while nobody waits for it: for work while the process goes on.
+    /// As this program is while nobody waits for it, but never real-time: for work while the process goes on.
     Calm,
     /// As this program is while the process stands still.
     Hurried,
@@ -755,7 +755,11 @@ impl Hold {
         self.helpers.push(Helper { thread: helper, table: argument });
         let own = match (pace, self.haste.before) {
             (Pace::Calm, Some(before)) => Ok(before),
-            _ => Scheduling::current(),
+            // One that waits for requests at the priority of whoever makes them would never let them be made on the same CPU.
+            (Pace::Calm, None) => {
+                Scheduling::current().map(|own| if own.is_ordinary() { own } else { Scheduling::other() })
+            }
+            (Pace::Hurried, _) => Scheduling::current(),
         };
         // Where this is refused, it works as the program does.
         let _ = own.and_then(|own| own.apply_to(helper));

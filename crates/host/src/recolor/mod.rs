@@ -9,6 +9,7 @@
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
 
+pub mod claim;
 mod error;
 mod filtered;
 mod hold;
@@ -90,6 +91,8 @@ pub struct Limits {
     pub force: bool,
     /// For how long the process may stand still at a time.
     pub max_pause: Duration,
+    /// Whether to stand aside where another command has [claimed](claim) the process.
+    pub gives_way: bool,
 }
 
 /// [`Limits::max_pause`] where nothing else is asked for.
@@ -265,11 +268,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
     }
-    let (before, _) = inspect_pages(pid, &pid.check()?, wanted)?;
-    if before.moved() == 0 {
-        return Ok(before);
-    }
     let _turn = Turn::wait(pid)?;
+    claim::give_way(pid, limits)?;
     if Journal::left_for(pid)?.is_some() {
         return Err(RecolorError::Unrepaired { pid: pid.0 });
     }
@@ -284,6 +284,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
     while let Some(draw) = pool.next_draw(&look, wanted, room.place.end - pool.end) {
+        claim::give_way(pid, limits)?;
         let start = pool.end;
         pool.end += draw.bytes;
         match draw.huge {
@@ -363,6 +364,9 @@ fn wait_until_touched(pid: Pid, start: u64, end: u64) -> Result<(), RecolorError
 
 /// Takes in which colors the moved pages have, where frame numbers do not tell.
 fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fate]) -> Result<(), RecolorError> {
+    if zero_frame().is_some() {
+        return Ok(());
+    }
     let colors: BTreeMap<u64, usize> = pool.slots.iter().copied().collect();
     let moved: Vec<&Planned> =
         pages.iter().zip(fates).filter(|(_, fate)| **fate == Fate::Moved).map(|(page, _)| page).collect();
@@ -469,6 +473,7 @@ impl<'a> Asking<'a> {
     ) -> Result<Asking<'a>, RecolorError> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
         let turn = Turn::wait(pid)?;
+        claim::give_way(pid, limits)?;
         let mut room = Room::new(pid, regions, 0, wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
         room.map(&mut hold)?;

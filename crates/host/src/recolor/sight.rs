@@ -152,13 +152,14 @@ impl<'a> Sight<'a> {
     fn request(&mut self, looks: &[(&[u32], &[u32])]) -> (Vec<u64>, usize) {
         const HEAD: usize = size_of::<agent::Look>() / 8;
         let mut room = WORDS;
+        let line_bytes = self.reference.geometry.line_bytes.0;
+        let lines = page_bytes() as u64 / line_bytes;
+        let touched = self.reference.traversal.touched(lines as usize);
         let fits = |(set, targets): &&(&[u32], &[u32])| {
-            let words = HEAD + STEPS as usize + set.len() + 2 * targets.len();
+            let words = HEAD + touched + set.len() + 2 * targets.len();
             room.checked_sub(words).map(|rest| room = rest).is_some()
         };
         let taken = looks.iter().take_while(fits).count();
-        let line_bytes = self.reference.geometry.line_bytes.0;
-        let lines = page_bytes() as u64 / line_bytes;
         let (mut words, mut lists, mut ticks) = (Vec::new(), Vec::new(), self.ticks_at(&looks[..taken]));
         for (set, targets) in &looks[..taken] {
             let mut list = |entries: Vec<u64>| {
@@ -169,11 +170,13 @@ impl<'a> Sight<'a> {
             };
             let addresses = |numbers: &[u32]| numbers.iter().map(|n| self.pages[*n as usize]).collect();
             // Another order for each, as prefetchers learn.
-            let order = self.rng.choose_multiple(0..lines, STEPS as usize);
+            let mut order: Vec<u64> = (0..lines).map(|line| line * line_bytes).collect();
+            self.rng.shuffle(&mut order);
+            order.truncate(touched);
             words.extend(list(addresses(set)));
             words.extend(list(addresses(targets)));
-            words.extend(list(order.into_iter().map(|line| line * line_bytes).collect()));
-            words.push(ticks);
+            words.extend(list(order));
+            words.extend([u64::from(STEPS), ticks]);
             ticks += 8 * targets.len() as u64;
         }
         words.append(&mut lists);

@@ -6,8 +6,8 @@ use isochrome_model::units::Bytes;
 use serde::Serialize;
 
 use super::process::{Pid, Region};
-use super::{Limits, RecolorError, Wanted, inspect_pages, recolor, release_stragglers, verify};
-use crate::palette::known::Verified;
+use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
+use crate::palette::known::{KnownColors, Verified};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -125,7 +125,22 @@ impl Watch {
         Ok(sum)
     }
 
+    /// Leaves what is known of the colors of each process for whoever watches over it.
+    pub fn hand_over(&self, known: &KnownColors) -> Result<(), RecolorError> {
+        for (pid, seen) in &self.seen {
+            match claim::hand_over(Pid(*pid), known, &seen.in_place) {
+                Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                handed => handed?,
+            }
+        }
+        Ok(())
+    }
+
     fn look_after(&mut self, pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(), RecolorError> {
+        claim::give_way(pid, limits)?;
+        if limits.gives_way {
+            claim::take_over(pid, wanted.known)?;
+        }
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
         let (mut report, mut look) = inspect_pages(pid, &seen.regions, wanted)?;

@@ -18,7 +18,7 @@ use isochrome_model::units::Bytes;
 use super::hold::{self, Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
 use super::room::{HEADER, Room};
-use super::{Limits, RecolorError};
+use super::{Limits, RecolorError, claim};
 use crate::interrupt::interrupted;
 use crate::pagemap::PageEntry;
 use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
@@ -142,6 +142,7 @@ pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<
         if interrupted() {
             return Err(RecolorError::Interrupted { pid: plan.pid.0 });
         }
+        claim::give_way(plan.pid, plan.limits)?;
         let stood = match work.pause(in_vain) {
             Ok(stood) => {
                 (since, in_vain) = (Instant::now(), in_vain.saturating_sub(1));
@@ -314,7 +315,7 @@ impl Work<'_, '_> {
         };
         let (_, stood) = hold.leave().inspect_err(|_| self.room.left = false)?;
         // One that was disturbed counts for a few pauses and not as a whole.
-        let end = moved_by.elapsed().min(self.plan.limits.max_pause / 4).as_nanos() as f64;
+        let end = moved_by.elapsed().min(self.plan.limits.max_pause / 2).as_nanos() as f64;
         self.costs.end = (0.7 * self.costs.end).max(end);
         if outcome.is_err() {
             self.pauses.push(stood.as_nanos() as u64);
@@ -418,7 +419,8 @@ impl Work<'_, '_> {
         let mut left = 1.2 * time.as_nanos() as f64;
         let mut batch: Vec<(usize, bool)> = Vec::new();
         let mut region = usize::MAX;
-        while batch.len() < self.room.entries() / 2 {
+        // The table is also used to register their mappings, and the scratch memory.
+        while batch.len() + 1 < self.room.entries() {
             let Some((at, without)) = self.queue.front() else { break };
             if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
                 break;

@@ -118,10 +118,12 @@ pub struct Look {
     pub targets: u64,
     /// How many.
     pub targets_len: u64,
-    /// Address of the offsets of the words that are touched and walked in each page.
+    /// Address of the offsets of the words that are touched in each page of the set.
     pub order: u64,
-    /// How many: a power of two.
+    /// How many.
     pub order_len: u64,
+    /// Those of them that are touched and walked in the targets, from the first on: a power of two.
+    pub walked_len: u64,
     /// Address where the ticks of each walk are written.
     pub ticks: u64,
 }
@@ -131,7 +133,7 @@ pub const LAST: u64 = u64::MAX;
 
 // What the code below relies on.
 const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 128);
-const _: () = assert!(size_of::<Sight>() == 56 && size_of::<Look>() == 56);
+const _: () = assert!(size_of::<Sight>() == 56 && size_of::<Look>() == 64);
 
 /// The record as bytes, as it lies in memory.
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
@@ -157,7 +159,7 @@ unsafe impl Record for Entry {}
 unsafe impl Record for Table {}
 // SAFETY: seven words (56 bytes, asserted above).
 unsafe impl Record for Sight {}
-// SAFETY: seven words (56 bytes, asserted above).
+// SAFETY: eight words (64 bytes, asserted above).
 unsafe impl Record for Look {}
 
 /// The helper's code: it begins at the first byte, with the address of the [`Table`] as argument and a stack of 64 bytes.
@@ -500,6 +502,7 @@ std::arch::global_asm!(
     "je 59f",
     "mov rsi, [rbp + 16]",
     "mov rcx, [rbp + 24]",
+    "mov r10, [rbp + 48]",
     "call 88f",
     "mov r14, [r13 + 24]",
     "54:",
@@ -507,6 +510,7 @@ std::arch::global_asm!(
     "jz 55f",
     "mov rsi, [rbp]",
     "mov rcx, [rbp + 8]",
+    "mov r10, [rbp + 40]",
     "call 88f",
     "dec r14",
     "jmp 54b",
@@ -516,7 +520,7 @@ std::arch::global_asm!(
     "mov rsi, [rbp + 16]",
     "mov rdi, [rsi + r14 * 8]",
     "mov rsi, [rbp + 32]",
-    "mov r8, [rbp + 40]",
+    "mov r8, [rbp + 48]",
     "xor ecx, ecx",
     // The traversal may have pushed out the order of the walk, which would be taken for what it pushed out of the page.
     "60:",
@@ -543,26 +547,26 @@ std::arch::global_asm!(
     "jnz 56b",
     "call 87f",
     "sub rax, r15",
-    "mov rdx, [rbp + 48]",
+    "mov rdx, [rbp + 56]",
     "mov [rdx + r14 * 8], rax",
     "inc r14",
     "jmp 55b",
     "58:",
-    "add rbp, 56",
+    "add rbp, 64",
     "dec qword ptr [r13 + 48]",
     "jmp 57b",
     "59:",
     "mov rcx, [r13]",
     "mov [r13 + 8], rcx",
     "jmp 51b",
-    // Touches the lines of the order in each of the rcx pages whose addresses lie at rsi, the last first: a core that learned in which
-    // order they follow each other would fetch them ahead of the walk.
+    // Touches the first r10 lines of the order in each of the rcx pages whose addresses lie at rsi, the last first: a core that learned in
+    // which order they follow each other would fetch them ahead of the walk.
     "88:",
     "test rcx, rcx",
     "jz 89f",
     "mov rdi, [rsi]",
     "mov r9, [rbp + 32]",
-    "mov r8, [rbp + 40]",
+    "mov r8, r10",
     "81:",
     "mov rdx, [r9 + r8 * 8 - 8]",
     "mov rdx, [rdi + rdx]",
@@ -882,11 +886,13 @@ std::arch::global_asm!(
     "57:",
     "cbz x26, 59f",
     "ldp x1, x2, [x25, 16]", // targets
+    "ldr x15, [x25, 48]",
     "bl 88f",
     "ldr x22, [x21, 24]",
     "54:",
     "cbz x22, 55f",
     "ldp x1, x2, [x25]", // set
+    "ldr x15, [x25, 40]",
     "bl 88f",
     "sub x22, x22, 1",
     "b 54b",
@@ -895,13 +901,15 @@ std::arch::global_asm!(
     "cmp x22, x2",
     "b.hs 58f",
     "ldr x12, [x1, x22, lsl 3]",
-    "ldp x13, x14, [x25, 32]", // order
+    "ldr x13, [x25, 32]", // order
+    "ldr x14, [x25, 48]",
     // The traversal may have pushed out the order of the walk, which would be taken for what it pushed out of the page.
     "60:",
     "ldr x9, [x13], 8",
     "subs x14, x14, 1",
     "b.ne 60b",
-    "ldp x13, x14, [x25, 32]",
+    "ldr x13, [x25, 32]",
+    "ldr x14, [x25, 48]",
     // Each target in another order, as on x86-64.
     "lsl x16, x22, 1",
     "add x16, x16, 1",
@@ -922,12 +930,12 @@ std::arch::global_asm!(
     "b.ne 56b",
     "bl 87f",
     "sub x0, x0, x23",
-    "ldr x10, [x25, 48]",
+    "ldr x10, [x25, 56]",
     "str x0, [x10, x22, lsl 3]",
     "add x22, x22, 1",
     "b 55b",
     "58:",
-    "add x25, x25, 56",
+    "add x25, x25, 64",
     "sub x26, x26, 1",
     "b 57b",
     "59:",
@@ -935,11 +943,12 @@ std::arch::global_asm!(
     "add x10, x21, 8",
     "stlr x9, [x10]",
     "b 51b",
-    // Touches the lines of the order in each of the x2 pages whose addresses lie at x1, the last first, as above.
+    // Touches the first x15 lines of the order in each of the x2 pages whose addresses lie at x1, the last first, as above.
     "88:",
     "cbz x2, 89f",
     "ldr x12, [x1], 8",
-    "ldp x13, x14, [x25, 32]",
+    "ldr x13, [x25, 32]",
+    "mov x14, x15",
     "85:",
     "sub x14, x14, 1",
     "ldr x9, [x13, x14, lsl 3]",

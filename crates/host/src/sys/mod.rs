@@ -8,6 +8,7 @@ pub mod clock;
 pub mod code;
 pub mod heap;
 pub mod launch;
+pub mod lock;
 pub mod mapping;
 pub mod memory;
 pub(crate) mod mount;

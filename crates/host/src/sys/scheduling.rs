@@ -24,6 +24,12 @@ impl Scheduling {
         })
     }
 
+    /// SCHED_OTHER with nice value 0.
+    pub fn other() -> Scheduling {
+        let policy = libc::SCHED_OTHER as u32;
+        Scheduling(libc::sched_attr { sched_policy: policy, sched_priority: 0, ..Scheduling::fifo(1).0 })
+    }
+
     /// SCHED_DEADLINE: `runtime` ns in every `period` ns, within `deadline` ns of its beginning. Threads and programs started under it are
     /// SCHED_OTHER.
     pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Scheduling {
