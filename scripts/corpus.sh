@@ -1,8 +1,8 @@
 #!/bin/sh
 # Records a small run of every experiment: its raw samples, what isochrome concludes from them, and its exit status.
-# The tests of crates/model/tests/corpus.rs draw the same conclusions again.
+# The tests of crates/lab/tests/corpus.rs, and for interference and workload of crates/model/tests/corpus.rs, draw the same conclusions again.
 #
-#     scripts/corpus.sh target/release/isochrome crates/model/tests/corpus
+#     scripts/corpus.sh target/release/isochrome crates/lab/tests/corpus
 set -u
 isochrome=$(realpath "$1")
 cd "$2" || exit 1

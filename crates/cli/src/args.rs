@@ -460,12 +460,9 @@ pub struct ConflictsOptions {
     /// Rounds over all buffers; of each buffer the shortest walk counts
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub rounds: u32,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Write the evidence here, for `isochrome report`
-    #[arg(short, long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
+    /// Where results go.
+    #[command(flatten)]
+    pub results: Results,
 }
 
 /// Options of `bench crpd`.

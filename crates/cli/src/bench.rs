@@ -1,27 +1,19 @@
 //! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
-use isochrome_host::experiment::{Amount, Bench, Measured, Work};
-use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::sys::clock;
-use isochrome_model::evidence::{Experiment, RawFile};
-use isochrome_model::experiment::{conclude, quiet_blocks_at_least};
-use isochrome_model::report::{is_conclusive, text::table};
+use isochrome_lab::kernels::{At, Jobs, Kernels, Outcome, Work, section};
+use isochrome_lab::runner::Experiment;
+use isochrome_lab::samples::{Block, csv};
+use isochrome_model::evidence::RawFile;
 use isochrome_model::units::{Color, parse_list};
-
-use serde::Serialize;
+use isochrome_report::text::table;
+use serde_json::json;
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
-use crate::station::{Station, progress};
-use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, switch};
-
-/// Quiet blocks of each condition aimed at.
-pub const QUIET_BLOCKS: u64 = 10;
-/// Rounds of blocks at most.
-pub const ROUNDS: u64 = 4;
+use crate::station::Station;
+use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, results, switch};
 
 pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let (work, options) = match &options.kernel {
@@ -51,56 +43,50 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let (palette, pool) = station.collect(place, target, colors.as_ref().map(Vec::len))?;
 
     let (counters, settings) = (station.counters(), station.settle());
-    let bench = Bench::new(Some(&pool), target, counters.as_ref(), &station.sysfs);
-    let amount = Amount {
-        cpu: station.cpu,
-        blocks: options.blocks as usize,
-        jobs: options.jobs as usize,
-        colors,
-        seed: station.seed,
-    };
-    let measured = measure(&bench, work, &amount)?;
-    let warnings = evidence::warnings(&station, &bench, &settings);
+    let mut jobs = Jobs::new(Some(&pool), target, counters.as_ref(), &[work], colors)?;
+    let blocks = measure(&mut jobs, &station, work.name(), (options.blocks, options.jobs))?;
+    let warnings = evidence::warnings(&station, &jobs, counters.is_some(), &settings);
     drop(settings);
-
-    let experiment = experiment(&measured);
-    let interrupted = measured.interrupted;
+    let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments: jobs.conclude(&blocks) };
+    let mut section = section(&kernels, &station.machine, Some(&palette));
+    let verdict = results::verdict(&section);
     let mut raw = Vec::new();
     if let Some(path) = &options.raw {
-        let text = evidence::raw_csv(&[measured]);
+        let text = csv(&blocks, &jobs.columns());
         files::write(path, &text)?;
         raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
     }
-    let evidence = evidence::of(&station, Some(palette), vec![experiment.clone()], &raw, warnings);
+    if options.json {
+        let experiment = &kernels.experiments[0];
+        let count = |of: fn(&Outcome) -> u64| experiment.conditions.values().map(of).sum::<u64>();
+        let mut numbers = serde_json::to_value(experiment)?;
+        (numbers["blocks"], numbers["blocks_quiet"]) =
+            (json!(count(|it| it.blocks)), json!(count(|it| it.blocks_quiet)));
+        let all = std::mem::replace(&mut section.numbers, numbers);
+        results::print(true, &section, station.seed)?;
+        section.numbers = all;
+    }
+    let evidence = evidence::of(&station, Some(palette), vec![section], &raw, warnings);
     if let Some(path) = &options.output {
         files::write_json(path, &evidence)?;
     }
-    if options.json {
-        let blocks = experiment.conditions.values().map(|outcome| outcome.blocks).sum();
-        let blocks_quiet = experiment.conditions.values().map(|outcome| outcome.blocks_quiet).sum();
-        files::print_json(&Printed {
-            experiment,
-            blocks,
-            blocks_quiet,
-            counter_hz: clock::rate_hz(),
-            seed: station.seed,
-        })?;
-    } else {
+    if !options.json {
         files::print(&table(&evidence))?;
     }
-    Ok(if is_conclusive(&evidence) && !interrupted { Verdict::Holds } else { Verdict::Inconclusive })
+    Ok(verdict)
 }
 
-/// The result as printed: the experiment, and beside its conditions the blocks of all of them.
-#[derive(Serialize)]
-struct Printed {
-    #[serde(flatten)]
-    experiment: Experiment,
-    blocks: u64,
-    blocks_quiet: u64,
-    /// Rate of the counter that all `cycles` are ticks of.
-    counter_hz: u64,
-    seed: u64,
+/// The blocks of `jobs`. Without canary pages no number of rounds makes a block count, so that there is one.
+pub fn measure(
+    jobs: &mut Jobs<'_>,
+    station: &Station,
+    what: &'static str,
+    (blocks, samples): (u32, u32),
+) -> Result<Vec<Block<At>>> {
+    if !jobs.has_canaries() {
+        eprintln!("cached and evicted lines cannot be told apart by time here: no block will count");
+    }
+    results::measure(what, jobs, &station.amount(blocks, samples))
 }
 
 fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {
@@ -113,47 +99,4 @@ fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {
         (count / 2).max(1) - 1
     );
     Ok(Some(colors.into_iter().map(|color| Color(color as u16)).collect()))
-}
-
-/// Runs `work`, and again while too few blocks are quiet.
-pub fn measure(bench: &Bench<'_>, work: Work, amount: &Amount) -> Result<Measured> {
-    let mut all: Option<Measured> = None;
-    for round in 0..ROUNDS {
-        let bar = progress(&work.to_string(), 1);
-        let amount = Amount { seed: amount.seed.wrapping_add(round), ..amount.clone() };
-        let more = bench.run(work, &amount, |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        })?;
-        bar.finish_and_clear();
-        let measured = match all.take() {
-            None => more,
-            Some(mut measured) => {
-                measured.blocks.extend(more.blocks);
-                measured.interrupted |= more.interrupted;
-                measured
-            }
-        };
-        let quiet = quiet_blocks_at_least(&conclude(&measured.blocks));
-        // Without witness no number of rounds makes a block quiet.
-        let enough =
-            quiet >= QUIET_BLOCKS.min(amount.blocks as u64) || interrupt::interrupted() || !bench.has_witness();
-        all = Some(measured);
-        if enough {
-            break;
-        }
-    }
-    Ok(all.expect("there is at least one round"))
-}
-
-/// What the jobs mean.
-pub fn experiment(measured: &Measured) -> Experiment {
-    let (name, value) = measured.work.parameter();
-    Experiment {
-        bench: measured.work.bench().to_owned(),
-        parameter: BTreeMap::from([(name.to_owned(), value)]),
-        element: measured.work.element().to_owned(),
-        working_set: measured.working_set,
-        conditions: conclude(&measured.blocks),
-    }
 }

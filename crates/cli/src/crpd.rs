@@ -1,22 +1,19 @@
-//! `isochrome bench crpd`: what a pre-emption costs through the cache, against the size of what was in use.
-
-use std::fmt::Write;
+//! `isochrome bench crpd`: what a preemption costs through the cache, against the size of what was in use.
 
 use anyhow::{Context, Result};
-use isochrome_host::crpd::{CrpdRequest, PASSES, crpd, pages_per_color};
-use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
-use isochrome_model::crpd::modeled::{Request, play};
-use isochrome_model::crpd::{Block, Crpd, Walk, conclude};
+use isochrome_lab::crpd::modeled::{Request, play};
+use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, conclude, section};
+use isochrome_lab::samples::csv;
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::report::crpd::text;
 use isochrome_model::units::{Color, parse_list};
 
 use crate::args::{CrpdOptions, TouchKind};
+use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::Station;
 use crate::workload::can_hold;
-use crate::{Verdict, evidence, files, probe, results};
+use crate::{Verdict, evidence, files, probe};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -30,15 +27,9 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let mut station = Station::new(place)?;
     let target = station.target(place)?;
     let count = target.geometry.color_count(station.machine.page_bytes);
-    let request = CrpdRequest {
-        touches,
-        percents: sizes(options.step),
-        colors: own_colors(options.colors.as_deref(), count)?,
-        blocks: options.blocks as usize,
-        jobs: options.jobs as usize,
-        seed: station.seed,
-    };
-    let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, &request))?;
+    let (percents, colors) = (sizes(options.step), own_colors(options.colors.as_deref(), count)?);
+    let pages = Preempting::pages_per_color(target, &percents, colors.len());
+    let (palette, pool) = station.collect_pages(place, target, pages)?;
     // The refill time that the slope is compared with.
     let cpu = station.cpu;
     let notes = probe::measure(&mut station, Some((&pool, target.level)), vec![cpu])?;
@@ -46,14 +37,8 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
     let settings = station.settle();
-    let blocks = results::until_quiet(
-        "pre-empting",
-        options.blocks,
-        |round, progress| {
-            crpd(&pool, target, &CrpdRequest { seed: request.seed.wrapping_add(round), ..request.clone() }, progress)
-        },
-        |blocks| conclude(blocks, PASSES, clock::rate_hz()).iter().map(|point| point.blocks_quiet).min(),
-    )?;
+    let mut experiment = Preempting { pool: &pool, target, touches, percents, colors };
+    let blocks = results::measure("preempting", &mut experiment, &station.amount(options.blocks, options.jobs))?;
     let warnings: Vec<String> =
         station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
@@ -62,30 +47,21 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         level: target.level,
         ways: target.geometry.ways,
         lines_per_color: target.geometry.lines_per_color(station.machine.page_bytes),
-        colors: [request.colors.len() as u32, pool.colors()],
+        colors: [experiment.colors.len() as u32, pool.colors()],
         passes: PASSES,
         points: conclude(&blocks, PASSES, clock::rate_hz()),
         refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
         modeled: None,
     };
-    results::leave(
-        &options.results,
-        &measured,
-        text(&measured),
-        station.seed,
-        || csv(&blocks),
-        |raw| {
-            let mut evidence = evidence::of(&station, Some(palette), Vec::new(), raw, warnings);
-            evidence.crpd = vec![measured.clone()];
-            evidence
-        },
-    )?;
-    let conclusive = measured.is_conclusive() && !interrupt::interrupted();
-    Ok(match conclusive {
-        false => Verdict::Inconclusive,
-        true if measured.holds() => Verdict::Holds,
-        true => Verdict::Violated,
-    })
+    let section = section(&measured);
+    let outcome = Outcome {
+        station: &station,
+        palette: Some(palette),
+        section,
+        raw: csv(&blocks, &COLUMNS.map(str::to_owned)),
+        warnings,
+    };
+    results::leave(&options.results, outcome)
 }
 
 /// The experiment on a modeled machine.
@@ -111,14 +87,11 @@ fn modeled(options: &CrpdOptions, name: &str, mhz: u32, touches: Touches) -> Res
         modeled: Some(machine.name.clone()),
     };
     if let Some(path) = &options.results.raw {
-        files::write(path, &csv(&blocks))?;
+        files::write(path, &csv(&blocks, &COLUMNS.map(str::to_owned)))?;
     }
-    if options.results.json {
-        files::print_json(&measured)?;
-    } else {
-        files::print(&text(&measured))?;
-    }
-    Ok(if measured.holds() { Verdict::Holds } else { Verdict::Violated })
+    let section = section(&measured);
+    results::print(options.results.json, &section, 0)?;
+    Ok(results::verdict(&section))
 }
 
 /// The colors in `list`, or the first half of `count`: some, but not all.
@@ -143,29 +116,6 @@ fn sizes(step: u32) -> Vec<u32> {
     sizes.sort_unstable();
     sizes.dedup();
     sizes
-}
-
-/// Every job, one line each; times are ticks of the constant-rate counter.
-fn csv(blocks: &[Block]) -> String {
-    let mut text = "block,walk,partitioned,percent,lines,flooded,alone,preempted\n".to_owned();
-    for (at, block) in blocks.iter().enumerate() {
-        let condition = block.condition;
-        let walk = if condition.walk == Walk::InOrder { "in_order" } else { "random" };
-        for (flooded, jobs) in [(1, &block.jobs), (0, &block.control)] {
-            for job in jobs {
-                let _ = writeln!(
-                    text,
-                    "{at},{walk},{},{},{},{flooded},{},{}",
-                    u8::from(condition.partitioned),
-                    condition.percent,
-                    block.lines,
-                    job.alone.0,
-                    job.preempted.0
-                );
-            }
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -8,22 +8,25 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use isochrome_host::doctor;
 use isochrome_host::error::HostError;
-use isochrome_host::experiment::{Amount, Bench, Measured, Work};
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
-use isochrome_model::evidence::PaletteEvidence;
-use isochrome_model::report::{html, is_conclusive, text::table};
+use isochrome_host::sys::clock;
+use isochrome_lab::kernels::{Jobs, Kernels, Work, section};
+use isochrome_lab::runner::Experiment;
+use isochrome_lab::samples::csv;
+use isochrome_model::evidence::{PaletteEvidence, RawFile};
 use isochrome_model::units::CpuId;
+use isochrome_report::{html, text::table};
 
 use crate::args::{DemoOf, DemoOptions};
 use crate::station::{InDoubt, Station};
-use crate::{Verdict, bench, evidence, files, probe};
+use crate::{Verdict, bench, evidence, files, probe, results};
 
 /// Blocks of each condition, jobs of each kind in a block.
-const AMOUNT: (usize, usize) = (60, 10);
-const QUICK_AMOUNT: (usize, usize) = (8, 5);
+const AMOUNT: (u32, u32) = (60, 10);
+const QUICK_AMOUNT: (u32, u32) = (8, 5);
 
 /// Time slices of the matrix multiplication, in microseconds. [Liedtke1997, Fig. 7]
 const SLICES_US: [u64; 6] = [25, 50, 100, 250, 500, 1000];
@@ -66,34 +69,36 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     let mut raw = Vec::new();
     if let Some(target) = target {
         let (counters, settings) = (station.counters(), station.settle());
-        let bench = Bench::new(pool.as_ref(), target, counters.as_ref(), &station.sysfs);
-        let mut of_bench = evidence::warnings(&station, &bench, &settings);
-        of_bench.append(&mut warnings);
-        warnings = of_bench;
-        let (blocks, jobs) = if options.quick { QUICK_AMOUNT } else { AMOUNT };
-        let amount = Amount { cpu: station.cpu, blocks, jobs, colors: None, seed: station.seed };
+        let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
+        let mut of_machine = None;
         for (kernel, works) in works(options.quick) {
-            let mut measured: Vec<Measured> = Vec::new();
-            for work in works {
-                if interrupt::interrupted() {
-                    break;
-                }
-                eprintln!("  {work}");
-                measured.push(bench::measure(&bench, work, &amount)?);
+            if interrupt::interrupted() {
+                break;
             }
-            experiments.extend(measured.iter().map(bench::experiment));
-            raw.push(evidence::write_raw(folder, &format!("{kernel}.csv"), &measured)?);
+            let mut jobs = Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None)?;
+            let told = || evidence::warnings(&station, &jobs, counters.is_some(), &settings);
+            of_machine.get_or_insert_with(told);
+            eprintln!("  {kernel}");
+            let blocks = bench::measure(&mut jobs, &station, kernel, amount)?;
+            experiments.extend(jobs.conclude(&blocks));
+            let (name, text) = (format!("{kernel}.csv"), csv(&blocks, &jobs.columns()));
+            files::write(&folder.join(&name), &text)?;
+            raw.push(RawFile { path: name, sha256: files::sha256(&text) });
         }
+        warnings.splice(0..0, of_machine.unwrap_or_default());
     }
 
-    let evidence = evidence::of(&station, palette, experiments, &raw, warnings);
+    let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments };
+    let section = section(&kernels, &station.machine, palette.as_ref());
+    let verdict = results::verdict(&section);
+    let evidence = evidence::of(&station, palette, vec![section], &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
     let index = folder.join("index.html");
     files::write(&index, &html(&evidence))?;
     files::print(&table(&evidence))?;
     let index = fs::canonicalize(&index).unwrap_or(index);
     files::print(&format!("\nreport: {}\n", index.display()))?;
-    Ok(if is_conclusive(&evidence) { Verdict::Holds } else { Verdict::Inconclusive })
+    Ok(verdict)
 }
 
 fn collect(station: &Station, options: &DemoOptions) -> Result<(Target, (PaletteEvidence, FramePool))> {

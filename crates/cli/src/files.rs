@@ -22,6 +22,17 @@ pub fn read(path: &Path) -> Result<String> {
 
 /// The JSON in `path`, whose `schema` must be `schema`.
 pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
+    let text = read_versioned(path, &[schema])?;
+    serde_json::from_str(&text).with_context(|| not_whole(path))
+}
+
+/// What is wrong with a file that has the right schema only.
+pub fn not_whole(path: &Path) -> String {
+    format!("{}: not a whole file of its kind\n  hint: write the file again", path.display())
+}
+
+/// The text of the JSON in `path`, whose `schema` must be one of `schemas`, the newest first.
+pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     let text = read(path)?;
     let shown = path.display();
     #[derive(serde::Deserialize)]
@@ -32,11 +43,12 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
         format!("{shown}: not a JSON object\n  hint: isochrome writes the file itself; write it again")
     })?;
     anyhow::ensure!(
-        found.schema.as_deref() == Some(schema),
-        "{shown}: schema is {}, not `{schema}`\n  hint: the file was written by another version of isochrome, or is another kind of file",
+        found.schema.as_deref().is_some_and(|schema| schemas.contains(&schema)),
+        "{shown}: schema is {}, not `{}`\n  hint: the file was written by another version of isochrome, or is another kind of file",
         found.schema.map_or_else(|| "missing".to_owned(), |s| format!("`{s}`")),
+        schemas[0]
     );
-    serde_json::from_str(&text).with_context(|| format!("{shown}: not a whole {schema}\n  hint: write the file again"))
+    Ok(text)
 }
 
 /// Writes `text` to `path` as a whole: through a new file beside it, so that an interrupted write leaves the old one.

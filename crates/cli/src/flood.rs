@@ -1,40 +1,33 @@
 //! `isochrome flood`: drives a cache to the state that tasks like least, and proves that it did.
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use isochrome_host::counters::Counters;
-use isochrome_host::error::HostError;
 use isochrome_host::events::{Quantity, event, miss_events};
-use isochrome_host::flooder::{Flooder, VerifyRequest, pages_to_verify, reserved_colors, verify};
+use isochrome_host::flooder::{Flooder, reserved_colors};
 use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
 use isochrome_host::sys::clock;
+use isochrome_lab::flood::{Check, Verification, conclude, pages_to_verify, section};
+use isochrome_lab::runner::Experiment;
+use isochrome_lab::samples::csv;
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
 use isochrome_model::flood::parameters::Parameters;
-use isochrome_model::flood::verify::{Block, NotTried, Verification, conclude};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Machine, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::report::flood::text;
 use isochrome_model::units::{Bytes, Color, parse_list};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::args::{FloodOptions, Results};
-use crate::station::{Station, progress};
-use crate::{Verdict, evidence, files, results};
-
-/// The self-check.
-#[derive(Serialize)]
-struct Checked<'a> {
-    #[serde(flatten)]
-    verification: &'a Verification,
-    worst: Option<Pattern>,
-}
+use crate::results::{self, Outcome};
+use crate::station::Station;
+use crate::{Verdict, evidence, files};
 
 /// What a flood without self-check came to.
 #[derive(Serialize)]
@@ -133,82 +126,32 @@ fn check(
         pool.colors()
     );
     let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };
-    let request = VerifyRequest {
-        blocks: options.blocks as usize,
-        looks: options.looks as usize,
-        passes: options.passes,
-        seed: station.seed,
-    };
     let counters = counters(station, target);
     if counters.is_none() {
         eprintln!("no counters of misses here: lines gone are judged by time, write-backs are not counted");
     }
     let settings = station.settle();
-    let bar = progress("flooding", 1);
-    let verified =
-        verify(pool, target, first, last_level(station), patterns, counters.as_ref(), request, |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        })?;
-    bar.finish_and_clear();
+    let levels = (first, last_level(station));
+    let mut experiment = Check::new(pool, target, levels, (patterns, options.passes), counters.as_ref())?;
+    let blocks = results::measure("flooding", &mut experiment, &station.amount(options.blocks, options.looks))?;
     let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
     warnings.iter().for_each(|warning| eprintln!("{warning}"));
     drop(settings);
-    let memory = |pattern| verified.memory.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, bytes)| *bytes);
-    let reason = |error: &HostError| error.to_string().lines().next().unwrap_or_default().to_owned();
-    let achieved = conclude(&verified.blocks, verified.lines, clock::rate_hz(), memory);
+    let achieved = conclude(&blocks, experiment.lines(), clock::rate_hz(), |pattern| experiment.memory(pattern));
     let verification = Verification {
         level: target.level,
         ways: [first.map_or(0, |first| first.ways), target.geometry.ways],
         parameters: parameters.iter().map(Parameters::to_string).collect(),
-        lines: verified.lines,
+        lines: experiment.lines(),
         counted: Verification::all_counted(&achieved),
         achieved,
-        not_tried: verified
-            .not_tried
-            .iter()
-            .map(|(pattern, error)| NotTried { pattern: *pattern, reason: reason(error) })
-            .collect(),
+        not_tried: experiment.not_tried.clone(),
     };
-    let worst = verification.worst();
-    let checked = Checked { worst: worst.map(|worst| worst.pattern), verification: &verification };
-    results::leave(
-        &options.results,
-        &checked,
-        text(&verification),
-        station.seed,
-        || csv(&verified.blocks),
-        |raw| {
-            let mut evidence = evidence::of(station, Some(palette), Vec::new(), raw, warnings);
-            evidence.floods = vec![verification.clone()];
-            evidence
-        },
-    )?;
-    Ok(match worst {
-        _ if interrupt::interrupted() => Verdict::Inconclusive,
-        None => Verdict::Inconclusive,
-        Some(worst) if worst.falls_short() => Verdict::Violated,
-        Some(_) => Verdict::Holds,
-    })
-}
-
-/// Every walk, one line each; times are ticks of the constant-rate counter. Misses and write-backs are the whole look's.
-fn csv(blocks: &[Block]) -> String {
-    let mut text = "block,flood,flood_ticks,before,look,ticks,misses,write_backs\n".to_owned();
-    let count = |count: Option<u64>| count.map_or_else(String::new, |count| count.to_string());
-    for (at, block) in blocks.iter().enumerate() {
-        for (before, looks) in [("spin", &block.hit), ("flood", &block.flooded), ("sure", &block.sure)] {
-            for (number, look) in looks.iter().enumerate() {
-                let (misses, write_backs) = (count(look.misses), count(look.write_backs));
-                for walk in &look.walks {
-                    let (pattern, flood) = (block.pattern, block.flood.0);
-                    let _ =
-                        writeln!(text, "{at},{pattern},{flood},{before},{number},{},{misses},{write_backs}", walk.0);
-                }
-            }
-        }
-    }
-    text
+    let mut section = section(&verification);
+    section.numbers["worst"] = json!(verification.worst().map(|worst| worst.pattern));
+    let outcome =
+        Outcome { station, palette: Some(palette), section, raw: csv(&blocks, &experiment.columns()), warnings };
+    results::leave(&options.results, outcome)
 }
 
 /// Floods again and again.

@@ -13,8 +13,9 @@ use isochrome_host::ledger::Owner;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::resctrl;
 use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_lab::interference::section;
+use isochrome_model::evidence::Standing;
 use isochrome_model::interference::{Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled};
-use isochrome_model::report::interference::text;
 use isochrome_model::stats::BLOCKS_MIN;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Color, CpuId, Ns};
@@ -22,10 +23,11 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{By, ChosenColors, Division, InterferenceOptions, Place};
 use crate::coloring::Coloring;
+use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::{Station, spinner};
 use crate::ways::{self, Given};
-use crate::{Verdict, evidence, job, results};
+use crate::{Verdict, evidence, job};
 
 /// Workloads where no programs are named; the last one leaves nothing of a second level of 1 MiB.
 const WORKLOADS: [(&str, usize); 3] = [("filter", 8192), ("fft", 4096), ("write", 1024)];
@@ -184,9 +186,12 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         counted: levels.iter().map(counted).collect(),
         rows: conclude(&blocks),
     };
-    leave(options, &station, &measured, &blocks, warnings)?;
-    let conclusive = measured.is_conclusive() && measured.rows.len() == conditions.len() && !interrupt::interrupted();
-    Ok(if conclusive { Verdict::Holds } else { Verdict::Inconclusive })
+    let mut section = section(&measured);
+    if measured.rows.len() < conditions.len() {
+        section.standing = Some(Standing::Inconclusive);
+    }
+    let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &measured), warnings };
+    results::leave(&options.results, outcome)
 }
 
 /// Whether so many programs can share, and have turns.
@@ -199,27 +204,6 @@ fn check(options: &InterferenceOptions, programs: usize) -> Result<()> {
         options.period.0 as f64 / 1e6
     );
     Ok(())
-}
-
-fn leave(
-    options: &InterferenceOptions,
-    station: &Station,
-    measured: &Interference,
-    blocks: &[Block],
-    warnings: Vec<String>,
-) -> Result<()> {
-    results::leave(
-        &options.results,
-        measured,
-        text(measured),
-        station.seed,
-        || csv(blocks, measured),
-        |raw| {
-            let mut evidence = evidence::of(station, None, Vec::new(), raw, warnings);
-            evidence.interference = vec![measured.clone()];
-            evidence
-        },
-    )
 }
 
 /// The experiment on a modeled machine, where programs are workloads of the simulator.
@@ -240,8 +224,8 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     // What the evidence says of the machine it was taken on is not what it is about; the report says so.
     let station = Station::at(None, options.seed.unwrap_or_default())?;
     let warnings = vec![format!("Played on the modeled {}: nothing here was measured.", machine.name)];
-    leave(options, &station, &measured, &blocks, warnings)?;
-    Ok(if interrupt::interrupted() { Verdict::Inconclusive } else { Verdict::Holds })
+    let (section, raw) = (section(&measured), csv(&blocks, &measured));
+    results::leave(&options.results, Outcome { station: &station, palette: None, section, raw, warnings })
 }
 
 /// The workloads as programs: with as many jobs as take the time here that a run is to have.

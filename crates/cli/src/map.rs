@@ -13,7 +13,7 @@ use isochrome_host::recolor::{self, RecolorError};
 use isochrome_host::{resident, runtime};
 use isochrome_model::palette::{agreement, merge};
 use isochrome_model::placement::{ColorMap, ColorShape};
-use isochrome_model::report::map::{svg, text};
+use isochrome_report::map::{svg, text};
 use serde::Serialize;
 
 use crate::args::{By, ChosenColors, MapOptions, Place};

@@ -8,8 +8,8 @@ use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::sysfs::Note;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
-use isochrome_model::report::retention_sentence;
 use isochrome_model::units::{CpuId, format_list};
+use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
 use crate::station::{Station, spinner};

@@ -19,11 +19,11 @@ use isochrome_host::slices::proved_events;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
-use isochrome_model::report::figure;
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
 use isochrome_model::units::{Color, CpuId, Ns};
+use isochrome_report::figure;
 
 use crate::args::{By, ChosenColors, Place, ProfileOptions};
 use crate::coloring::{Coloring, available};

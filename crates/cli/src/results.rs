@@ -1,16 +1,23 @@
-//! What experiments in blocks have in common: they go on until enough was quiet, and leave rows, evidence and a table.
+//! What experiments have in common on the command line: they go on until enough was accepted, and leave rows, evidence and a table.
 
 use anyhow::Result;
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
-use isochrome_model::evidence::{Evidence, RawFile};
+use isochrome_lab::runner::{Amount, Experiment, run};
+use isochrome_lab::samples::Block;
+use isochrome_model::evidence::{PaletteEvidence, RawFile, Section, Standing};
+use isochrome_report::text;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::Results;
-use crate::bench::{QUIET_BLOCKS, ROUNDS};
-use crate::files;
-use crate::station::progress;
+use crate::station::{Station, progress};
+use crate::{Verdict, evidence, files};
+
+/// Quiet blocks of each condition aimed at, and rounds of blocks at most.
+const QUIET_BLOCKS: u64 = 10;
+const ROUNDS: u64 = 4;
 
 /// The blocks of as many rounds of `run` as it takes until each condition has enough quiet ones, [`ROUNDS`] at most.
 ///
@@ -36,36 +43,83 @@ pub fn until_quiet<B>(
     Ok(blocks)
 }
 
+/// The blocks of `experiment`, beside a bar that says what is done. Says beforehand what can be seen.
+pub fn measure<E: Experiment>(
+    doing: &'static str,
+    experiment: &mut E,
+    amount: &Amount,
+) -> Result<Vec<Block<E::Condition>>> {
+    eprintln!("{}", amount.power(experiment.conditions().len()));
+    let bar = progress(doing, 1);
+    let blocks = run(experiment, amount, &mut |done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    Ok(blocks?)
+}
+
 /// The result as printed.
 #[derive(Serialize)]
-struct Printed<'a, T> {
+struct Printed<'a> {
+    schema: String,
     #[serde(flatten)]
-    measured: &'a T,
+    numbers: &'a Value,
     counter_hz: u64,
     seed: u64,
 }
 
-/// Writes rows and evidence where they are asked for, and prints what was measured.
-pub fn leave<T: Serialize>(
-    results: &Results,
-    measured: &T,
-    text: String,
-    seed: u64,
-    rows: impl FnOnce() -> String,
-    evidence: impl FnOnce(&[RawFile]) -> Evidence,
-) -> Result<()> {
+/// What was measured, and where.
+pub struct Outcome<'a> {
+    /// Where.
+    pub station: &'a Station,
+    /// The colors, where there are any.
+    pub palette: Option<PaletteEvidence>,
+    /// What follows.
+    pub section: Section,
+    /// Every sample, as CSV.
+    pub raw: String,
+    /// What to mind.
+    pub warnings: Vec<String>,
+}
+
+/// Writes rows and evidence where they are asked for, prints what was measured, and says what it came to.
+pub fn leave(results: &Results, outcome: Outcome<'_>) -> Result<Verdict> {
+    let Outcome { station, palette, section, raw: rows, warnings } = outcome;
+    let verdict = verdict(&section);
     let mut raw = Vec::new();
     if let Some(path) = &results.raw {
-        let text = rows();
-        files::write(path, &text)?;
-        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
+        files::write(path, &rows)?;
+        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&rows) });
     }
+    print(results.json, &section, station.seed)?;
     if let Some(path) = &results.output {
-        files::write_json(path, &evidence(&raw))?;
+        files::write_json(path, &evidence::of(station, palette, vec![section], &raw, warnings))?;
     }
-    if results.json {
-        files::print_json(&Printed { measured, counter_hz: clock::rate_hz(), seed })
-    } else {
-        files::print(&text)
+    Ok(verdict)
+}
+
+/// Prints `section`.
+pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
+    if !json {
+        return files::print(&text::section(section));
+    }
+    let schema = format!("isochrome-{}/2", section.id);
+    let mut printed =
+        serde_json::to_value(Printed { schema, numbers: &section.numbers, counter_hz: clock::rate_hz(), seed })?;
+    // Numbers may tell of another counter, as those of a modeled machine do.
+    if let Some(counter_hz) = section.numbers.get("counter_hz").filter(|hz| !hz.is_null()) {
+        printed["counter_hz"] = counter_hz.clone();
+    }
+    files::print_json(&printed)
+}
+
+/// What `section` comes to as an exit code.
+pub fn verdict(section: &Section) -> Verdict {
+    match section.standing {
+        _ if interrupt::interrupted() => Verdict::Inconclusive,
+        None | Some(Standing::Holds | Standing::NoGain) => Verdict::Holds,
+        Some(Standing::Violated) => Verdict::Violated,
+        Some(Standing::Inconclusive) => Verdict::Inconclusive,
     }
 }

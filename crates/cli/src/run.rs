@@ -23,13 +23,13 @@ use isochrome_model::analysis::reservation::{Need, reserve};
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
-use isochrome_model::report;
 use isochrome_model::running::{
     Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
     TaskComparison, TaskOutcome, Window,
 };
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
+use isochrome_report as report;
 use sha2::{Digest, Sha256};
 
 use crate::args::{By, ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
@@ -204,9 +204,8 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
-    let mut evidence = evidence::of(&station, None, Vec::new(), &raw_files, warnings);
+    let evidence = evidence::of(&station, None, vec![recorded.section()], &raw_files, warnings);
     let (conclusion, _) = recorded.conclusion();
-    evidence.run = Some(recorded);
     let written = files::write_json(&folder.join("evidence.json"), &evidence)
         .and_then(|()| files::write(&folder.join("index.html"), &report::html(&evidence)));
     if let Some(error) = outcome.unrecorded {

@@ -13,13 +13,13 @@ use isochrome_host::interrupt;
 use isochrome_model::flood::{DoublePurge, Flood, Leaves};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
-use isochrome_model::report::figure;
 use isochrome_model::sim::{
     Access, Allocation, ColorCurve, DESCRIBED_SCHEMA, DescribedMachine, FloodCheck, FloodResult, Hierarchy, Kind,
     Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances, Timing,
 };
 use isochrome_model::trace::Reader;
 use isochrome_model::units::{Bytes, Color};
+use isochrome_report::figure;
 use serde::Serialize;
 
 use crate::args::{ModeledMachine, Program, ResultOptions, SimulateOptions, SimulateQuestion};

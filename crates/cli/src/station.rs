@@ -12,6 +12,7 @@ use isochrome_host::pool::FramePool;
 use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
 use isochrome_host::sys::clock;
 use isochrome_host::sysfs::{Note, Processor, Sysfs};
+use isochrome_lab::runner::Amount;
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
 use isochrome_model::miss_ratio::Touches;
@@ -30,7 +31,10 @@ const STACK: Bytes = Bytes(256 << 10);
 const ATTEMPTS: u64 = 3;
 
 /// For how long a survey is begun again that a disturbance kept from starting.
-const START_LIMIT: Duration = Duration::from_secs(5);
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Between two such attempts.
+const START_REST: Duration = Duration::from_millis(50);
 
 /// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
 #[derive(Debug)]
@@ -110,6 +114,11 @@ impl Station {
         RealtimeRequest::new().pin(self.cpu).apply()
     }
 
+    /// So many blocks and samples, measured here.
+    pub fn amount(&self, blocks: u32, samples: u32) -> Amount {
+        Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu }
+    }
+
     /// The level to color.
     pub fn target(&self, place: &Place) -> Result<Target> {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
@@ -133,7 +142,7 @@ impl Station {
                     }
                 }
                 Err(error) if begin.elapsed() > START_LIMIT || !error.may_pass() => return Err(error.into()),
-                Err(_) => {}
+                Err(_) => std::thread::sleep(START_REST),
             }
         }
     }

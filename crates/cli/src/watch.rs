@@ -18,9 +18,9 @@ use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
-use isochrome_model::report::watch::figures;
 use isochrome_model::units::{CpuId, Ns, format_list, parse_list};
 use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, SCHEMA_BEFORE, State, Stolen, Watched, csv_line};
+use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
@@ -148,7 +148,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
 fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let shown = watched.longest(options.rows);
     if let Some(path) = &options.svg {
-        files::write(path, &figures(&shown))?;
+        files::write(path, &figure::of_sections("Tasks over time", [&shown.section()]))?;
     }
     let Some(path) = &options.output else { return Ok(()) };
     let mut warnings = watched.state.notes.clone();
@@ -167,7 +167,7 @@ fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     }
     let mut evidence = evidence::about(&machine, &raw, warnings);
     evidence.taken_unix_s = head.taken_unix_s.unwrap_or(evidence.taken_unix_s);
-    evidence.watches = vec![shown];
+    evidence.sections = vec![shown.section()];
     files::write_json(path, &evidence)
 }
 

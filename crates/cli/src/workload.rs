@@ -10,21 +10,23 @@ use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
 use isochrome_host::workload::{WorkloadRequest, execute, pages_per_color};
-use isochrome_model::evidence::PaletteEvidence;
+use isochrome_lab::miss_ratio::section;
+use isochrome_model::evidence::{PaletteEvidence, Section};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
 use isochrome_model::miss_ratio::measured::{Comparison, Modeled, Turn, conclude};
 use isochrome_model::miss_ratio::search::{self, search};
 use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES, measured};
-use isochrome_model::report::workload::{svg, text};
 use isochrome_model::sim::Simulator;
 use isochrome_model::trace::Access;
 use isochrome_model::units::Bytes;
+use isochrome_report::figure;
 
 use crate::args::{LocalityKind, TouchKind, WorkloadOptions};
+use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::Station;
-use crate::{Verdict, evidence, files, results};
+use crate::{Verdict, evidence, files};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
     let touches = match options.kind {
@@ -42,21 +44,18 @@ pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
     );
     match &options.machine {
         Some(name) => {
-            let compared = modeled(options, name, touches, locality)?;
-            draw(options, &compared)?;
-            if options.results.json {
-                files::print_json(&compared)?
-            } else {
-                files::print(&text(&compared))?
-            }
-            Ok(Verdict::Holds)
+            let section = section(&modeled(options, name, touches, locality)?);
+            draw(options, &section)?;
+            results::print(options.results.json, &section, 0)?;
+            Ok(results::verdict(&section))
         }
         None => executed(options, touches, locality),
     }
 }
 
-fn draw(options: &WorkloadOptions, compared: &Comparison) -> Result<()> {
-    options.svg.as_ref().map_or(Ok(()), |path| files::write(path, &svg(compared)))
+fn draw(options: &WorkloadOptions, section: &Section) -> Result<()> {
+    let drawn = || figure::of_sections("Misses of a loop", [section]);
+    options.svg.as_ref().map_or(Ok(()), |path| files::write(path, &drawn()))
 }
 
 /// Whether a level can hold what is touched.
@@ -209,24 +208,10 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     let told = station.notes.iter().chain(settings.notes()).map(evidence::told);
     let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(told).collect();
     drop(settings);
-    draw(options, &compared)?;
-    results::leave(
-        &options.results,
-        &compared,
-        text(&compared),
-        station.seed,
-        || rows,
-        |raw| {
-            let mut evidence = evidence::of(station, place.palette.clone(), Vec::new(), raw, warnings);
-            evidence.workloads = vec![compared.clone()];
-            evidence
-        },
-    )?;
-    Ok(match compared.verdict() {
-        measured::Verdict::Holds => Verdict::Holds,
-        measured::Verdict::Violated => Verdict::Violated,
-        measured::Verdict::Inconclusive => Verdict::Inconclusive,
-    })
+    let section = section(&compared);
+    draw(options, &section)?;
+    let outcome = Outcome { station, palette: place.palette.clone(), section, raw: rows, warnings };
+    results::leave(&options.results, outcome)
 }
 
 /// Every turn, one line each: ns and counted misses per access; empty fields were not counted.

@@ -162,7 +162,7 @@ impl Stage {
         let output = self.run(plan, options).arg("--share-cpus").output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(matches!(output.status.code(), Some(0 | 2 | 3)), "{}: {text}", output.status);
-        Evidence { run: json_of(&output)["run"].clone(), code: output.status.code().unwrap(), text }
+        Evidence { run: json_of(&output)["sections"][0]["numbers"].clone(), code: output.status.code().unwrap(), text }
     }
 
     /// Lines of jobs of a task.
@@ -509,7 +509,7 @@ fn hidden_frames(stage: &Stage) -> Outcome {
     if reasons.iter().any(|reason| told.contains(reason)) {
         return Err(NotRun(told));
     }
-    let run = &json_of(&output)["run"];
+    let run = &json_of(&output)["sections"][0]["numbers"];
     assert_eq!(run["faults"], json!([]));
     let placement = &run["tasks"][0]["placement"];
     assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
@@ -557,7 +557,7 @@ fn ways(stage: &Stage) -> Outcome {
     let here = |group: &str| groups[group][id];
     assert_eq!((here(""), here("isochrome-1"), here("isochrome-2")), (0xff00, 0xf, 0xf0));
     let output = run.wait_with_output().unwrap();
-    let run = json_of(&output)["run"].clone();
+    let run = json_of(&output)["sections"][0]["numbers"].clone();
     assert_eq!((run["faults"].clone(), run["method"].clone()), (json!([]), json!("ways")));
     let setting =
         run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
@@ -570,7 +570,7 @@ fn ways(stage: &Stage) -> Outcome {
     tree.state().written.clear();
     let compare = ["--duration", "500ms", "--share-cpus", "--compare", "none"];
     let output = stage.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    assert_eq!(json_of(&output)["run"]["comparison"]["blocks"], json!(2));
+    assert_eq!(json_of(&output)["sections"][0]["numbers"]["comparison"]["blocks"], json!(2));
     let given = tree.state().written.iter().filter(|line| line.starts_with("isochrome-1 ")).count();
     assert_eq!(given, 2);
     Ok(())
@@ -592,7 +592,7 @@ fn ways_and_colors(stage: &Stage) -> Outcome {
         palette.to_str().unwrap(),
     ];
     let output = stage.run(&plan, &options).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    let run = &json_of(&output)["run"];
+    let run = &json_of(&output)["sections"][0]["numbers"];
     assert_eq!(run["faults"], json!([]));
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         assert_eq!(task["placement"]["colors"], json!([first, first + 1, first + 2, first + 3]));
@@ -688,7 +688,7 @@ fn busy_ways(stage: &Stage) -> Outcome {
     tree.state().busy = Some("isochrome-1".to_owned());
     let evidence = json_of(&run.wait_with_output().unwrap());
     assert!(evidence["warnings"].to_string().contains("removing group isochrome-1"), "{}", evidence["warnings"]);
-    assert!(evidence["run"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
+    assert!(evidence["sections"][0]["numbers"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
     tree.state().busy = None;
     assert!(stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).status().unwrap().success());
     assert_eq!(tree.state().groups, State::new(2).groups);
@@ -743,7 +743,7 @@ fn partitions(stage: &Stage) -> Outcome {
     // It is the kernel that keeps others off then.
     assert_eq!(bystander.cpus(), before);
     let output = run.wait_with_output().unwrap();
-    let run = &json_of(&output)["run"];
+    let run = &json_of(&output)["sections"][0]["numbers"];
     assert_eq!(run["faults"], json!([]));
     assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
     assert_eq!(*tree.state(), Cgroup::default());
@@ -751,7 +751,7 @@ fn partitions(stage: &Stage) -> Outcome {
     let why = "Parent is not a partition root";
     tree.state().invalid = Some(why.to_owned());
     let output = stage.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
-    let told = during(&json_of(&output)["run"], "other programs");
+    let told = during(&json_of(&output)["sections"][0]["numbers"], "other programs");
     assert!(told.contains("affinity") && told.contains(why), "{told}");
     assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
     assert_eq!(bystander.cpus(), before);
@@ -814,12 +814,12 @@ fn locked(stage: &Stage) -> Outcome {
         status.lines().any(|line| line.starts_with("VmLck:") && !line.ends_with("\t       0 kB"))
     };
     wait_until("locked memory", || stage.programs().iter().any(locked));
-    let run = &json_of(&run.wait_with_output().unwrap())["run"];
+    let run = &json_of(&run.wait_with_output().unwrap())["sections"][0]["numbers"];
     assert_eq!(run["faults"], json!([]));
     let told = during(run, "memory of the tasks");
     assert!(told.starts_with("good: ") && told.ends_with("kB locked"), "{told}");
     assert!(lines() > 100);
-    let run = &json_of(&spawn(&["--no-mlock"]).wait_with_output().unwrap())["run"];
+    let run = &json_of(&spawn(&["--no-mlock"]).wait_with_output().unwrap())["sections"][0]["numbers"];
     assert_eq!(during(run, "memory of the tasks"), "not locked");
     Ok(())
 }
@@ -841,7 +841,7 @@ fn deadline(stage: &Stage) -> Outcome {
     // Eq. 1 charges a job 0.1 of its period, in a tenth of the density that the kernel admits.
     let plan = stage.plan("none", vec![stage.task("fast", &["line", "50"], 2000, 1900, "line"), stage.good()]);
     let output = stage.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();
-    let run = &json_of(&output)["run"];
+    let run = &json_of(&output)["sections"][0]["numbers"];
     if run["faults"].to_string().contains("a root domain of its own") {
         return Err(NotRun(format!("no CPU can be a partition: {}", during(run, "other programs"))));
     }
@@ -875,7 +875,7 @@ fn sigterm(stage: &Stage) -> Outcome {
     assert_eq!(stage.traces(), Vec::<String>::new());
     let evidence: Value = serde_json::from_str(&fs::read_to_string(stage.path("out/evidence.json")).unwrap()).unwrap();
     assert!(evidence["warnings"][0].as_str().unwrap().starts_with("Interrupted"));
-    assert!(evidence["run"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
+    assert!(evidence["sections"][0]["numbers"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
     Ok(())
 }
 

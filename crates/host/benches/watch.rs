@@ -23,7 +23,6 @@ use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::Ground;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::experiment::QUIET_LOST;
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice};
@@ -49,6 +48,8 @@ enum Reader {
     Tasks(Ns),
 }
 
+/// Share of canary lines that a control may lose.
+const LOST_MAX: f64 = 0.10;
 const fn way(name: &'static str, every_us: u64, reader: Option<Reader>) -> Way {
     Way { name, every: Duration::from_micros(every_us), reader }
 }
@@ -312,7 +313,7 @@ struct Block {
 
 impl Block {
     fn is_quiet(&self) -> bool {
-        self.control.iter().all(|lost| *lost <= QUIET_LOST)
+        self.control.iter().all(|lost| *lost <= LOST_MAX)
     }
 
     fn control(&self) -> f64 {

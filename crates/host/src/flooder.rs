@@ -1,37 +1,24 @@
-//! The flooder: carries out the patterns of [`isochrome_model::flood`] in memory of chosen colors, and puts them to a test of their own.
+//! The flooder: carries out the patterns of [`isochrome_model::flood`] in memory of chosen colors.
 //!
 //! A region whose pages have all colors in turn lies in the cache as memory at consecutive addresses does on a machine whose frame
 //! numbers tell the color; so patterns that are made of set indexes need no frame numbers. Which number a color has does not matter
 //! to them, as long as the first level is indexed within a page.
 
-use isochrome_model::flood::verify::{Block, Look};
 use isochrome_model::flood::{Chains, DoublePurge, Flood, Leaves, NoDoublePurge, Pattern, Storm};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::units::{Bytes, Color, Cycles};
 
-use crate::counters::Counters;
 use crate::error::HostError;
-use crate::events::Quantity;
-use crate::interrupt;
 use crate::palette::Target;
-use crate::palette::look::{STEPS, Walker};
 use crate::pool::{ColoredRegion, FramePool};
-use crate::probe::refill::purge;
 use crate::sys::clock;
 use crate::sys::heap::Ground;
 use crate::sys::memory::page_bytes;
 
 /// Pages per way and color of a flood: twice the ways evict everything also where replacement only approximates LRU.
-pub(crate) const FLOOD_PAGES_PER_WAY: usize = 2;
+pub const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Chains of loads at once: about as many misses as a core can have under way.
 const CHAINS: usize = 12;
-/// Traversals of what certainly leaves nothing, before the flood itself. Few: a shared outer level is lost to neighbors while they
-/// last, and then lines that are gone come from further out than after a flood alone.
-const SURE_PASSES: u32 = 2;
-/// Pages of a victim in each of its colors.
-const VICTIM_PAGES: usize = 2;
-/// Turns before a block that are not recorded.
-const WARM_UP: usize = 2;
 
 /// A flood, ready to be carried out.
 pub struct Flooder<G: Ground = ColoredRegion> {
@@ -118,7 +105,7 @@ impl Flooder {
 
 impl<G: Ground> Flooder<G> {
     /// Mere writing to all of `memory`.
-    pub(crate) fn writing(memory: G, line_bytes: Bytes) -> Flooder<G> {
+    pub fn writing(memory: G, line_bytes: Bytes) -> Flooder<G> {
         let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
         let plan = Plan::Flood(Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty });
         let mut flooder = Flooder { memory, plan, passes: 1, time: Cycles(0) };
@@ -174,163 +161,13 @@ impl<G: Ground> Flooder<G> {
     }
 }
 
-/// How much to verify.
-#[derive(Clone, Copy, Debug)]
-pub struct VerifyRequest {
-    /// Blocks of each pattern.
-    pub blocks: usize,
-    /// Looks of each kind in a block.
-    pub looks: usize,
-    /// Times a pattern is carried out for one flood.
-    pub passes: u32,
-    /// Seed of every random choice.
-    pub seed: u64,
-}
-
-/// What was verified, as it was measured.
-pub struct Verified {
-    /// Blocks in the order run.
-    pub blocks: Vec<Block>,
-    /// Lines of the victim looked at each time.
-    pub lines: u64,
-    /// The floods that could be tried, and the memory each goes over.
-    pub memory: Vec<(Pattern, Bytes)>,
-    /// Those that could not, and why.
-    pub not_tried: Vec<(Pattern, HostError)>,
-}
-
 /// The colors that a double purge keeps for itself: a victim must not lie in them. [Loeser1999, §3.2.2]
 pub fn reserved_colors(first: Option<Geometry>) -> usize {
     let rows = 2 * first.map_or(0, |first| first.set_count * first.line_bytes.0);
     rows.div_ceil(page_bytes() as u64).max(1) as usize
 }
 
-/// Pages of every color that the pool must have to verify all patterns.
-pub fn pages_to_verify(target: Target, first: Option<Geometry>) -> usize {
-    let ways = target.geometry.ways as usize;
-    Pattern::ALL.len() * Flooder::pages_per_color(target.geometry, first)
-        + FLOOD_PAGES_PER_WAY * ways
-        + VICTIM_PAGES
-        + inner_pages(target).div_ceil(reserved_colors(first))
-}
-
 /// Pages that push a victim out of the levels inside.
-fn inner_pages(target: Target) -> usize {
+pub fn inner_pages(target: Target) -> usize {
     target.sizes().inner_pages()
-}
-
-/// Kinds of looks: after spinning, after the flood, after nothing was left and the flood.
-const KINDS: usize = 3;
-
-/// Puts `patterns` to the test of [`isochrome_model::flood::verify`] on the calling thread, in memory of `pool`, whose colors are those of
-/// `target`; `first`: the first data level; `last_level`: size of the outermost.
-///
-/// `counters`: misses of the level, and after them its write-backs where there are any. `progress` is called after each block with the
-/// number done and of all; an interrupt ends it after the block under way.
-#[allow(clippy::too_many_arguments)]
-pub fn verify(
-    pool: &FramePool,
-    target: Target,
-    first: Option<Geometry>,
-    last_level: Bytes,
-    patterns: &[Pattern],
-    counters: Option<&Counters>,
-    request: VerifyRequest,
-    mut progress: impl FnMut(usize, usize),
-) -> Result<Verified, HostError> {
-    let mut rng = fastrand::Rng::with_seed(request.seed);
-    let all: Vec<Color> = (0..pool.colors() as u16).map(Color).collect();
-    let (reserved, exposed) = all.split_at(reserved_colors(first).min(all.len().saturating_sub(1)));
-    let (line_bytes, ways) = (target.geometry.line_bytes, target.geometry.ways as usize);
-
-    let (mut flooders, mut not_tried) = (Vec::new(), Vec::new());
-    for &pattern in patterns {
-        match Flooder::new(pool, target.geometry, first, &all, pattern) {
-            Ok(flooder) => flooders.push((pattern, flooder.with_passes(request.passes))),
-            Err(error @ HostError::NoDoublePurge(_)) => not_tried.push((pattern, error)),
-            Err(error) => return Err(error),
-        }
-    }
-    let sure = pool.take(&all, all.len() * FLOOD_PAGES_PER_WAY * ways)?;
-    let sure_flood = Flood { area: sure.size(), line_bytes, passes: SURE_PASSES, leaves: Leaves::Clean };
-    let inner = pool.take(reserved, inner_pages(target))?;
-    let inside: Vec<u32> = (0..inner.arena().page_count() as u32).collect();
-    // Every page is written to before it is read: one that never was is the same page of zeros as all others.
-    for region in [&sure, &inner] {
-        region
-            .arena()
-            .carry_out(Flood { area: region.size(), line_bytes, passes: 1, leaves: Leaves::Dirty }.accesses());
-    }
-    // What is to be clean must have been written back all the way once: a victim cache hands dirty lines back dirty.
-    purge(last_level.max(target.geometry.cache_bytes()), line_bytes)?;
-
-    let victim_pages = exposed.len() * VICTIM_PAGES;
-    let pages: Vec<u32> = (0..victim_pages as u32).collect();
-    let clock_ticks = clock::overhead();
-    let mut order = (0..flooders.len()).collect::<Vec<_>>().repeat(request.blocks);
-    rng.shuffle(&mut order);
-    let total = order.len();
-    let mut blocks = Vec::with_capacity(total);
-    for at in order {
-        if interrupt::interrupted() {
-            break;
-        }
-        let (pattern, flooder) = &flooders[at];
-        // Placement alone changes results, so each block has another victim.
-        pool.shuffle(&mut rng);
-        let mut victim = Walker::new(pool.take(exposed, victim_pages)?, line_bytes.0 as usize, rng.u64(..));
-        victim.make_ready(0..victim_pages as u32);
-        let mut look = |kind: usize| {
-            victim.prepare(&pages, &pages, 1);
-            match kind {
-                0 => {
-                    flooder.spin();
-                    inner.arena().touch(&inside, line_bytes.0 as usize);
-                }
-                1 => flooder.run(),
-                _ => {
-                    sure.arena().carry_out(sure_flood.accesses());
-                    flooder.run();
-                }
-            }
-            let before = counters.map(Counters::read);
-            let mut walks = Vec::with_capacity(pages.len());
-            for &page in &pages {
-                walks.push(Cycles(victim.walk(page, STEPS).0.saturating_sub(clock_ticks.0)));
-            }
-            let counts = counters.zip(before).and_then(|(counters, before)| {
-                let counts = counters.between(&before.ok()?, &counters.read().ok()?).ok()?;
-                Some(counts.values().to_vec())
-            });
-            let writes_back = |counters: &&Counters| {
-                counters.events().get(1).is_some_and(|event| event.quantity == Quantity::L2WriteBacks)
-            };
-            Look {
-                walks,
-                misses: counts.as_ref().and_then(|counts| counts.first().copied()),
-                write_backs: counters
-                    .filter(writes_back)
-                    .and(counts.as_ref())
-                    .and_then(|counts| counts.get(1).copied()),
-            }
-        };
-        let mut kinds: Vec<usize> = (0..KINDS * request.looks).map(|i| i % KINDS).collect();
-        rng.shuffle(&mut kinds);
-        for kind in (0..KINDS).cycle().take(KINDS * WARM_UP) {
-            look(kind);
-        }
-        let mut looks: [Vec<Look>; KINDS] = Default::default();
-        for kind in kinds {
-            looks[kind].push(look(kind));
-        }
-        let [hit, flooded, sure] = looks;
-        blocks.push(Block { pattern: *pattern, flood: flooder.time(), hit, flooded, sure });
-        progress(blocks.len(), total);
-    }
-    Ok(Verified {
-        blocks,
-        lines: victim_pages as u64 * u64::from(STEPS),
-        memory: flooders.iter().map(|(pattern, flooder)| (*pattern, flooder.size())).collect(),
-        not_tried,
-    })
 }

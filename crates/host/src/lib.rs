@@ -1,12 +1,9 @@
 //! isochrome on Linux: collecting samples, colored memory, running jobs.
 
-pub mod conflicts;
 pub mod counters;
-pub mod crpd;
 pub mod doctor;
 pub mod error;
 pub mod events;
-pub mod experiment;
 pub mod flooder;
 pub mod interference;
 pub mod interrupt;
@@ -28,7 +25,6 @@ pub mod runtime;
 pub mod setting;
 pub mod slices;
 pub mod steal;
-pub mod switch;
 pub mod switches;
 pub mod sys;
 pub mod sysfs;

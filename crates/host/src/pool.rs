@@ -123,7 +123,7 @@ impl ColoredRegion {
     }
 
     /// The mapping, to be filled with what is not data.
-    pub(crate) fn arena_mut(&mut self) -> &mut Arena {
+    pub fn arena_mut(&mut self) -> &mut Arena {
         &mut self.memory
     }
 

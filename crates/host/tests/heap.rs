@@ -1,17 +1,7 @@
-//! Heaps on chosen pages, in a program that declares the allocator; and experiments, whose tasks live in such heaps.
+//! Heaps on chosen pages, in a program that declares the allocator.
 
-use isochrome_host::error::HostError;
-use isochrome_host::experiment::{Amount, Bench, Work};
-use isochrome_host::kernels::KernelKind;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
 use isochrome_host::sys::heap::{Heap, HeapAllocator};
 use isochrome_host::sys::memory::{Arena, page_bytes};
-use isochrome_host::sysfs::Sysfs;
-use isochrome_model::evidence::Condition;
-use isochrome_model::experiment::conclude;
-use isochrome_model::geometry::Geometry;
-use isochrome_model::units::{Bytes, Color, CpuId};
 
 #[global_allocator]
 static ALLOCATOR: HeapAllocator = HeapAllocator;
@@ -131,72 +121,4 @@ fn heaps_come_and_go_while_other_threads_free() {
             }
         }
     });
-}
-
-/// A pool whose colors are made up: enough to run experiments on, which then mean nothing.
-fn pool(colors: u16, pages_per_color: usize) -> FramePool {
-    let pages = usize::from(colors) * pages_per_color;
-    let mut arena = Arena::map(pages).unwrap();
-    arena.bytes_mut().fill(1);
-    let page_colors: Vec<Option<Color>> = (0..pages).map(|i| Some(Color(i as u16 % colors))).collect();
-    FramePool::new(arena, &page_colors, u32::from(colors))
-}
-
-fn target() -> Target {
-    let geometry = Geometry::of_size(Bytes(64 << 10), 4, Bytes(64)).unwrap();
-    Target { level: 2, geometry, inner: Bytes(16 << 10) }
-}
-
-#[test]
-fn every_kernel_runs_under_every_condition_and_computes_the_right_thing() {
-    let (pool, sysfs) = (pool(4, 80), Sysfs::system());
-    let free = pool.available();
-    let bench = Bench::new(Some(&pool), target(), None, &sysfs);
-    let amount = Amount { cpu: CpuId(0), blocks: 2, jobs: 3, colors: None, seed: 1 };
-    for work in [
-        Work::Short(KernelKind::FilterF64, 64),
-        Work::Short(KernelKind::FilterI32, 64),
-        Work::Short(KernelKind::Dct, 64),
-        Work::Short(KernelKind::Fft, 64),
-        Work::Matmul { slice_us: 5 },
-        Work::Combined { rate_hz: 50_000 },
-    ] {
-        // Each block checks the kernel's result against its definition.
-        let mut last = (0, 0);
-        let measured = bench.run(work, &amount, |done, total| last = (done, total)).unwrap();
-        assert_eq!(last, (8, 8), "{work}");
-        for condition in [Condition::Alone, Condition::Unpartitioned, Condition::Partitioned, Condition::SingleWriter] {
-            let blocks: Vec<_> = measured.blocks.iter().filter(|block| block.condition == condition).collect();
-            assert_eq!(blocks.len(), 2);
-            for block in blocks {
-                assert_eq!((block.jobs.len(), block.control.len()), (3, 3));
-                assert!(block.jobs.iter().all(|job| job.l2_misses.is_none()));
-                let own = matches!(condition, Condition::Partitioned | Condition::SingleWriter);
-                assert_eq!(block.colors.is_empty(), !own);
-            }
-        }
-        assert!(conclude(&measured.blocks).len() == 4);
-    }
-    assert_eq!(pool.available(), free, "every page came back");
-}
-
-#[test]
-fn without_colors_the_conditions_that_need_none_still_run() {
-    let sysfs = Sysfs::system();
-    let bench = Bench::new(None, target(), None, &sysfs);
-    let amount = Amount { cpu: CpuId(0), blocks: 2, jobs: 2, colors: None, seed: 1 };
-    let measured = bench.run(Work::Short(KernelKind::FilterF64, 64), &amount, |_, _| {}).unwrap();
-    let ran: Vec<Condition> = conclude(&measured.blocks).into_keys().collect();
-    assert_eq!(ran, [Condition::Alone, Condition::Unpartitioned]);
-    assert!(measured.blocks.iter().all(|block| block.colors.is_empty()));
-}
-
-#[test]
-fn a_pool_too_small_for_the_floods_is_refused() {
-    let (pool, sysfs) = (pool(4, 7), Sysfs::system());
-    let bench = Bench::new(Some(&pool), target(), None, &sysfs);
-    let amount = Amount { cpu: CpuId(0), blocks: 1, jobs: 1, colors: None, seed: 1 };
-    let error = bench.run(Work::Short(KernelKind::Dct, 64), &amount, |_, _| {}).unwrap_err();
-    assert!(matches!(error, HostError::ColorExhausted { .. }), "{error}");
-    assert!(error.to_string().contains("hint:"));
 }

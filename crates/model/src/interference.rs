@@ -260,13 +260,14 @@ impl Interference {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(dead_code, unused_imports, missing_docs)]
+pub mod tests {
     use super::*;
 
     /// Two programs: the first is 50 % longer beside the other, 5 % of it since other CPUs are busy, and a fifth of the rest where it has
     /// colors; the second is not touched.
-    pub(crate) fn modeled() -> Interference {
+    pub fn modeled() -> Interference {
         let mut blocks = Vec::new();
         for sharing in [Sharing::InterCore, Sharing::IntraCore] {
             for program in [0, 1] {

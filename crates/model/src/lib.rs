@@ -5,9 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod analysis;
-pub mod crpd;
 pub mod evidence;
-pub mod experiment;
 pub mod export;
 pub mod flood;
 pub mod geometry;
@@ -20,12 +18,10 @@ pub mod palette;
 pub mod placement;
 pub mod plan;
 pub mod profile;
-pub mod report;
 pub mod running;
 pub mod seccomp;
 pub mod sim;
 pub mod stats;
-pub mod switch;
 pub mod taskset;
 pub mod trace;
 pub mod units;

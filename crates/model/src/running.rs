@@ -3,6 +3,8 @@
 //! A [`ResponseBound`] is a promise of the analysis, a [`HighWaterMark`] an observation; neither becomes the other, and [`Tally::push`] is
 //! where they meet. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
 
+mod section;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -3,6 +3,8 @@
 //! A *slice* is the time from the switch to a thread until the switch away from it. Where counters are read at switches, a slice has what they
 //! counted; elsewhere it has not, and everything that follows from counts is absent rather than zero.
 
+mod section;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 

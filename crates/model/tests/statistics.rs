@@ -1,6 +1,6 @@
 //! Error rates of the statistics on recorded noise: false positives, and how often an interval holds the true effect.
 //!
-//! The noise is that of the recorded filter jobs that nothing but spinning preceded (`corpus/filter.csv`). Each simulated block is a recorded
+//! The noise is that of the recorded filter jobs that nothing but spinning preceded (`filter.csv` of the corpus). Each simulated block is a recorded
 //! one whose jobs are dealt at random: some decide whether the block counts, some are the control, some the treatment, lengthened by a
 //! known effect. Seeds were fixed before the first run.
 
@@ -18,16 +18,17 @@ const BLOCKS_PER_SIZE: usize = 30;
 
 /// Ticks of the recorded jobs after spinning, block by block.
 fn recorded_noise() -> Vec<Vec<f64>> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/filter.csv");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/tests/corpus/filter.csv");
     let text = fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().unwrap().split(',').collect();
     let column = |name: &str| head.iter().position(|column| *column == name).unwrap();
-    let (block, after, cycles) = (column("block"), column("after"), column("cycles"));
+    let (block, condition, arm, cycles) = (column("block"), column("condition"), column("arm"), column("cycles"));
     let mut blocks = BTreeMap::<&str, Vec<f64>>::new();
     for line in lines {
         let fields: Vec<&str> = line.split(',').collect();
-        if fields[after] == "spin" {
+        // Where the task is alone nothing floods before either.
+        if fields[arm] == "control" || fields[condition] == "alone" {
             blocks.entry(fields[block]).or_default().push(fields[cycles].parse().unwrap());
         }
     }

@@ -200,13 +200,8 @@ fn samples_inferred(samples: Samples) -> Inference {
     palette::infer(&samples)
 }
 
-/// Evidence from JSON text, checked, as plain Python.
+/// Evidence from JSON text of any version, checked, as plain Python.
 #[pyfunction]
 pub fn evidence<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
-    use isochrome_model::evidence::{Evidence, SCHEMA};
-    let Schema { schema } = serde_json::from_str(text).map_err(wrong)?;
-    if schema != SCHEMA {
-        return Err(wrong(format!("{schema} is not {SCHEMA}")));
-    }
-    to_python(py, &serde_json::from_str::<Evidence>(text).map_err(wrong)?)
+    to_python(py, &isochrome_model::evidence::Evidence::read(text).map_err(wrong)?)
 }

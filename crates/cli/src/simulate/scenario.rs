@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
-use isochrome_model::report::figure;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
+use isochrome_report::figure;
 
 use super::{counts_told, named_machine, open, tell};
 use crate::args::ResultOptions;

@@ -19,7 +19,7 @@ fn trouble(source: io::Error) -> HostError {
 }
 
 /// Two sockets on the loopback device. The fields drop in order: what was allocated before its memory.
-pub(super) struct Sockets {
+pub struct Sockets {
     near: UdpSocket,
     far: UdpSocket,
     addresses: [SocketAddr; 2],

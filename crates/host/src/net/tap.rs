@@ -7,7 +7,7 @@ use isochrome_model::net::Packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::stack::{BYTES_MAX, ETHERNET, End, FRAME_MAX, NetError, PORT, Stack, payload};
-use super::{Traffic, near};
+use super::{Traffic, wired::near};
 use crate::error::HostError;
 use crate::pool::ColoredRegion;
 use crate::sys::heap::Heap;
@@ -34,7 +34,7 @@ pub fn open() -> Result<Tap, HostError> {
 }
 
 /// A stack in memory of its components. The fields drop in order: what was allocated before its memory.
-pub(super) struct Tapped {
+pub struct Tapped {
     near: Stack,
     tap: Tap,
     stamp: u8,
@@ -44,6 +44,7 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
+    /// A stack in `heaps` over a device.
     pub fn build(heaps: [Heap<ColoredRegion>; 3], tap: &Tap) -> Result<Tapped, HostError> {
         let tap = tap.try_clone().map_err(trouble)?;
         let near = near(&heaps, Some(tap.card.try_clone().map_err(trouble)?))?;

@@ -70,7 +70,7 @@ enum Between {
 }
 
 /// Writes over more than the outermost level holds, so that nothing else in it is dirty.
-pub(crate) fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), HostError> {
+pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), HostError> {
     let arena: Arena = memory(2 * last_level.0)?;
     let flood = Flood { area: Bytes(2 * last_level.0), line_bytes, passes: 2, leaves: Leaves::Dirty };
     arena.carry_out(flood.accesses());

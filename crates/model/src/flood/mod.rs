@@ -1,10 +1,9 @@
 //! Flooding: access patterns that leave a cache in the state a task likes least.
 //!
 //! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache. What it achieved on real memory is
-//! judged in [`verify`].
+//! judged by an experiment.
 
 pub mod parameters;
-pub mod verify;
 
 use std::fmt;
 use std::str::FromStr;

@@ -217,14 +217,15 @@ impl Comparison {
     }
 }
 
-#[cfg(test)]
-pub(crate) mod tests {
+#[cfg(any(test, feature = "fixtures"))]
+#[allow(dead_code, unused_imports, missing_docs)]
+pub mod tests {
     use super::*;
     use crate::geometry::Geometry;
     use crate::miss_ratio::Touches;
     use crate::units::Bytes;
 
-    pub(crate) fn task() -> Task {
+    pub fn task() -> Task {
         let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
         Task::of_ratio(Touches::Data, geometry, 0.33, Locality::Temporal).unwrap()
     }

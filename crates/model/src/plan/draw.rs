@@ -7,8 +7,7 @@ use crate::analysis::twin::{play, synchronous};
 use crate::analysis::{Analysis, Charges, CoreTask, analyze};
 
 /// Colors that also differ for most color-blind readers. [Okabe and Ito]
-pub(crate) const COLORS: [&str; 8] =
-    ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a00", "#666666"];
+pub const COLORS: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a00", "#666666"];
 const LABEL: f64 = 150.0;
 const CELL: f64 = 18.0;
 const ROW: f64 = 22.0;

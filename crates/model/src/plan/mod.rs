@@ -21,7 +21,7 @@ use allocate::{Groups, Rules, TOLERANCE};
 use heuristics::Growth;
 
 pub use compare::{Compared, Comparison, Row, beside_kim2013, compare, figures_14_to_16};
-pub(crate) use draw::COLORS;
+pub use draw::COLORS;
 pub use draw::{Timeline, bars, color_map, gantt};
 pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;

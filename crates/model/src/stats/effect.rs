@@ -69,6 +69,20 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     adjusted
 }
 
+/// Fewest blocks from which each of `effects` effects can be significant when they are judged together: the smallest p-value of the signed-rank
+/// test, `2 / 2^n`, must reach the level of the first step of Holm's method.
+pub fn blocks_needed(effects: usize) -> u64 {
+    (1.0 + (effects.max(1) as f64 / SIGNIFICANT).log2()).ceil() as u64
+}
+
+/// The smallest effect, in standard deviations of the blocks' differences, that `blocks` blocks show in 80 % of all experiments, when `effects` are
+/// judged together. The signed-rank test needs π/3 times as many blocks as a test of the mean of normal differences.
+pub fn visible_effect(blocks: u64, effects: usize) -> f64 {
+    let z = |p: f64| Normal::standard().inverse_cdf(p);
+    let sum = z(1.0 - SIGNIFICANT / 2.0 / effects.max(1) as f64) + z(0.8);
+    sum * (std::f64::consts::PI / 3.0 / blocks.max(1) as f64).sqrt()
+}
+
 /// Means of all pairs of values, each with itself included, ascending.
 fn pair_means(values: &[f64]) -> Vec<f64> {
     assert!(values.iter().all(|value| !value.is_nan()), "a difference is NaN");

@@ -13,7 +13,7 @@ mod summary;
 
 pub use blocks::{Gate, QuietBlocks, accepted, all_quiet, halves, quiet_blocks};
 pub use counts::{chi_square_uniform, proportion_interval};
-pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, holm};
+pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, blocks_needed, holm, visible_effect};
 pub use line::{Line, Straightness};
 pub(crate) use summary::nearest_rank;
 pub use summary::{

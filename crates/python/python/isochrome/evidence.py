@@ -23,12 +23,19 @@ class Evidence:
         self.path = Path(path)
         self.fields: dict[str, Any] = evidence(self.path.read_text())
 
+    def numbers(self, id: str) -> list[dict[str, Any]]:
+        """The numbers of every section of this name, such as `kernels` or `crpd`."""
+        return [section["numbers"] for section in self.fields["sections"] if section["id"] == id]
+
+    def _experiments(self) -> list[dict[str, Any]]:
+        return [experiment for numbers in self.numbers("kernels") for experiment in numbers["experiments"]]
+
     def outcomes(self) -> pa.Table:
         """One row for each experiment and condition: jobs, their times in cycles, blocks that count, misses."""
         import pyarrow as pa
 
         rows = []
-        for experiment in self.fields["experiments"]:
+        for experiment in self._experiments():
             about = {name: value for name, value in experiment.items() if name != "conditions"}
             for condition, outcome in experiment["conditions"].items():
                 flat = {name: value for name, value in outcome.items() if not isinstance(value, dict | list)}
@@ -50,7 +57,7 @@ class Evidence:
         return pa.concat_tables(tables, promote_options="permissive") if tables else pa.table({})
 
     def __repr__(self) -> str:
-        experiments = [experiment["bench"] for experiment in self.fields["experiments"]]
+        experiments = [experiment["bench"] for experiment in self._experiments()]
         return f"Evidence({str(self.path)!r}, experiments={experiments})"
 
 

@@ -1,0 +1,331 @@
+//! What a preemption costs through the cache, against the size of what was being used: the experiment of [Sebek2002, §3.5].
+//!
+//! A task loops over a working set. In one iteration it is preempted by a task that leaves nothing of the cache; the time by which that
+//! iteration is longer than the one before it is the cache-related preemption delay (CRPD). Under LRU it grows linearly with the working
+//! set until that fills the cache, and is gone at `1 + 1/ways` of it, where nothing useful is left to evict. [Sebek2002, Figure 7]
+
+pub mod modeled;
+mod preempt;
+mod section;
+
+use isochrome_model::miss_ratio::Touches;
+use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, Line, Straightness, median};
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Accepted, Arm, Block, Judged, accept};
+
+pub use preempt::{PASSES, Preempting};
+pub use section::section;
+
+/// How the task goes through its working set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Walk {
+    /// Every line in order of addresses; loads do not wait for each other: misses overlap and are foreseen.
+    InOrder,
+    /// Along a chain through all lines in random order: each miss is waited for. Of code, as far as jumps are not foreseen.
+    Random,
+}
+
+/// What is measured together: times of different conditions are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Condition {
+    /// The way through the working set.
+    pub walk: Walk,
+    /// Whether the preempting task keeps out of the colors of the preempted one.
+    pub partitioned: bool,
+    /// Size of the working set, in percent of the colors it lies in.
+    pub percent: u32,
+}
+
+/// The values of a sample: lines of the working set; ticks of the iteration left alone, `b - a` [Sebek2002, Figure 9]; ticks of the preempted
+/// iteration without the time of the preempting task, `(c - b) + (e - d)`.
+pub const COLUMNS: [&str; 3] = ["lines", "alone", "preempted"];
+
+/// `CRPD = ((e - d) + (c - b)) - (b - a)`, in ticks; negative where noise met the iteration left alone.
+fn delay(job: &[f64]) -> f64 {
+    job[2] - job[1]
+}
+
+/// Slow iterations after spinning show a disturbance.
+pub const JUDGED: Judged = Judged { cost: |job| job[2], canary: None };
+
+/// The delay at one size.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// What was measured.
+    #[serde(flatten)]
+    pub condition: Condition,
+    /// Lines of the working set.
+    pub lines: u64,
+    /// The effect of a flood on the delay, over spinning, in ns.
+    pub delay_ns: f64,
+    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_ns: Option<[f64; 2]>,
+    /// The delay after a flood less that of the control, block by block; empty in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delays_ns: Vec<f64>,
+    /// Median delay of the control, in ns: what other disturbances cost.
+    pub control_ns: f64,
+    /// The longest delay after a flood. An observation, not a bound.
+    pub delay_ns_max: HighWaterMark,
+    /// Median time of an iteration left alone, per pass over the working set, in ns.
+    pub pass_ns: f64,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Blocks that count.
+    pub blocks_quiet: u64,
+}
+
+/// The experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Crpd {
+    /// What the working set is.
+    #[serde(default)]
+    pub touches: Touches,
+    /// Cache level.
+    pub level: u8,
+    /// Its ways.
+    pub ways: u32,
+    /// Lines of one color.
+    pub lines_per_color: u64,
+    /// Colors of the preempted task, and of the cache.
+    pub colors: [u32; 2],
+    /// Passes over the working set in an iteration.
+    pub passes: u32,
+    /// Every condition, by walk, partitioning and size.
+    pub points: Vec<Point>,
+    /// Time to refill a color after clean and dirty lines as `isochrome probe` measures it, in ns; absent where it was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refill_ns: Option<[f64; 2]>,
+    /// The modeled machine, where nothing was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modeled: Option<String>,
+}
+
+/// What follows from the points of one walk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// The line through the unpartitioned points from 10 to 90 %: ns over lines.
+    pub growth: Option<Line>,
+    /// Whether its residuals speak against a line; `None` where blocks are not known one by one.
+    pub straight: Option<Straightness>,
+    /// Delay at the largest size, which is beyond the partition, over the longest of all; [`FALLEN`] is asked at most.
+    pub left_beyond: Option<f64>,
+    /// Partitioned over unpartitioned delay at 50 %.
+    pub left_at_half: Option<f64>,
+    /// Time to refill one color by the slope: what its lines cost, and a pass over them when they are there, in ns.
+    pub refill_ns: Option<f64>,
+}
+
+/// What the delay at the largest size may be of the longest: less than that is told from noise.
+pub const FALLEN: f64 = 0.5;
+
+/// Least share of the delays' variance that a line explains where they grow along one.
+pub const LINEAR_R_SQUARED: f64 = 0.95;
+
+/// Share of the unpartitioned delay that colors may leave at half of the partition.
+pub const LEFT_AT_HALF: f64 = 0.3;
+
+/// Sizes between which the delay should be a line, in percent.
+const LINEAR: std::ops::RangeInclusive<u32> = 10..=90;
+
+/// The points of `blocks`, whose times are ticks of `counter_hz` per second. `passes` over the working set make an iteration.
+pub fn conclude(blocks: &[Block<Condition>], passes: u32, counter_hz: u64) -> Vec<Point> {
+    let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
+    let point = |accepted: &Accepted<'_, Condition>| {
+        let effect = accepted.effect(|job| ns(delay(job)))?;
+        Some(Point {
+            condition: accepted.condition,
+            lines: accepted.median(Arm::Treatment, |job| job[0]) as u64,
+            delay_ns: effect.estimate,
+            interval_ns: effect.interval,
+            delays_ns: accepted.blocks.iter().map(|block| block.difference(|job| ns(delay(job)))).collect(),
+            control_ns: accepted.median(Arm::Control, |job| ns(delay(job))),
+            delay_ns_max: accepted.longest(Arm::Treatment, |job| ns(delay(job)))?,
+            pass_ns: accepted.median(Arm::Treatment, |job| ns(job[1])) / f64::from(passes.max(1)),
+            blocks: accepted.run,
+            blocks_quiet: effect.n,
+        })
+    };
+    accept(blocks, &JUDGED).iter().filter_map(point).collect()
+}
+
+impl Crpd {
+    /// Points of one walk and condition, by size.
+    pub fn points_of(&self, walk: Walk, partitioned: bool) -> impl Iterator<Item = &Point> {
+        self.points
+            .iter()
+            .filter(move |point| point.condition.walk == walk && point.condition.partitioned == partitioned)
+    }
+
+    /// The walks that were measured.
+    pub fn walks(&self) -> impl Iterator<Item = Walk> {
+        [Walk::InOrder, Walk::Random].into_iter().filter(|walk| self.points_of(*walk, false).next().is_some())
+    }
+
+    /// The line of Figure 7 at `percent`, as a share of the delay of a working set that just fits: it grows linearly and is gone at `1 +
+    /// 1/ways`. [Sebek2002, Figure 7]
+    pub fn theory(&self, percent: f64) -> f64 {
+        let size = percent / 100.0;
+        let beyond = (size - 1.0).max(0.0) * f64::from(self.ways);
+        (if size <= 1.0 { size } else { 1.0 - beyond }).max(0.0)
+    }
+
+    /// What the points of `walk` say.
+    pub fn reading(&self, walk: Walk) -> Reading {
+        let open: Vec<&Point> = self.points_of(walk, false).collect();
+        let linear = || open.iter().filter(|point| LINEAR.contains(&point.condition.percent));
+        let growth = Line::through(&linear().map(|point| (point.lines as f64, point.delay_ns)).collect::<Vec<_>>());
+        let longest = open.iter().map(|point| point.delay_ns).fold(f64::NEG_INFINITY, f64::max);
+        let last = open.iter().max_by_key(|point| point.condition.percent);
+        let at_half = |partitioned| {
+            self.points_of(walk, partitioned).find(|point| point.condition.percent == 50).map(|point| point.delay_ns)
+        };
+        let pass_per_line = median(&linear().map(|point| point.pass_ns / point.lines as f64).collect::<Vec<_>>());
+        let groups: Vec<(f64, Vec<f64>)> =
+            linear().map(|point| (point.lines as f64, point.delays_ns.clone())).collect();
+        Reading {
+            growth,
+            straight: Straightness::of(&groups),
+            left_beyond: last
+                .filter(|point| point.condition.percent > 100 && longest > 0.0)
+                .map(|point| point.delay_ns / longest),
+            left_at_half: at_half(true).zip(at_half(false)).map(|(own, open)| own / open),
+            refill_ns: growth.zip(pass_per_line).map(|(line, pass)| (line.slope + pass) * self.lines_per_color as f64),
+        }
+    }
+
+    /// Whether the delay of every walk measured is what theory and colors promise: it grows along a line, falls beyond the partition, and is
+    /// mostly taken away by colors.
+    pub fn holds(&self) -> bool {
+        self.walks().all(|walk| {
+            let reading = self.reading(walk);
+            reading.growth.is_some_and(|line| line.r_squared >= LINEAR_R_SQUARED)
+                && reading.straight.is_none_or(|it| it.holds())
+                && reading.left_beyond.is_none_or(|left| left <= FALLEN)
+                && reading.left_at_half.is_none_or(|left| left <= LEFT_AT_HALF)
+        })
+    }
+
+    /// Whether enough blocks were accepted, and the delay grows significantly with the working set.
+    pub fn is_conclusive(&self) -> bool {
+        !self.points.is_empty()
+            && (self.modeled.is_some() || self.points.iter().all(|point| point.blocks_quiet >= BLOCKS_MIN))
+            && self.walks().all(|walk| self.reading(walk).growth.is_some_and(|line| line.rises()))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::samples::Sample;
+
+    /// A cache of 8 ways on which theory holds: 10 ticks of 1 ns per line that is missed, 2 per line that is there.
+    pub(crate) fn modeled() -> Crpd {
+        let mut crpd = Crpd {
+            touches: Touches::Data,
+            level: 2,
+            ways: 8,
+            lines_per_color: 512,
+            colors: [4, 16],
+            passes: 2,
+            points: Vec::new(),
+            refill_ns: Some([6_000.0, 12_000.0]),
+            modeled: None,
+        };
+        let mut blocks = Vec::new();
+        for (walk, partitioned) in
+            [(Walk::InOrder, false), (Walk::InOrder, true), (Walk::Random, false), (Walk::Random, true)]
+        {
+            for percent in (10..=130).step_by(10) {
+                let lines = 2048 * u64::from(percent) / 100;
+                let alone = 4 * lines;
+                let delay = if partitioned { 0 } else { (10.0 * 2048.0 * crpd.theory(f64::from(percent))) as u64 };
+                let job = |arm, delay: u64| {
+                    let values = [lines, alone, alone + delay + 7].map(|value| value as f64).to_vec();
+                    vec![Sample { arm, values }; 3]
+                };
+                // The last block is disturbed: its control too is slow, and it must not count.
+                for noise in [0, 1, 0, 1, 0, 0, 10 * alone] {
+                    let samples = [job(Arm::Treatment, delay + noise), job(Arm::Control, noise)].concat();
+                    let condition = Condition { walk, partitioned, percent };
+                    blocks.push(Block { condition, steal_ns: 0, elapsed_ns: 1, samples });
+                }
+            }
+        }
+        crpd.points = conclude(&blocks, crpd.passes, 1_000_000_000);
+        crpd
+    }
+
+    #[test]
+    fn the_delay_is_that_after_a_flood_less_that_of_the_control() {
+        let crpd = modeled();
+        assert_eq!(crpd.points.len(), 4 * 13);
+        let half = crpd.points_of(Walk::Random, false).find(|point| point.condition.percent == 50).unwrap();
+        assert_eq!((half.lines, half.delay_ns), (1024, 10_240.0));
+        assert_eq!((half.blocks, half.blocks_quiet, half.delay_ns_max.n), (7, 6, 18));
+        assert_eq!((half.pass_ns, half.interval_ns), (2048.0, Some([10_240.0; 2])));
+        assert!((half.control_ns - 7.0).abs() <= 1.0);
+    }
+
+    #[test]
+    fn a_cache_that_behaves_as_theory_says_is_read_so() {
+        let crpd = modeled();
+        let reading = crpd.reading(Walk::Random);
+        let line = reading.growth.unwrap();
+        assert!((line.slope - 10.0).abs() < 0.1 && line.r_squared > 0.999, "{line:?}");
+        assert_eq!((reading.left_beyond, reading.left_at_half), (Some(0.0), Some(0.0)));
+        // 512 lines that cost 10 ns more than the 2 ns of a line that is there.
+        assert!((reading.refill_ns.unwrap() - 512.0 * 12.0).abs() < 60.0);
+        assert!(crpd.is_conclusive() && crpd.holds());
+    }
+
+    #[test]
+    fn each_threshold_that_is_missed_is_a_miss_and_five_accepted_blocks_are_too_few() {
+        let with = |change: &dyn Fn(&mut Point)| {
+            let mut crpd = modeled();
+            crpd.points.iter_mut().for_each(change);
+            crpd
+        };
+        let longest = 10.0 * 2048.0;
+        let late = |share: f64| {
+            with(&|point| {
+                if point.condition.percent > 100 && !point.condition.partitioned {
+                    point.delay_ns = share * longest;
+                }
+            })
+        };
+        assert!(late(0.45).holds() && !late(0.55).holds(), "a little less than the longest is noise");
+        let left = with(&|point| {
+            if point.condition.partitioned {
+                point.delay_ns = 0.31 * 10.0 * point.lines as f64;
+            }
+        });
+        let bent = with(&|point| {
+            if point.condition.percent == 80 {
+                point.delay_ns *= 0.4;
+            }
+        });
+        assert!(left.is_conclusive() && !left.holds());
+        assert!(bent.is_conclusive() && !bent.holds());
+        assert!(!with(&|point| point.blocks_quiet = 5).is_conclusive());
+    }
+
+    #[test]
+    fn theory_is_a_tent_that_ends_at_one_way_more() {
+        let crpd = modeled();
+        let at = [0.0, 50.0, 100.0, 106.25, 112.5, 130.0].map(|percent| crpd.theory(percent));
+        assert_eq!(at, [0.0, 0.5, 1.0, 0.5, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn nothing_measured_is_inconclusive() {
+        let mut crpd = modeled();
+        crpd.points.clear();
+        assert!(!crpd.is_conclusive());
+        assert_eq!(crpd.reading(Walk::Random).growth, None);
+        assert!(conclude(&[], 2, 1).is_empty());
+    }
+}

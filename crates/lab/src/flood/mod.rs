@@ -1,0 +1,285 @@
+//! What floods achieved on real memory: whether a known victim's lines are gone, and what bringing one back costs.
+//!
+//! A victim's lines are loaded, then one of three things happens, in random order within a block: mere spinning for as long as a flood
+//! takes, the flood, or a flood that certainly leaves nothing, followed by the same flood. After the first the lines are there, after
+//! the last none is, and the caches are in the state that the flood leaves; so where the time of a walk over some lines lies between
+//! these two tells the share of them that is gone, whatever state the flood leaves and however long a refill takes in it.
+//!
+//! Lines that come from further out than the next level take longer still, and are no more than gone: so a walk counts as gone from the
+//! first decile of the walks over lines that certainly are. What this makes of the two controls, whose truth is known, is the scale
+//! on which the flood is read.
+
+mod check;
+mod section;
+
+use isochrome_model::flood::Pattern;
+use isochrome_model::stats::{median, quantile};
+use isochrome_model::units::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Accepted, Arm, Block, Judged, accept};
+
+pub use check::{Check, pages_to_verify};
+pub use section::section;
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Condition {
+    /// The flood.
+    pub pattern: Pattern,
+}
+
+/// The first values of a sample: ticks of a flood; misses of the level and lines written back by it meanwhile, where counted. Behind them are the ticks
+/// of each walk over some of the victim's lines, equally many in each.
+pub const COLUMNS: [&str; 3] = ["flood_ticks", "misses", "write_backs"];
+
+fn walks(test: &[f64]) -> &[f64] {
+    &test[COLUMNS.len()..]
+}
+
+/// Slow walks after spinning show a disturbance.
+pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_default(), canary: None };
+
+/// What a flood achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Achieved {
+    /// The flood.
+    pub pattern: Pattern,
+    /// Memory it goes over.
+    pub memory: Bytes,
+    /// How long it takes, in ns.
+    pub flood_ns: f64,
+    /// Share (0 to 1) of the lines tested that are gone.
+    pub gone: f64,
+    /// What time by itself says of lines that are there, and of lines that are certainly gone: `gone` is read on the scale between them.
+    /// Absent where lines were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_controls: Option<[f64; 2]>,
+    /// Time of a load where the lines are there, in ns.
+    pub hit_ns: f64,
+    /// Time of a load after the flood, in ns: the median.
+    pub flooded_ns: f64,
+    /// Time of a load of a line that is certainly gone, in ns: the first decile.
+    pub sure_ns: f64,
+    /// Lines written back for one that is refilled, by counters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_backs_per_refill: Option<f64>,
+    /// Tests after the flood that count.
+    pub n: u64,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Blocks that count.
+    pub blocks_quiet: u64,
+}
+
+/// A pattern that was not tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotTried {
+    /// The flood.
+    pub pattern: Pattern,
+    /// Why.
+    pub reason: String,
+}
+
+/// The self-check of the flooder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verification {
+    /// Cache level.
+    pub level: u8,
+    /// Ways of the first data level and of this one.
+    pub ways: [u32; 2],
+    /// Where these are from, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub parameters: Vec<String>,
+    /// Lines of the victim tested each time.
+    pub lines: u64,
+    /// Whether lines gone were counted; otherwise they were judged by time.
+    pub counted: bool,
+    /// What was tried.
+    pub achieved: Vec<Achieved>,
+    /// What was not.
+    pub not_tried: Vec<NotTried>,
+}
+
+/// Share of the lines that a flood may leave.
+pub const LEFT_AT_MOST: f64 = 0.05;
+/// A load of a line that is gone takes at least so many times as long as one of a line that is there, or time tells nothing.
+const APART: f64 = 1.25;
+
+/// What each flood achieved. `lines` are tested each time; times are ticks of `counter_hz` per second; `memory`: what a flood goes over.
+///
+/// Where misses were counted after the flood and in both controls, they tell the share of lines gone, between the counts of the controls; else time
+/// does, block by block.
+pub fn conclude(
+    blocks: &[Block<Condition>],
+    lines: u64,
+    counter_hz: u64,
+    memory: impl Fn(Pattern) -> Bytes,
+) -> Vec<Achieved> {
+    let conclude = |accepted: &Accepted<'_, Condition>| {
+        let kept: Vec<Timed<'_>> = accepted.blocks.iter().filter_map(|block| Timed::of(block)).collect();
+        let of = |value: fn(&Timed<'_>) -> f64| median(&kept.iter().map(value).collect::<Vec<_>>());
+        let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
+        let count = kept.first().map_or(1, |block| walks(block.flooded[0]).len());
+        let per_line = |ticks: f64| ns(ticks) * count as f64 / lines as f64;
+        let counted = |rows: fn(&Timed<'_>) -> Vec<f64>| {
+            let counts: Vec<f64> = kept.iter().flat_map(rows).collect();
+            if counts.iter().any(|count| count.is_nan()) { None } else { median(&counts) }
+        };
+        let missed = counted(|block| block.flooded.iter().map(|test| test[1]).collect());
+        // Counters too count misses of lines that are there, and not all of lines that are gone: read between the controls.
+        let by_count = missed
+            .zip(counted(|block| block.there.iter().map(|test| test[1]).collect()))
+            .zip(counted(|block| block.gone.iter().map(|test| test[1]).collect()));
+        let by_count = by_count.filter(|((_, there), gone)| gone > there);
+        let by_time = of(|block| block.share_flooded())?;
+        let controls = [of(|block| block.share(&block.there))?, of(|block| block.share(&block.gone))?];
+        let written = counted(|block| block.flooded.iter().map(|test| test[2]).collect());
+        Some(Achieved {
+            pattern: accepted.condition.pattern,
+            memory: memory(accepted.condition.pattern),
+            flood_ns: ns(of(|block| block.flooded[0][0])?),
+            gone: by_count.map_or(by_time, |((missed, there), gone)| (missed - there) / (gone - there)).clamp(0.0, 1.0),
+            gone_controls: by_count.is_none().then_some(controls),
+            hit_ns: per_line(of(|block| block.hit)?),
+            flooded_ns: per_line(of(|block| quantile_of(&block.flooded, 0.5).unwrap_or_default())?),
+            sure_ns: per_line(of(|block| block.sure)?),
+            write_backs_per_refill: missed.zip(written).map(|(missed, written)| written / missed.max(1.0)),
+            n: kept.iter().map(|block| block.flooded.len() as u64).sum(),
+            blocks: accepted.run,
+            blocks_quiet: kept.len() as u64,
+        })
+    };
+    accept(blocks, &JUDGED).iter().filter_map(conclude).collect()
+}
+
+fn quantile_of(tests: &[&[f64]], q: f64) -> Option<f64> {
+    quantile(&tests.iter().flat_map(|test| walks(test)).copied().collect::<Vec<_>>(), q)
+}
+
+/// A block and what its controls say of the time of a walk.
+struct Timed<'a> {
+    there: Vec<&'a [f64]>,
+    flooded: Vec<&'a [f64]>,
+    gone: Vec<&'a [f64]>,
+    hit: f64,
+    sure: f64,
+}
+
+impl<'a> Timed<'a> {
+    /// `None` where time tells nothing.
+    fn of(block: &'a Block<Condition>) -> Option<Timed<'a>> {
+        let (there, flooded, gone) = (block.compared(), block.rows(Arm::Treatment), block.rows(Arm::Extreme));
+        let (hit, sure) = (quantile_of(&there, 0.5)?, quantile_of(&gone, 0.1)?);
+        (sure >= APART * hit && !flooded.is_empty()).then_some(Timed { there, flooded, gone, hit, sure })
+    }
+
+    /// Share of the lines that the flood has taken away, on the scale between the controls.
+    fn share_flooded(&self) -> f64 {
+        let [there, flooded, gone] = [&self.there, &self.flooded, &self.gone].map(|tests| self.share(tests));
+        if gone > there { (flooded - there) / (gone - there) } else { 0.0 }
+    }
+
+    /// Share of the lines that are gone: the mean of what each walk says.
+    fn share(&self, tests: &[&[f64]]) -> f64 {
+        let walks = || tests.iter().flat_map(|test| walks(test));
+        let shares = walks().map(|walk| ((walk - self.hit) / (self.sure - self.hit)).clamp(0.0, 1.0));
+        shares.sum::<f64>() / walks().count().max(1) as f64
+    }
+}
+
+impl Achieved {
+    /// Whether the flood leaves more lines than [`LEFT_AT_MOST`].
+    pub fn falls_short(&self) -> bool {
+        1.0 - self.gone > LEFT_AT_MOST
+    }
+}
+
+impl Verification {
+    /// Whether the lines gone of all floods were counted.
+    pub fn all_counted(achieved: &[Achieved]) -> bool {
+        !achieved.is_empty() && achieved.iter().all(|flood| flood.gone_controls.is_none())
+    }
+
+    /// The flood after which a load costs most.
+    pub fn worst(&self) -> Option<&Achieved> {
+        self.achieved.iter().max_by(|a, b| a.flooded_ns.total_cmp(&b.flooded_ns))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::samples::Sample;
+
+    /// Five tests of one walk each over 100 lines, by arm.
+    fn block(pattern: Pattern, hit: u64, flooded: [u64; 5], sure: [u64; 5]) -> Block<Condition> {
+        let test = |arm, time: u64| Sample { arm, values: vec![100_000.0, f64::NAN, f64::NAN, time as f64] };
+        let arms = [(Arm::Control, [hit; 5]), (Arm::Treatment, flooded), (Arm::Extreme, sure)];
+        let samples = arms.into_iter().flat_map(|(arm, times)| times.map(|time| test(arm, time))).collect();
+        Block { condition: Condition { pattern }, steal_ns: 0, elapsed_ns: 1, samples }
+    }
+
+    pub(crate) fn verified() -> Verification {
+        // 100 lines: 4 ns where they are there, 20 where a clean and 40 where a dirty line had to leave; now and then a line comes from
+        // further out.
+        let gone = [4000, 4000, 4000, 9000, 9000];
+        let blocks = [
+            block(Pattern::Write, 400, gone, gone),
+            block(Pattern::Write, 400, [3640, 4000, 4000, 9000, 4000], gone),
+            block(Pattern::Write, 900, [2000; 5], gone),     // disturbed
+            block(Pattern::Read, 400, [1200; 5], [2000; 5]), // half of the lines are left
+            block(Pattern::Storm, 400, [400; 5], [420; 5]),  // time tells nothing
+        ];
+        Verification {
+            level: 2,
+            ways: [8, 8],
+            parameters: vec!["L2: 8 ways, by sysfs".to_owned()],
+            lines: 100,
+            counted: false,
+            achieved: conclude(&blocks, 100, 1_000_000_000, |_| Bytes(1 << 20)),
+            not_tried: vec![NotTried {
+                pattern: Pattern::DoublePurge,
+                reason: "the first level is direct-mapped".into(),
+            }],
+        }
+    }
+
+    #[test]
+    fn the_share_gone_lies_between_the_controls_of_the_same_block() {
+        let verified = verified();
+        let [write, read] = verified.achieved[..] else { panic!("{verified:?}") };
+        assert_eq!((write.pattern, write.blocks, write.blocks_quiet, write.n), (Pattern::Write, 3, 2, 10));
+        // One walk of five lacks (4000 - 3640) / (4000 - 400) = 10 %; the lower of two blocks is their median.
+        assert!((write.gone - 0.98).abs() < 1e-9 && !write.falls_short());
+        assert_eq!(write.gone_controls, Some([0.0, 1.0]));
+        assert_eq!((write.hit_ns, write.flooded_ns, write.sure_ns, write.flood_ns), (4.0, 40.0, 40.0, 100_000.0));
+        assert_eq!((read.gone, read.flooded_ns), (0.5, 12.0));
+        assert!(read.falls_short());
+        assert_eq!(verified.worst().map(|worst| worst.pattern), Some(Pattern::Write));
+    }
+
+    #[test]
+    fn what_was_counted_goes_before_what_was_timed() {
+        let mut block = block(Pattern::Write, 400, [3000; 5], [4000; 5]);
+        // A quarter of the misses counted are not of the lines, or of lines that are there.
+        for (arm, misses) in [(Arm::Control, 24.0), (Arm::Treatment, 98.0), (Arm::Extreme, 124.0)] {
+            for test in block.samples.iter_mut().filter(|test| test.arm == arm) {
+                (test.values[1], test.values[2]) = (misses, 2.0 * misses);
+            }
+        }
+        let achieved = conclude(std::slice::from_ref(&block), 100, 1, |_| Bytes(0))[0];
+        assert_eq!((achieved.gone, achieved.gone_controls), (0.74, None));
+        assert!(Verification::all_counted(&[achieved]));
+        assert_eq!(achieved.write_backs_per_refill, Some(2.0));
+        block.samples[7].values[1] = f64::NAN;
+        let timed = conclude(&[block], 100, 1, |_| Bytes(0))[0];
+        assert!((timed.gone - 2600.0 / 3600.0).abs() < 1e-12 && timed.write_backs_per_refill.is_none());
+        assert!(!Verification::all_counted(&[achieved, timed]), "one told by time is not told by counters");
+    }
+
+    #[test]
+    fn nothing_measured_is_nothing_achieved() {
+        assert!(conclude(&[], 100, 1, |_| Bytes(0)).is_empty());
+    }
+}

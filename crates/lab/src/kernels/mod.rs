@@ -1,0 +1,277 @@
+//! What a flood costs jobs, with and without colors of their own: the experiments of [Liedtke1997, §5].
+//!
+//! Jobs run in blocks. In a block a job that follows the co-runner's work and a job that follows mere spinning for the same
+//! time alternate at random, so that whatever else disturbs the machine disturbs both.
+
+mod jobs;
+mod section;
+
+use std::collections::BTreeMap;
+
+use isochrome_model::stats::{Effect, HighWaterMark, Sorted, median};
+use isochrome_model::units::{Bytes, Color, Cycles, Ns};
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Accepted, Arm, Block, Judged, accept};
+
+pub use jobs::{Jobs, Work};
+pub use section::section;
+
+/// What else happens between the jobs of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// Nothing: the co-runner only spins. Gives c_min.
+    Alone,
+    /// The task in ordinary memory; the co-runner makes every line of the cache dirty.
+    Unpartitioned,
+    /// The task in its own colors; the co-runner makes every line of the other colors dirty.
+    Partitioned,
+    /// The task in its own colors; the co-runner dirties the other colors and reads, but never writes, other pages of the task's
+    /// colors. [Liedtke1997, §5.3]
+    SingleWriter,
+}
+
+/// One kernel at one problem size under all conditions.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Experiment {
+    /// `filter`, `dct`, `fft`, `matmul` or `combined`.
+    pub bench: String,
+    /// The problem size, by the name of its option: `taps`, `points`, `slice_us`, `rate_hz`; written beside `bench`.
+    #[serde(flatten)]
+    pub parameter: BTreeMap<String, u64>,
+    /// Element type: `f64` or `i32`.
+    pub element: String,
+    /// Memory a job touches.
+    pub working_set: Bytes,
+    /// Outcome per condition.
+    pub conditions: BTreeMap<Condition, Outcome>,
+    /// By how many cycles own colors shorten the effect of a flood: the effect on a block unpartitioned less that on a block partitioned, paired
+    /// in the order run. `None` without both, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gain_cycles: Option<Effect>,
+}
+
+/// What was measured of kernels.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernels {
+    /// Rate of the counter that all cycles are ticks of, where it is known.
+    pub counter_hz: Option<u64>,
+    /// The experiments, in the order run.
+    pub experiments: Vec<Experiment>,
+}
+
+/// What jobs of one kind took, over the quiet blocks only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    /// Jobs.
+    pub n: u64,
+    /// Shortest job.
+    pub cycles_min: Cycles,
+    /// Median job.
+    pub cycles_median: Cycles,
+    /// 99 % of the jobs took at most this.
+    pub cycles_p99: Cycles,
+    /// 99.9 % of the jobs took at most this.
+    pub cycles_p999: Cycles,
+    /// Longest job. An observation, not a bound.
+    pub cycles_max: Cycles,
+    /// Median level-2 demand misses per job; `None` where there are no counters.
+    pub l2_misses_median: Option<f64>,
+    /// Median level-1 data misses per job; `None` where there are no counters.
+    pub l1_misses_median: Option<f64>,
+    /// Median share (0 to 1) of the lines of witness pages, in the same colors as the task's memory, that were gone from the
+    /// colored level when the job began, by time; `None` where time cannot tell.
+    #[serde(default)]
+    pub lost_median: Option<f64>,
+}
+
+/// One condition of an experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Jobs that followed the co-runner's work.
+    #[serde(flatten)]
+    pub jobs: JobSummary,
+    /// The paired control: jobs of the same blocks that followed mere spinning for the same time.
+    pub control: JobSummary,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Blocks whose control was quiet; only these count.
+    pub blocks_quiet: u64,
+    /// Colors of the task's memory; empty for ordinary memory.
+    pub colors: Vec<Color>,
+    /// The longest job, its sample count and when it last rose.
+    pub high_water_mark: HighWaterMark,
+    /// Share of jobs (0 to 1) that took longer than each number of cycles, ascending; thinned for drawing.
+    pub ccdf: Vec<(Cycles, f64)>,
+    /// Time the host withheld the CPU during the blocks that count.
+    pub steal_ns: Ns,
+    /// By how many cycles a job is longer after the co-runner's work than in the control of the same block. `None` without blocks, and in files of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect_cycles: Option<Effect>,
+}
+
+/// What a job is, beside its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bench {
+    /// A digital filter: one sample per job.
+    Filter,
+    /// A discrete cosine transform.
+    Dct,
+    /// A fast Fourier transform.
+    Fft,
+    /// Matrix multiplication in time slices.
+    Matmul,
+    /// Matrix multiplication interrupted by the filter.
+    Combined,
+}
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct At {
+    /// What the job is.
+    pub bench: Bench,
+    /// Its problem size.
+    pub size: u64,
+    /// What else happens.
+    pub condition: Condition,
+}
+
+/// The values of a job: ticks it took; level-2 demand misses and level-1 data misses, where counted; share (0 to 1) of the lines of a few canary
+/// pages, in the colors of the task, that were gone when it began, by time.
+pub const COLUMNS: [&str; 4] = ["cycles", "l2_misses", "l1_misses", "lost"];
+
+/// A slow control shows a disturbance, and so do canary lines that are gone: a core fetches ahead what is read in order, so that the times of the
+/// control may be too coarse to show it.
+pub const JUDGED: Judged = Judged { cost: |job| job[0], canary: Some(3) };
+
+/// Points kept of a distribution for drawing.
+const CCDF_POINTS: usize = 64;
+
+/// What came of each condition of `bench` at `size`, and by how many cycles `colors` of its own shorten the effect of a flood. Maxima grow with the
+/// number of jobs, so that of each condition as many blocks are summed up, the first ones.
+pub fn conclude(
+    blocks: &[Block<At>],
+    bench: Bench,
+    size: u64,
+    colors: &[Color],
+) -> (BTreeMap<Condition, Outcome>, Option<Effect>) {
+    let all = accept(blocks, &JUDGED);
+    let of_size: Vec<_> = all.iter().filter(|it| (it.condition.bench, it.condition.size) == (bench, size)).collect();
+    let fewest = of_size.iter().map(|it| it.blocks.len()).filter(|n| *n > 0).min().unwrap_or(0);
+    let effects = |condition| {
+        let accepted = of_size.iter().find(|it| it.condition.condition == condition);
+        let blocks = accepted.map_or(&[][..], |it| &it.blocks);
+        blocks.iter().map(|block| block.difference(|job| job[0])).collect::<Vec<_>>()
+    };
+    let [without, with] = [Condition::Unpartitioned, Condition::Partitioned].map(effects);
+    let gain = Effect::of(&without.iter().zip(&with).map(|(without, with)| without - with).collect::<Vec<_>>());
+    let outcome = |accepted: &&Accepted<'_, At>| {
+        let condition = accepted.condition.condition;
+        let own = matches!(condition, Condition::Partitioned | Condition::SingleWriter);
+        let mut first = (*accepted).clone();
+        first.blocks.truncate(fewest);
+        let cycles: Vec<u64> = first.values(Arm::Treatment, |job| job[0]).into_iter().map(|it| it as u64).collect();
+        let ccdf = Sorted::of(cycles.iter().copied()).map_or_else(Vec::new, |sorted| sorted.ccdf(CCDF_POINTS));
+        let outcome = Outcome {
+            jobs: summary(&first, Arm::Treatment),
+            control: summary(&first, Arm::Control),
+            blocks: accepted.run,
+            blocks_quiet: accepted.n(),
+            colors: if own { colors.to_vec() } else { Vec::new() },
+            high_water_mark: HighWaterMark::of(&cycles).unwrap_or(HighWaterMark { value: 0, n: 0, last_rose_at: 0 }),
+            ccdf: ccdf.into_iter().map(|(cycles, share)| (Cycles(cycles), share)).collect(),
+            steal_ns: Ns(first.blocks.iter().map(|block| block.steal_ns).sum()),
+            effect_cycles: accepted.effect(|job| job[0]),
+        };
+        (condition, outcome)
+    };
+    (of_size.iter().map(outcome).collect(), gain)
+}
+
+fn summary(accepted: &Accepted<'_, At>, arm: Arm) -> JobSummary {
+    let sorted = Sorted::of(accepted.values(arm, |job| job[0]).into_iter().map(|it| it as u64));
+    let n = sorted.as_ref().map_or(0, Sorted::n);
+    let at = |q: f64| Cycles(sorted.as_ref().map_or(0, |s| s.quantile(q)));
+    // Nothing is said of what was not measured of every job.
+    let median_of = |column: usize| {
+        let values = accepted.values(arm, |job| job[column]);
+        median(&values).filter(|_| values.len() as u64 == n)
+    };
+    JobSummary {
+        n,
+        cycles_min: at(0.0),
+        cycles_median: at(0.5),
+        cycles_p99: at(0.99),
+        cycles_p999: at(0.999),
+        cycles_max: at(1.0),
+        l2_misses_median: median_of(1),
+        l1_misses_median: median_of(2),
+        lost_median: median_of(3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::Sample;
+
+    /// A block of jobs after a flood and of controls, of so many cycles; of each control this share of the canary lines is gone.
+    fn block(condition: Condition, flooded: &[u64], control: &[u64], lost: f64) -> Block<At> {
+        let job = |arm, cycles: &u64| Sample { arm, values: vec![*cycles as f64, f64::NAN, f64::NAN, lost] };
+        let samples =
+            flooded.iter().map(|it| job(Arm::Treatment, it)).chain(control.iter().map(|it| job(Arm::Control, it)));
+        let condition = At { bench: Bench::Filter, size: 64, condition };
+        Block { condition, steal_ns: 0, elapsed_ns: 1, samples: samples.collect() }
+    }
+
+    fn concluded(blocks: &[Block<At>]) -> BTreeMap<Condition, Outcome> {
+        conclude(blocks, Bench::Filter, 64, &[Color(0)]).0
+    }
+
+    #[test]
+    fn only_accepted_blocks_count_and_equally_many_of_each_condition() {
+        use Condition::{Partitioned, Unpartitioned};
+        let blocks = [
+            block(Unpartitioned, &[300, 310], &[100, 101], 0.0),
+            block(Unpartitioned, &[900, 910], &[200, 210], 0.0), // disturbed: its control is twice as slow
+            block(Unpartitioned, &[305, 320], &[104, 105], 0.0),
+            block(Partitioned, &[110, 111], &[105, 105], 0.0),
+            block(Partitioned, &[120, 500], &[150, 150], 0.0), // disturbed
+        ];
+        let outcomes = concluded(&blocks);
+        let (unpartitioned, partitioned) = (&outcomes[&Unpartitioned], &outcomes[&Partitioned]);
+        assert_eq!((unpartitioned.blocks, unpartitioned.blocks_quiet), (3, 2));
+        assert_eq!((partitioned.blocks, partitioned.blocks_quiet), (2, 1));
+        // One accepted block is what the partitioned condition has; the first of the other stands beside it.
+        assert_eq!((partitioned.jobs.n, unpartitioned.jobs.n), (2, 2));
+        assert_eq!((unpartitioned.jobs.cycles_max, partitioned.jobs.cycles_max), (Cycles(310), Cycles(111)));
+        assert_eq!(partitioned.high_water_mark, HighWaterMark { value: 111, n: 2, last_rose_at: 2 });
+        assert_eq!((partitioned.colors.len(), unpartitioned.colors.len()), (1, 0));
+        // Each against the control that does not decide: 300 - 101 and 305 - 105, whose middle is 199.5; and 199 less 110 - 105.
+        assert_eq!(unpartitioned.effect_cycles.unwrap().estimate, 199.5);
+        assert_eq!(conclude(&blocks, Bench::Filter, 64, &[]).1.unwrap().estimate, 199.0 - 5.0);
+    }
+
+    #[test]
+    fn misses_are_absent_unless_every_job_was_counted() {
+        let mut one = block(Condition::Alone, &[10, 11, 12], &[10, 10, 10], 0.0);
+        for (job, misses) in one.samples.iter_mut().zip([5.0, 7.0, 9.0]) {
+            job.values[1] = misses;
+        }
+        assert_eq!(concluded(std::slice::from_ref(&one))[&Condition::Alone].jobs.l2_misses_median, Some(7.0));
+        one.samples[1].values[1] = f64::NAN;
+        assert_eq!(concluded(&[one])[&Condition::Alone].jobs.l2_misses_median, None);
+    }
+
+    #[test]
+    fn a_block_whose_control_lost_its_canary_lines_or_has_none_does_not_count() {
+        for (lost, accepted) in [(0.09, 1), (0.5, 0), (f64::NAN, 0)] {
+            let outcomes = concluded(&[block(Condition::Alone, &[110, 111], &[100, 101], lost)]);
+            assert_eq!(outcomes[&Condition::Alone].blocks_quiet, accepted, "{lost}");
+        }
+        assert!(concluded(&[]).is_empty());
+    }
+}

@@ -1,0 +1,69 @@
+//! Experiments: what is measured, what is compared with what, and what follows, each in a folder of its own.
+
+#[doc = "Walks over buffers whose pages conflict. \\[Hanemaaijer1993\\]"]
+pub mod conflicts;
+#[doc = "The cache-related delay of a preemption. [Sebek2002, §3.5]"]
+pub mod crpd;
+#[doc = "What floods leave of a victim. [Loeser1999, §3]"]
+pub mod flood;
+#[doc = "What programs cost each other. [Kim2013, §3]"]
+pub mod interference;
+#[doc = "What a flood costs jobs. [Liedtke1997, §5]"]
+pub mod kernels;
+#[doc = "Tasks with a set miss ratio. [Sebek2002, §3.3]"]
+pub mod miss_ratio;
+#[doc = "What packets cost after a flood. [Loeser1999, §4]"]
+pub mod packets;
+pub mod runner;
+pub mod samples;
+#[doc = "What passing a CPU costs. [Sebek2002, §3.4]"]
+pub mod switch;
+
+use isochrome_model::evidence::{Evidence, Section};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A time in µs with two digits.
+fn us(ns: f64) -> String {
+    format!("{:.2}", ns / 1e3)
+}
+
+/// Evidence from JSON of any version.
+///
+/// Fails where `text` is none.
+pub fn read_evidence(text: &str) -> Result<Evidence, serde_json::Error> {
+    let mut evidence = Evidence::read(text)?;
+    for section in std::mem::take(&mut evidence.sections) {
+        let section = if section.content.is_empty() { made_again(&evidence, section)? } else { section };
+        evidence.sections.push(section);
+    }
+    Ok(evidence)
+}
+
+/// The section that `numbers` make.
+fn made_of<T: DeserializeOwned>(
+    numbers: Value,
+    section: impl FnOnce(&T) -> Section,
+) -> Result<Section, serde_json::Error> {
+    serde_json::from_value(numbers).map(|measured: T| section(&measured))
+}
+
+/// `section` made from its numbers, in `evidence` of this machine.
+fn made_again(evidence: &Evidence, section: Section) -> Result<Section, serde_json::Error> {
+    let numbers = section.numbers.clone();
+    match &section.id[..] {
+        "kernels" => {
+            made_of(numbers, |measured| kernels::section(measured, &evidence.machine, evidence.palette.as_ref()))
+        }
+        "conflicts" => made_of(numbers, conflicts::section),
+        "crpd" => made_of(numbers, crpd::section),
+        "switch" => made_of(numbers, switch::section),
+        "interference" => made_of(numbers, interference::section),
+        "flood" => made_of(numbers, flood::section),
+        "packets" => made_of(numbers, packets::section),
+        "miss_ratio" => made_of(numbers, miss_ratio::section),
+        "run" => made_of(numbers, isochrome_model::running::Run::section),
+        "watch" => made_of(numbers, isochrome_model::watch::Watched::section),
+        _ => Ok(section),
+    }
+}

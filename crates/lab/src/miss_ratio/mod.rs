@@ -1,0 +1,3 @@
+mod section;
+
+pub use section::section;

@@ -1,0 +1,292 @@
+//! A task with a set miss ratio: predicted against measured, and the figure of both over the size of its loop. [Sebek2002, Figure 5]
+
+use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, extent};
+use isochrome_model::evidence::format::{self, DASH};
+use isochrome_model::evidence::{Section, Standing};
+use isochrome_model::geometry::Geometry;
+use isochrome_model::miss_ratio::measured::{By, Comparison, Executed, QUIET_MIN, Verdict};
+use isochrome_model::miss_ratio::search::{NEAR, TRIES, found};
+use isochrome_model::miss_ratio::{Touches, line_ratio, straight_line};
+use isochrome_model::units::Bytes;
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn headline(comparison: &Comparison) -> (Option<Standing>, String, String) {
+    let basis = format!(
+        "Level {}, {}: a loop over {} lines ({}).",
+        comparison.level,
+        comparison.task.touches,
+        comparison.task.lines,
+        Bytes(comparison.bytes)
+    );
+    let asked = percent(comparison.asked);
+    let sentence = match (&comparison.modeled, comparison.executed) {
+        (_, Some(executed)) if comparison.verdict() != Verdict::Inconclusive => {
+            format!(
+                "A task made to miss in {asked} of its accesses was seen to miss in {}.",
+                percent(executed.miss_ratio)
+            )
+        }
+        (Some(modeled), None) => format!(
+            "A task made to miss in {asked} of its accesses misses in {} on the modeled {} ({}).",
+            percent(modeled.miss_ratio),
+            modeled.machine,
+            modeled.policy
+        ),
+        _ => format!("Whether a task made to miss in {asked} of its accesses does so cannot be told from this run."),
+    };
+    let standing = match comparison.verdict() {
+        Verdict::Inconclusive => Some(Standing::Inconclusive),
+        Verdict::Violated => Some(Standing::Violated),
+        // Nothing is required of a task whose size was not searched.
+        Verdict::Holds if comparison.search.is_empty() => None,
+        Verdict::Holds => Some(Standing::Holds),
+    };
+    (standing, sentence, basis)
+}
+
+/// What there is to say of the comparison, a sentence each.
+fn findings(comparison: &Comparison) -> Vec<String> {
+    let mut found = Vec::new();
+    let Some(executed) = comparison.executed else { return found };
+    found.push(format!(
+        "{:.2} ns per access, {:.2} where all lines fit, {:.2} where none does",
+        executed.access_ns, executed.hit_ns, executed.miss_ns
+    ));
+    if let Some((apart, why)) = comparison.apart() {
+        found.push(format!("{:+.1} points from LRU: {why}", 100.0 * apart));
+    }
+    if let Some(reason) = &comparison.not_counted {
+        found.push(format!("measured by time: {reason}"));
+    } else if let Some([fitting, missing]) = executed.counted {
+        let verdict = match executed.by {
+            By::Counters => "as it must be",
+            By::Time => "so the counter is not believed, and time tells the ratio",
+        };
+        found.push(format!(
+            "counted of the controls, {fitting:.2} misses per line where all fit and {missing:.2} where none does: {verdict}"
+        ));
+    }
+    if executed.turns_quiet < QUIET_MIN {
+        found.push(format!("inconclusive: fewer than {QUIET_MIN} blocks were accepted"));
+    }
+    found.extend(search_finding(comparison));
+    found
+}
+
+/// How the search ended.
+fn search_finding(comparison: &Comparison) -> Option<String> {
+    let (tries, points, asked) = (comparison.search.len(), 100.0 * NEAR, percent(comparison.asked));
+    let lines = comparison.task.lines;
+    let ratio = comparison.miss_ratio().filter(|_| tries > 0)?;
+    if found(&comparison.search, comparison.asked) {
+        return Some(format!(
+            "found after {tries} tries: {lines} lines, measured twice within {points:.0} points of {asked}"
+        ));
+    }
+    let missed = if tries < TRIES { "ended early" } else { "missed" };
+    let off = 100.0 * (ratio - comparison.asked);
+    Some(format!(
+        "{missed}: in {tries} tries no size was measured twice within {points:.0} points of {asked}; the nearest is {lines} lines, {off:+.1} points off"
+    ))
+}
+
+fn by(executed: &Executed) -> &'static str {
+    match executed.by {
+        By::Counters => "by counters",
+        By::Time => "by time",
+    }
+}
+
+/// The comparison as a report shows it.
+pub fn section(comparison: &Comparison) -> Section {
+    let task = comparison.task;
+    let touches = match task.touches {
+        Touches::Data => "words of memory",
+        Touches::Code => "instructions",
+    };
+    let row = |name: String, lines: u64, ratio: f64, executed: Option<&Executed>| {
+        let quartiles = |it: &Executed| format!("{} to {}", percent(it.quartiles[0]), percent(it.quartiles[1]));
+        vec![
+            name,
+            lines.to_string(),
+            percent(ratio),
+            executed.map_or(DASH.to_owned(), quartiles),
+            executed.map_or(DASH.to_owned(), |executed| format!("{}/{}", executed.turns_quiet, executed.turns)),
+        ]
+    };
+    let mut rows = vec![
+        row("asked for".to_owned(), task.lines, comparison.asked, None),
+        row("LRU exactly".to_owned(), task.lines, comparison.predicted_lru, None),
+        row("straight line".to_owned(), task.lines, comparison.predicted_straight, None),
+    ];
+    if let Some(modeled) = &comparison.modeled {
+        rows.push(row(format!("{} ({})", modeled.machine, modeled.policy), task.lines, modeled.miss_ratio, None));
+    }
+    let tries = comparison.search.iter().zip(1..);
+    rows.extend(
+        tries.map(|(tried, i)| {
+            row(format!("search {i}"), tried.lines, tried.executed.miss_ratio, Some(&tried.executed))
+        }),
+    );
+    if let Some(executed) = &comparison.executed {
+        rows.push(row(format!("measured {}", by(executed)), task.lines, executed.miss_ratio, Some(executed)));
+    }
+    let geometry = task.geometry;
+    Section::new("miss_ratio", "A task with a set miss ratio", headline(comparison), comparison)
+        .text(format!(
+            "A loop that is a little larger than a cache ({}, {} ways) misses in those sets that have one line too many; of each line it \
+             touches {:.2} {touches}. How many of its lines miss follows exactly from LRU; the straight line is the document’s. [Sebek2002, \
+             Figure 5] The point is what was measured, with its quartiles; hollow ones are what a search tried.",
+            geometry.cache_bytes(),
+            geometry.ways,
+            task.words
+        ))
+        .figure(chart(comparison))
+        .table(&["", "lines", "misses per access", "quartiles", "blocks"], rows)
+        .findings(findings(comparison))
+}
+
+/// Misses per line of a loop against its size: by LRU exactly, by the document's straight line, predicted for the task, and measured.
+/// [Sebek2002, Figure 5]
+fn chart(comparison: &Comparison) -> Chart {
+    let task = &comparison.task;
+    let geometry = task.geometry;
+    let capacity = geometry.set_count * u64::from(geometry.ways);
+    let sizes = || comparison.search.iter().map(|tried| tried.lines).chain([task.lines]);
+    let first = sizes().min().unwrap_or(capacity).min(capacity);
+    let last = sizes().max().unwrap_or(capacity).max(capacity + geometry.set_count);
+    let (first, last) = (first - first / 20, last + last / 20);
+    let share = |lines: u64| 100.0 * lines as f64 / capacity as f64;
+    let curve = |name: &str, hue, dash, ratio: fn(Geometry, u64) -> f64| {
+        // Both bend at these two, and the steps in between follow the curve.
+        let mut sizes: Vec<u64> = (first..=last).step_by(((last - first) / 100).max(1) as usize).collect();
+        sizes.extend([capacity, capacity + geometry.set_count, last]);
+        sizes.sort_unstable();
+        let at = |lines: u64| (share(lines), 100.0 * ratio(geometry, lines));
+        let marks = vec![Mark { at: at(task.lines), hollow: false }];
+        Line { marks, ..Line::new(name, hue, dash, sizes.into_iter().map(at).collect()) }
+    };
+    let per_line = task.accesses_per_pass() as f64 / task.lines.max(1) as f64;
+    let at = |lines: u64, ratio: f64| (share(lines), 100.0 * ratio * per_line);
+    // A point with its quartiles is a line from one to the other, which ends at the point, beside which its name is written.
+    let point = |name: &str, lines, ratios: [f64; 3], hollow| {
+        let points = ratios.map(|ratio| at(lines, ratio));
+        let marks = vec![Mark { at: points[1], hollow }];
+        Line { marks, ..Line::new(name, Hue::Unpartitioned, Dash::Thin, vec![points[0], points[2], points[1]]) }
+    };
+    let spread = |it: &Executed| [it.quartiles[0], it.miss_ratio, it.quartiles[1]];
+    let mut lines = vec![
+        curve("LRU", Hue::Alone, Dash::Solid, line_ratio),
+        curve("straight", Hue::SingleWriter, Dash::Dashed, straight_line),
+    ];
+    lines.extend(comparison.search.iter().map(|tried| point("", tried.lines, spread(&tried.executed), true)));
+    lines.extend(match (&comparison.executed, &comparison.modeled) {
+        (Some(executed), _) => Some(point("measured", task.lines, spread(executed), false)),
+        (None, Some(modeled)) => Some(point("modeled", task.lines, [modeled.miss_ratio; 3], false)),
+        (None, None) => None,
+    });
+    let (low, high) = extent(lines.iter().flat_map(|line| &line.points).map(|point| point.1).chain([0.0, 100.0]));
+    Chart {
+        title: format!("Misses of a loop in level {}", comparison.level),
+        description: "Misses per line of a loop against its size: exactly under LRU, by a straight line, and measured, with quartiles."
+            .to_owned(),
+        x: Axis::linear("size of the loop, % of the cache", (share(first), share(last)), format::tick),
+        y: Axis::linear_rounded("misses per line, %", (low, high), format::tick),
+        lines,
+        rules: vec![(share(task.lines), format!("task: {} lines", format::grouped(task.lines)))],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_model::miss_ratio::measured::tests::task;
+    use isochrome_model::miss_ratio::search::Tried;
+    use isochrome_model::miss_ratio::{Locality, Task};
+    use isochrome_report::chart::draw;
+    use isochrome_report::text::section as text;
+
+    fn executed(miss_ratio: f64) -> Executed {
+        Executed {
+            miss_ratio,
+            quartiles: [miss_ratio - 0.05, miss_ratio + 0.04],
+            by: By::Time,
+            access_ns: 5.0,
+            hit_ns: 2.0,
+            miss_ns: 12.0,
+            counted: None,
+            turns: 200,
+            turns_quiet: 60,
+        }
+    }
+
+    /// A search in which these sizes had these ratios, the last of which it ended with.
+    fn searched(tries: &[(u64, f64)]) -> Comparison {
+        let (lines, ratio) = *tries.last().unwrap();
+        let mut comparison = Comparison::of(Task { lines, ..task() }, 2, 16, Locality::Temporal, 0.33);
+        comparison.executed = Some(executed(ratio));
+        comparison.colored = true;
+        comparison.search = tries.iter().map(|&(lines, ratio)| Tried { lines, executed: executed(ratio) }).collect();
+        comparison
+    }
+
+    fn words(comparison: &Comparison) -> String {
+        text(&section(comparison)).split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn predicted_and_measured_stand_side_by_side_with_why_they_differ() {
+        let mut comparison = Comparison::of(task(), 2, 16, Locality::Temporal, 0.33);
+        comparison.executed = Some(executed(0.2));
+        comparison.colored = true;
+        comparison.not_counted = Some("this machine offers no counters".to_owned());
+        let told = words(&comparison);
+        for part in [
+            "LRU exactly 8504 33.0 %",
+            "straight line 8504 30.5 %",
+            "measured by time 8504 20.0 % 15.0 % to 24.0 % 60/200",
+            "-13.0 points from LRU: this cache does not replace by exact LRU",
+            "measured by time: this machine offers no counters",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert_eq!(section(&comparison).standing, None, "nothing was required");
+        if let Some(executed) = &mut comparison.executed {
+            (executed.by, executed.counted, executed.turns_quiet) = (By::Counters, Some([0.01, 0.98]), 9);
+        }
+        comparison.not_counted = None;
+        let told = words(&comparison);
+        assert!(told.contains("by counters") && told.contains("0.01 misses per line where all fit and 0.98"), "{told}");
+        assert!(told.contains("inconclusive: fewer than 10 blocks were accepted"), "{told}");
+    }
+
+    #[test]
+    fn a_search_that_ends_elsewhere_says_so_and_lists_its_last_try() {
+        let found = searched(&[(8504, 0.2), (8700, 0.34), (8700, 0.32)]);
+        assert!(words(&found).contains("found after 3 tries: 8700 lines"), "{}", words(&found));
+        assert_eq!(section(&found).standing, Some(Standing::Holds));
+        let early = [(8700, 0.6), (8504, 0.2), (8600, 0.24)];
+        assert_eq!(section(&searched(&early)).standing, Some(Standing::Inconclusive));
+        let missed = searched(&early.repeat(TRIES / 3));
+        let told = words(&missed);
+        assert!(told.contains("missed: in 24 tries no size") && told.contains("8600 lines, -9.0 points off"), "{told}");
+        assert!(told.contains("search 24 8600 24.0 %"), "{told}");
+        assert_eq!(section(&missed).standing, Some(Standing::Violated));
+    }
+
+    #[test]
+    fn the_figure_has_both_curves_the_task_and_every_try_with_its_quartiles() {
+        let section = section(&searched(&[(8504, 0.2), (8700, 0.34), (8700, 0.32)]));
+        let svg = draw(section.figures().next().unwrap()).0.into_string();
+        let of_class = |class: &str| svg.matches(&format!("class=\"{class}\"")).count();
+        // The task on both curves and measured; three tries.
+        assert_eq!((of_class("mark"), of_class("mark hollow")), (3, 3));
+        assert_eq!((of_class("line solid"), of_class("line dashed"), of_class("line thin")), (1, 1, 4));
+        assert!(svg.contains("task: 8700 lines") && svg.contains(">measured<") && !svg.contains("NaN"), "{svg}");
+        // A name is not written for every try.
+        assert_eq!(of_class("name"), 3);
+    }
+}

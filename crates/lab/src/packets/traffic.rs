@@ -1,0 +1,235 @@
+//! Packets through a stack whose components have colors of their own, or share the cache.
+//!
+//! All components run in one thread, one after the other, as they would if each waited for the next; what the switches between servers
+//! cost is not part of it. Code and stack lie where the system has put them, in every condition.
+
+use isochrome_host::error::HostError;
+use isochrome_host::flooder::{Flooder, reserved_colors};
+use isochrome_host::net::{Traffic, kernel::Sockets, tap, tap::Tapped, wired::Wired};
+use isochrome_host::palette::Target;
+use isochrome_host::pool::FramePool;
+use isochrome_host::sys::clock;
+use isochrome_host::sys::heap::Heap;
+use isochrome_host::sys::tap::Tap;
+use isochrome_model::flood::Pattern;
+use isochrome_model::geometry::Geometry;
+use isochrome_model::net::Component;
+use isochrome_model::units::{Color, Cycles, Ns};
+
+use super::{Condition, Direction, Path, Setting};
+use crate::runner::{Experiment, Recorder};
+use crate::samples::{Arm, Judged};
+
+/// Pages of the heaps of driver, server and client.
+const HEAP_PAGES: [usize; 3] = [12, 12, 8];
+/// Packets before a block that are not recorded.
+const WARM_UP: usize = 2;
+
+/// Who has which colors where each has its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Division {
+    /// Of driver, server and client.
+    pub components: [Vec<Color>; 3],
+    /// Of the flooder.
+    pub flooder: Vec<Color>,
+    /// What the components share where none has its own: all but those that the flooder keeps for itself. [Loeser1999, §3.2.2]
+    pub shared: Vec<Color>,
+}
+
+impl Division {
+    /// Of `colors` colors, of which a flooder keeps `reserved`: an eighth for the driver and for the client, three sixteenths for the
+    /// server, the rest for the flooder. `path` says who has memory of its own to color. `None` where there are too few.
+    pub fn of(colors: u32, reserved: usize, path: Path) -> Option<Division> {
+        let all: Vec<Color> = (0..colors as u16).map(Color).collect();
+        let share = |sixteenths: usize| (all.len() * sixteenths / 16).max(1);
+        let counts = match path {
+            Path::Memory | Path::Tap => [share(2), share(3), share(2)],
+            // The kernel's memory lies in all colors, whatever is done.
+            Path::Kernel => [0, 0, share(2)],
+        };
+        let flooder = all.len().checked_sub(counts.iter().sum()).filter(|left| *left >= reserved.max(1))?;
+        let mut rest = all[flooder..].iter().copied();
+        let components = counts.map(|count| rest.by_ref().take(count).collect());
+        Some(Division { components, flooder: all[..flooder].to_vec(), shared: all[reserved..].to_vec() })
+    }
+}
+
+/// Pages of every color that the pool must have.
+pub fn pages_per_color(target: Target, first: Option<Geometry>) -> usize {
+    Flooder::pages_per_color(target.geometry, first) + HEAP_PAGES.iter().sum::<usize>()
+}
+
+/// Packets on one path.
+pub struct Sending<'a> {
+    pool: &'a FramePool,
+    target: Target,
+    first: Option<Geometry>,
+    path: Path,
+    /// Who has which colors.
+    pub division: Division,
+    /// Bytes of the packets.
+    pub sizes: Vec<usize>,
+    /// The flood that is compared with mere writing.
+    pub pattern: Pattern,
+    /// Pause before each packet, so that none waits for the one before.
+    pub gap: Ns,
+    /// One for all blocks: making and removing a namespace each time would disturb what is measured.
+    tap: Option<Tap>,
+}
+
+impl<'a> Sending<'a> {
+    /// Through memory of `pool`, whose colors are those of `target`; `first`: the first data level. Packets are of one byte, after mere writing, without
+    /// a pause, unless that is set.
+    ///
+    /// Fails when there are too few colors, and where there is no TAP device for a path that needs one.
+    pub fn new(
+        pool: &'a FramePool,
+        target: Target,
+        first: Option<Geometry>,
+        path: Path,
+    ) -> Result<Sending<'a>, HostError> {
+        let colors = pool.colors();
+        let division = Division::of(colors, reserved_colors(first), path).ok_or(HostError::TooFewColors { colors })?;
+        let tap = if path == Path::Tap { Some(tap::open()?) } else { None };
+        let (sizes, pattern, gap) = (vec![1], Pattern::Write, Ns(0));
+        Ok(Sending { pool, target, first, path, division, sizes, pattern, gap, tap })
+    }
+}
+
+impl Experiment for Sending<'_> {
+    type Condition = Condition;
+    const JUDGED: Judged = super::JUDGED;
+
+    fn columns(&self) -> Vec<String> {
+        super::COLUMNS.map(str::to_owned).to_vec()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let settings = [Setting::Naive, Setting::Flooded, Setting::Partitioned];
+        let of = |&bytes: &usize| {
+            let both =
+                Direction::ALL.into_iter().flat_map(move |direction| settings.map(|setting| (direction, setting)));
+            both.map(move |(direction, setting)| Condition { direction, bytes, setting })
+        };
+        self.sizes.iter().flat_map(of).collect()
+    }
+
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+        let Condition { direction, bytes, setting } = condition;
+        // Placement alone changes results, so each block has other pages.
+        self.pool.shuffle(&mut recorder.rng);
+        let all: Vec<Color> = (0..self.pool.colors() as u16).map(Color).collect();
+        let (flooded, pattern) = match setting {
+            Setting::Naive => (&all, Pattern::Write),
+            Setting::Flooded => (&all, self.pattern),
+            Setting::Partitioned => (&self.division.flooder, self.pattern),
+        };
+        let flooder = Flooder::new(self.pool, self.target.geometry, self.first, flooded, pattern)?;
+        let memory = |component: Component| {
+            let own = &self.division.components[component as usize];
+            let colors = if setting == Setting::Partitioned { own } else { &self.division.shared };
+            Ok::<_, HostError>(Heap::new(self.pool.take(colors, HEAP_PAGES[component as usize])?)?)
+        };
+        let memories =
+            || Ok::<_, HostError>([memory(Component::Driver)?, memory(Component::Server)?, memory(Component::Client)?]);
+        let mut traffic: Box<dyn Traffic> = match (self.path, &self.tap) {
+            (Path::Kernel, _) => Box::new(Sockets::open(memory(Component::Client)?)?),
+            (_, Some(tap)) => Box::new(Tapped::build(memories()?, tap)?),
+            (_, None) => Box::new(Wired::build(memories()?)?),
+        };
+        let gap = (self.gap.0 as f64 * clock::rate_hz() as f64 / 1e9) as u64;
+        for _ in 0..WARM_UP {
+            packet(&mut *traffic, direction, bytes, || {})?;
+        }
+        recorder.measure(condition, &[Arm::Control, Arm::Treatment], |arm| {
+            // What the last flood has left is brought back before the packet that counts.
+            packet(&mut *traffic, direction, bytes, || {})?;
+            clock::spin_until(Cycles(clock::now().0 + gap));
+            packet(
+                &mut *traffic,
+                direction,
+                bytes,
+                || if arm == Arm::Treatment { flooder.run() } else { flooder.spin() },
+            )
+            .map(Some)
+        })
+    }
+}
+
+/// One packet: `disturb` comes before each part of the operation.
+fn packet(
+    traffic: &mut dyn Traffic,
+    direction: Direction,
+    bytes: usize,
+    disturb: impl Fn(),
+) -> Result<Vec<f64>, HostError> {
+    disturb();
+    match direction {
+        Direction::Send => {
+            let packet = traffic.send(bytes)?;
+            traffic.drain(bytes)?;
+            Ok(packet.spent.map(|ticks| ticks.0 as f64).to_vec())
+        }
+        Direction::Receive => {
+            let asked = traffic.request(bytes)?;
+            // The card puts the packet into memory while the stack waits. The flood comes after it: the oldest state it can be found in.
+            traffic.arrive(bytes)?;
+            disturb();
+            let taken = traffic.take(bytes)?;
+            Ok(asked.spent.iter().zip(taken.spent).map(|(asked, taken)| (asked.0 + taken.0) as f64).collect())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_model::net::Packet;
+
+    #[test]
+    fn every_color_has_one_owner_and_nobody_goes_without() {
+        for colors in [6, 8, 16, 64, 1024] {
+            let division = Division::of(colors, 2, Path::Memory).unwrap();
+            let mut owned: Vec<Color> =
+                division.components.iter().flatten().chain(&division.flooder).copied().collect();
+            assert!(division.components.iter().all(|colors| !colors.is_empty()));
+            owned.sort_unstable();
+            assert_eq!(owned, (0..colors as u16).map(Color).collect::<Vec<_>>());
+            assert!(division.shared.iter().all(|color| !division.flooder[..2].contains(color)));
+        }
+        let sixteen = Division::of(16, 2, Path::Memory).unwrap();
+        assert_eq!(sixteen.components.map(|colors| colors.len()), [2, 3, 2]);
+        assert_eq!(Division::of(16, 2, Path::Kernel).unwrap().flooder.len(), 14);
+        assert_eq!(Division::of(4, 2, Path::Memory), None);
+    }
+
+    #[test]
+    fn each_part_of_an_operation_has_its_disturbance() {
+        struct Instant;
+        const PACKET: Packet = Packet { spent: [Cycles(1), Cycles(2), Cycles(3)] };
+        impl Traffic for Instant {
+            fn send(&mut self, _: usize) -> Result<Packet, HostError> {
+                Ok(PACKET)
+            }
+            fn drain(&mut self, _: usize) -> Result<(), HostError> {
+                Ok(())
+            }
+            fn request(&mut self, _: usize) -> Result<Packet, HostError> {
+                Ok(PACKET)
+            }
+            fn arrive(&mut self, _: usize) -> Result<(), HostError> {
+                Ok(())
+            }
+            fn take(&mut self, _: usize) -> Result<Packet, HostError> {
+                Ok(PACKET)
+            }
+        }
+        for (direction, expected, spent) in
+            [(Direction::Send, 1, [1.0, 2.0, 3.0]), (Direction::Receive, 2, [2.0, 4.0, 6.0])]
+        {
+            let floods = std::cell::Cell::new(0);
+            let packet = packet(&mut Instant, direction, 1500, || floods.set(floods.get() + 1)).unwrap();
+            assert_eq!((floods.get(), packet), (expected, spent.to_vec()), "{direction:?}");
+        }
+    }
+}

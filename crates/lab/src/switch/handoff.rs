@@ -1,0 +1,415 @@
+//! Two threads of this process that pass one CPU to each other, and what that takes: the experiment of [Sebek2002, §3.4].
+//!
+//! The kernel of \[Sebek2002\] has probes at both ends of its switch. Here the two tasks read the clock: the one that has the CPU right before it
+//! lets the other go on, the other as soon as it does, and the same on the way back. So a handoff contains the system calls by which the
+//! tasks wake each other and wait, as they do in programs. The threads share their address space: between processes the
+//! page tables are exchanged as well, which is not measured.
+
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use isochrome_host::error::HostError;
+use isochrome_host::flooder::Flooder;
+use isochrome_host::palette::Target;
+use isochrome_host::pool::FramePool;
+use isochrome_host::sys::clock;
+use isochrome_host::sys::heap::Ground;
+use isochrome_host::sys::memory::{Arena, page_bytes};
+use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_host::sys::signal::ThreadSignal;
+use isochrome_model::units::{Bytes, Color, Cycles, Ns};
+use rustix::thread::{Pid, futex};
+use rustix::time::{ClockId, Timespec};
+
+use super::{Condition, Kind, Means};
+use crate::runner::{Experiment, Recorder};
+use crate::samples::{Arm, Judged};
+
+/// Handoffs before each that counts, so that it begins as in the best case.
+const WARM_UP: usize = 2;
+/// From the command to a timer until it expires, besides what the flood before it takes, in ns.
+const ALARM: u64 = 50_000;
+/// Handoffs tried for each that is asked for: one that an interrupt of something else meets may not have all of its times.
+const TRIES: usize = 4;
+
+/// The conditions that the calling thread can measure: preemptions need SCHED_FIFO, partitions need colors.
+pub fn conditions(colors: bool) -> Vec<Condition> {
+    let preempts = Scheduling::current().is_ok_and(|now| now.fifo_priority().is_some_and(|priority| priority < 99));
+    let mut conditions = Vec::new();
+    for (kind, means) in [
+        (Kind::Preemption, Means::Futex),
+        (Kind::Preemption, Means::Pipe),
+        (Kind::Preemption, Means::Signal),
+        (Kind::Preemption, Means::Timer),
+        (Kind::Switch, Means::Futex),
+        (Kind::Switch, Means::Pipe),
+        (Kind::Switch, Means::Signal),
+    ] {
+        for partitioned in [false, true] {
+            if (preempts || kind == Kind::Switch) && (colors || !partitioned) {
+                conditions.push(Condition { kind, means, partitioned });
+            }
+        }
+    }
+    conditions
+}
+
+/// Pages of every color that the pool must have: two floods of all colors.
+pub fn pages_per_color(target: Target) -> usize {
+    2 * Flooder::pages_per_color(target.geometry, None)
+}
+
+/// Which of the two.
+#[derive(Clone, Copy)]
+enum Side {
+    /// Has the CPU at first.
+    First,
+    /// Gets it.
+    Second,
+}
+
+/// What the two share.
+struct PingPong {
+    means: Means,
+    kind: Kind,
+    signal: Arc<ThreadSignal>,
+    /// 1 where the one of this number may go on.
+    words: [AtomicU32; 2],
+    pipes: [(PipeReader, PipeWriter); 2],
+    threads: [AtomicI32; 2],
+    /// What the second does before it gives the CPU back.
+    before: AtomicU8,
+    /// When its timer expires.
+    alarm: AtomicU64,
+    /// When it got the CPU, and when it began to give it back; 0 for not yet.
+    arrived: AtomicU64,
+    left: AtomicU64,
+    /// Whether it is to end, and whether it has.
+    stop: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl PingPong {
+    fn new(condition: Condition, signal: &Arc<ThreadSignal>) -> io::Result<PingPong> {
+        Ok(PingPong {
+            means: condition.means,
+            kind: condition.kind,
+            signal: Arc::clone(signal),
+            words: Default::default(),
+            pipes: [io::pipe()?, io::pipe()?],
+            threads: Default::default(),
+            before: AtomicU8::new(0),
+            alarm: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// The calling thread is this one.
+    fn enter(&self, side: Side) {
+        self.threads[side as usize].store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
+    }
+
+    /// Lets the other go on.
+    #[inline]
+    fn wake(&self, other: Side) -> io::Result<()> {
+        match self.means {
+            // A timer is commanded by a futex.
+            Means::Futex | Means::Timer => {
+                let word = &self.words[other as usize];
+                word.store(1, SeqCst);
+                futex::wake(word, futex::Flags::PRIVATE, 1)?;
+            }
+            Means::Pipe => {
+                (&self.pipes[other as usize].1).write_all(&[0])?;
+            }
+            Means::Signal => {
+                let thread = Pid::from_raw(self.threads[other as usize].load(SeqCst));
+                self.signal.send(thread.ok_or(io::ErrorKind::NotFound)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the calling one may go on.
+    #[inline]
+    fn wait(&self, own: Side) -> io::Result<()> {
+        match self.means {
+            Means::Futex | Means::Timer => {
+                let word = &self.words[own as usize];
+                while word.swap(0, SeqCst) == 0 {
+                    match futex::wait(word, futex::Flags::PRIVATE, 0, None) {
+                        Ok(()) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                Ok(())
+            }
+            Means::Pipe => (&self.pipes[own as usize].0).read_exact(&mut [0]),
+            Means::Signal => self.signal.wait(),
+        }
+    }
+
+    /// The second: gets the CPU, gives it back, until it is to stop.
+    fn second<G: Ground>(&self, flooder: &Flooder<G>) -> io::Result<()> {
+        loop {
+            self.wait(Side::Second)?;
+            if self.stop.load(SeqCst) {
+                return Ok(());
+            }
+            if self.means == Means::Timer {
+                let at = self.alarm.load(SeqCst);
+                let at = Timespec { tv_sec: (at / 1_000_000_000) as _, tv_nsec: (at % 1_000_000_000) as _ };
+                rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &at)?;
+            }
+            self.arrived.store(clock::now().0, SeqCst);
+            let arms = [Arm::Control, Arm::Treatment];
+            prepare(arms.into_iter().find(|arm| *arm as u8 == self.before.load(SeqCst)), flooder);
+            self.left.store(clock::now().0, SeqCst);
+            if self.kind == Kind::Switch {
+                self.wake(Side::First)?;
+            }
+        }
+    }
+
+    /// The first: one handoff; `None` where not all of its times were had.
+    fn handoff<G: Ground>(&self, before: Option<Arm>, flooder: &Flooder<G>) -> io::Result<Option<Vec<f64>>> {
+        self.before.store(before.map_or(0, |arm| arm as u8), SeqCst);
+        self.arrived.store(0, SeqCst);
+        self.left.store(0, SeqCst);
+        let (leave, back) = match self.means {
+            Means::Timer => match self.interrupted(before, flooder)? {
+                Some(times) => times,
+                None => return Ok(None),
+            },
+            _ => {
+                prepare(before, flooder);
+                let leave = clock::now();
+                self.wake(Side::Second)?;
+                if self.kind == Kind::Switch {
+                    self.wait(Side::First)?;
+                }
+                (leave, clock::now())
+            }
+        };
+        let (arrived, left) = (self.arrived.load(SeqCst), self.left.load(SeqCst));
+        let between = |from: u64, to: u64| to.checked_sub(from).filter(|ticks| *ticks > 0 && from > 0);
+        let handoff = between(leave.0, arrived).zip(between(left, back.0));
+        Ok(handoff.map(|(interrupt, resume)| vec![interrupt as f64, resume as f64]))
+    }
+
+    /// A handoff that begins as in the best case; `None` where none of [`TRIES`] had all of its times.
+    fn sample<G: Ground>(&self, arm: Arm, flooder: &Flooder<G>) -> io::Result<Option<Vec<f64>>> {
+        let before = Some(arm).filter(|arm| *arm != Arm::Reference);
+        for _ in 0..TRIES {
+            for _ in 0..WARM_UP {
+                self.handoff(None, flooder)?;
+            }
+            if self.ended.load(SeqCst) {
+                return Ok(None);
+            }
+            if let Some(handoff) = self.handoff(before, flooder)? {
+                return Ok(Some(handoff));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Computes until a timer has had the other take the CPU: the last instant before, and the first after that.
+    fn interrupted<G: Ground>(
+        &self,
+        before: Option<Arm>,
+        flooder: &Flooder<G>,
+    ) -> io::Result<Option<(Cycles, Cycles)>> {
+        let rate = clock::rate_hz();
+        let flood = if before.is_none() { 0 } else { flooder.time().0 * 2_000_000_000 / rate };
+        let begin = clock::monotonic();
+        let alarm = Ns(begin.0 + flood + ALARM);
+        self.alarm.store(alarm.0, SeqCst);
+        self.wake(Side::Second)?;
+        prepare(before, flooder);
+        let give_up = clock::now().0 + rate / 100;
+        let mut leave = clock::now();
+        loop {
+            let at = clock::now();
+            let left = self.left.load(SeqCst);
+            if left == 0 {
+                leave = at;
+                if at.0 > give_up {
+                    return Ok(None);
+                }
+            } else if at.0 > left {
+                return Ok(Some((leave, at)));
+            } else {
+                // Between the two readings.
+                return Ok(Some((at, clock::now())));
+            }
+        }
+    }
+}
+
+#[inline]
+fn prepare<G: Ground>(before: Option<Arm>, flooder: &Flooder<G>) {
+    match before {
+        Some(Arm::Control) => flooder.spin(),
+        Some(Arm::Treatment) => flooder.run(),
+        _ => {}
+    }
+}
+
+/// Handoffs between the calling thread and another, both on the CPU that the calling one is pinned to.
+pub struct Switching<'a> {
+    pool: Option<&'a FramePool>,
+    target: Target,
+    colors: Vec<Color>,
+    conditions: Vec<Condition>,
+    signal: Arc<ThreadSignal>,
+}
+
+impl<'a> Switching<'a> {
+    /// With floods in memory of `pool`, whose colors are those of `target`, or in ordinary memory; in partitioned conditions these keep out of
+    /// `colors`. Fails where a signal cannot be blocked.
+    pub fn new(
+        pool: Option<&'a FramePool>,
+        target: Target,
+        colors: Vec<Color>,
+        conditions: Vec<Condition>,
+    ) -> Result<Switching<'a>, HostError> {
+        let signal =
+            ThreadSignal::keep().map_err(|source| HostError::Passing { action: "blocking a signal", source })?;
+        Ok(Switching { pool, target, colors, conditions, signal: Arc::new(signal) })
+    }
+}
+
+impl Experiment for Switching<'_> {
+    type Condition = Condition;
+    const JUDGED: Judged = super::JUDGED;
+
+    fn columns(&self) -> Vec<String> {
+        super::COLUMNS.map(str::to_owned).to_vec()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.conditions.clone()
+    }
+
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+        let each = Flooder::pages_per_color(self.target.geometry, None);
+        let line_bytes = self.target.geometry.line_bytes;
+        match self.pool {
+            Some(pool) => {
+                pool.shuffle(&mut recorder.rng);
+                let all = (0..pool.colors() as u16).map(Color);
+                let flooded: Vec<Color> =
+                    all.filter(|color| !(condition.partitioned && self.colors.contains(color))).collect();
+                let take = || pool.take(&flooded, flooded.len() * each);
+                let flooders = [take()?, take()?].map(|memory| Flooder::writing(memory, line_bytes));
+                block(condition, flooders, &self.signal, recorder)
+            }
+            None => {
+                assert!(!condition.partitioned, "partitions need colors");
+                let pages = each * self.target.geometry.color_count(Bytes(page_bytes() as u64)) as usize;
+                let take = || Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+                let flooders = [take()?, take()?].map(|memory| Flooder::writing(memory, line_bytes));
+                block(condition, flooders, &self.signal, recorder)
+            }
+        }
+    }
+}
+
+fn failed(action: &'static str) -> impl Fn(io::Error) -> HostError {
+    move |source| HostError::Passing { action, source }
+}
+
+const PASSING: &str = "passing the CPU to another thread";
+
+fn block<G: Ground + Send + 'static>(
+    condition: Condition,
+    [first, second]: [Flooder<G>; 2],
+    signal: &Arc<ThreadSignal>,
+    recorder: &mut Recorder<Condition>,
+) -> Result<(), HostError> {
+    let pair = Arc::new(PingPong::new(condition, signal).map_err(failed("making pipes"))?);
+    pair.enter(Side::First);
+    let (ready, is_ready) = sync_channel(1);
+    let other = {
+        let pair = Arc::clone(&pair);
+        let begin = move || begin_second(&pair, &second, &ready);
+        std::thread::Builder::new().name("second".to_owned()).spawn(begin).map_err(failed("starting a thread"))?
+    };
+    // A failure on the way shows when the thread is joined.
+    let mut outcome = Ok(());
+    if is_ready.recv().is_ok() {
+        let arms = [Arm::Reference, Arm::Control, Arm::Treatment];
+        outcome = recorder.measure(condition, &arms, |arm| pair.sample(arm, &first).map_err(failed(PASSING)));
+    }
+    if !pair.ended.load(SeqCst) {
+        pair.stop.store(true, SeqCst);
+        outcome = outcome.and(pair.wake(Side::Second).map_err(failed(PASSING)));
+    }
+    let ended = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    signal.forget();
+    ended.map_err(failed(PASSING)).and(outcome)
+}
+
+fn begin_second<G: Ground>(pair: &PingPong, flooder: &Flooder<G>, ready: &SyncSender<()>) -> io::Result<()> {
+    let run = || {
+        if pair.kind == Kind::Preemption {
+            let own = Scheduling::current()?.fifo_priority().ok_or(io::ErrorKind::PermissionDenied)?;
+            Scheduling::fifo(own + 1).apply()?;
+        }
+        pair.enter(Side::Second);
+        // Whoever waits for this is gone only if it failed.
+        let _ = ready.send(());
+        pair.second(flooder)
+    };
+    let outcome = run();
+    pair.ended.store(true, SeqCst);
+    // The first must not wait for one that has ended.
+    outcome.and(pair.wake(Side::First))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::Amount;
+    use crate::samples::Block;
+    use isochrome_model::units::CpuId;
+
+    const AMOUNT: Amount = Amount { blocks: 1, samples: 5, seed: 1, cpu: CpuId(0) };
+
+    /// Two threads on one CPU, so that either waits for the other.
+    fn run(condition: Condition) -> Result<Vec<Block<Condition>>, HostError> {
+        let cpus = isochrome_host::setting::allowed_cpus().unwrap();
+        let _pinned = isochrome_host::setting::RealtimeRequest::new().pin(cpus[0]).apply();
+        let signal = Arc::new(ThreadSignal::keep().unwrap());
+        let flooder = || Flooder::writing(Arena::map(4).unwrap(), Bytes(64));
+        let mut recorder = Recorder::new(&AMOUNT);
+        block(condition, [flooder(), flooder()], &signal, &mut recorder)?;
+        Ok(recorder.into_blocks())
+    }
+
+    #[test]
+    fn every_switch_there_and_back_is_timed() {
+        for means in [Means::Futex, Means::Pipe, Means::Signal] {
+            let blocks = run(Condition { kind: Kind::Switch, means, partitioned: false }).unwrap();
+            for arm in [Arm::Reference, Arm::Control, Arm::Treatment] {
+                assert_eq!(blocks[0].rows(arm).len(), 5, "{means:?}");
+            }
+            assert!(blocks[0].samples.iter().all(|sample| sample.values.iter().all(|ticks| *ticks > 0.0)), "{means:?}");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_cannot_go_on_does_not_leave_the_other_waiting() {
+        // Without SCHED_FIFO nobody is preempted.
+        if Scheduling::current().unwrap().fifo_priority().is_none() {
+            let error = run(Condition { kind: Kind::Preemption, means: Means::Futex, partitioned: false }).unwrap_err();
+            assert!(error.to_string().contains("hint:"), "{error}");
+        }
+    }
+}

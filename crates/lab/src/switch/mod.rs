@@ -1,0 +1,274 @@
+//! What it costs to pass a CPU from one task to another and back, and how much of that is the cache's: the experiment of [Sebek2002, §3.4].
+//!
+//! A preemption is two switches: the *interrupt*, from the task that has the CPU to the one that takes it, and the *resume*, back again
+//! when that one is done. In the best case everything the switches touch is in the cache; after a flood none of it is. The time of the
+//! best case is the direct part, what comes on top of it is the cache part. [Sebek2002, Table 1]
+
+mod handoff;
+mod section;
+
+use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, SIGNIFICANT, holm};
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Accepted, Arm, Block, Judged, Quantity, accept};
+
+pub use handoff::{Switching, conditions, pages_per_color};
+pub use section::section;
+
+/// By what one task lets the other go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Means {
+    /// A word in memory that the other waits on.
+    Futex,
+    /// A byte in a pipe.
+    Pipe,
+    /// A signal that the other waits for.
+    Signal,
+    /// Nothing: the other's timer expires while this one computes. Only for preemptions.
+    Timer,
+}
+
+/// Whether the other takes the CPU or is given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The other has a higher priority: it takes the CPU as soon as it can run, and gives it back when it waits again.
+    Preemption,
+    /// Both have the same priority: each lets the other go on, then waits until that is done to itself.
+    Switch,
+}
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Condition {
+    /// Whether the CPU is taken or given.
+    pub kind: Kind,
+    /// By what.
+    pub means: Means,
+    /// Whether floods keep to colors apart from the tasks'.
+    pub partitioned: bool,
+}
+
+/// The two values of a sample: ticks from the last instant of the task that had the CPU to the first of the other, and from the last instant of
+/// the other to the first of the task that goes on.
+pub const COLUMNS: [&str; 2] = ["interrupt", "resume"];
+
+/// Ticks of both switches together.
+fn cost(handoff: &[f64]) -> f64 {
+    handoff[0] + handoff[1]
+}
+
+/// Slow handoffs after spinning show a disturbance.
+pub const JUDGED: Judged = Judged { cost, canary: None };
+
+/// What handoffs of one kind took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Median time there, in ns.
+    pub interrupt_ns: f64,
+    /// Median time back, in ns.
+    pub resume_ns: f64,
+    /// Median of both together, in ns.
+    pub cost_ns: f64,
+    /// The longest of both together. An observation, not a bound.
+    pub cost_ns_max: HighWaterMark,
+}
+
+/// What one condition came to.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// What was measured.
+    #[serde(flatten)]
+    pub condition: Condition,
+    /// Nothing came before: the direct part.
+    pub best: Cost,
+    /// After spinning.
+    pub control: Cost,
+    /// After a flood.
+    pub flooded: Cost,
+    /// The cache part of the interrupt, in ns: the [effect](isochrome_model::stats::Effect) of a flood over spinning, each block against its own control.
+    pub cache_interrupt_ns: f64,
+    /// The cache part of the resume, likewise.
+    pub cache_resume_ns: f64,
+    /// The cache part of both together, likewise.
+    pub cache_ns: f64,
+    /// Its 95 % confidence interval, in ns; `None` for fewer than six blocks, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_interval_ns: Option<[f64; 2]>,
+    /// Probability of a cache part as large without an effect, corrected for all conditions that were measured together. `None` in files of earlier
+    /// versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p: Option<f64>,
+    /// Blocks run.
+    pub blocks: u64,
+    /// Accepted blocks.
+    pub blocks_quiet: u64,
+}
+
+/// The experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Switches {
+    /// Cache level that is flooded.
+    pub level: u8,
+    /// Colors that are left to the tasks in partitioned conditions, and of the cache; absent where colors are unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colors: Option<[u32; 2]>,
+    /// Every condition.
+    pub rows: Vec<Row>,
+}
+
+/// The rows of `blocks`, whose times are ticks of `counter_hz` per second.
+pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Row> {
+    let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
+    let (interrupt, resume): (Quantity, Quantity) = (|handoff| handoff[0], |handoff| handoff[1]);
+    let row = |accepted: &Accepted<'_, Condition>| {
+        let of_arm = |arm| {
+            Some(Cost {
+                interrupt_ns: ns(accepted.median(arm, interrupt)),
+                resume_ns: ns(accepted.median(arm, resume)),
+                cost_ns: ns(accepted.median(arm, cost)),
+                cost_ns_max: accepted.longest(arm, |handoff| ns(cost(handoff)))?,
+            })
+        };
+        let both = accepted.effect(|handoff| ns(cost(handoff)))?;
+        Some(Row {
+            condition: accepted.condition,
+            best: of_arm(Arm::Reference)?,
+            control: of_arm(Arm::Control)?,
+            flooded: of_arm(Arm::Treatment)?,
+            cache_interrupt_ns: ns(accepted.effect(interrupt)?.estimate),
+            cache_resume_ns: ns(accepted.effect(resume)?.estimate),
+            cache_ns: both.estimate,
+            cache_interval_ns: both.interval,
+            p: Some(both.p),
+            blocks: accepted.run,
+            blocks_quiet: both.n,
+        })
+    };
+    let mut rows: Vec<Row> = accept(blocks, &JUDGED).iter().filter_map(row).collect();
+    let corrected = holm(&rows.iter().filter_map(|row| row.p).collect::<Vec<_>>());
+    rows.iter_mut().zip(corrected).for_each(|(row, p)| row.p = Some(p));
+    rows
+}
+
+impl Row {
+    /// Whether enough blocks were accepted.
+    pub fn is_conclusive(&self) -> bool {
+        self.blocks_quiet >= BLOCKS_MIN
+    }
+
+    /// Whether a flood costs significantly more time than spinning.
+    pub fn has_cache_part(&self) -> bool {
+        self.cache_ns > 0.0 && self.p.is_some_and(|p| p <= SIGNIFICANT)
+    }
+}
+
+impl Switches {
+    /// The partitioned row that belongs to `row`.
+    pub fn partitioned(&self, row: &Row) -> Option<&Row> {
+        let wanted = Condition { partitioned: true, ..row.condition };
+        self.rows.iter().find(|row| row.condition == wanted)
+    }
+
+    /// Whether enough blocks of every condition were accepted, and a flood of all colors costs time in each.
+    pub fn is_conclusive(&self) -> bool {
+        let open = || self.rows.iter().filter(|row| !row.condition.partitioned);
+        open().next().is_some() && self.rows.iter().all(Row::is_conclusive) && open().all(Row::has_cache_part)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::samples::Sample;
+
+    /// A block in which each arm has `samples` handoffs of these ticks.
+    fn block(condition: Condition, arms: [(Arm, Vec<[u64; 2]>); 3]) -> Block<Condition> {
+        let sample = |(arm, handoff): (Arm, [u64; 2])| Sample { arm, values: handoff.map(|it| it as f64).to_vec() };
+        let samples =
+            arms.into_iter().flat_map(|(arm, all)| all.into_iter().map(move |it| (arm, it))).map(sample).collect();
+        Block { condition, steal_ns: 0, elapsed_ns: 1, samples }
+    }
+
+    /// A preemption of 400 + 600 ns and a switch of 300 + 300; a flood adds 500 + 1000 to either, half of that if it keeps to other colors,
+    /// and spinning adds 10 + 10. Every third block is disturbed.
+    pub(crate) fn modeled() -> Switches {
+        let mut blocks = Vec::new();
+        for (kind, means, [there, back]) in
+            [(Kind::Preemption, Means::Futex, [400, 600]), (Kind::Switch, Means::Pipe, [300, 300])]
+        {
+            for partitioned in [false, true] {
+                for block in 0..12 {
+                    let noise = if block % 3 == 2 { 5_000 } else { block };
+                    let share = if partitioned { 1 } else { 2 };
+                    let handoffs = |add: [u64; 2]| vec![[there + add[0] + noise, back + add[1] + noise]; 4];
+                    let arms = [
+                        (Arm::Reference, handoffs([0, 0])),
+                        (Arm::Control, handoffs([10, 10])),
+                        (Arm::Treatment, handoffs([10 + 250 * share, 10 + 500 * share])),
+                    ];
+                    blocks.push(super::tests::block(Condition { kind, means, partitioned }, arms));
+                }
+            }
+        }
+        Switches { level: 2, colors: Some([8, 16]), rows: conclude(&blocks, 1_000_000_000) }
+    }
+
+    #[test]
+    fn the_cache_part_is_that_after_a_flood_less_that_of_the_control() {
+        let switches = modeled();
+        assert_eq!(switches.rows.len(), 4);
+        let row = switches.rows[0];
+        assert_eq!(row.condition, Condition { kind: Kind::Preemption, means: Means::Futex, partitioned: false });
+        // Blocks 2, 5, 8 and 11 are disturbed.
+        assert_eq!((row.blocks, row.blocks_quiet), (12, 8));
+        assert_eq!((row.cache_interrupt_ns, row.cache_resume_ns, row.cache_ns), (500.0, 1000.0, 1500.0));
+        assert_eq!(row.cache_interval_ns, Some([1500.0, 1500.0]));
+        // Two of 2^8 assignments of signs, four conditions.
+        assert_eq!(row.p, Some(4.0 * 2.0 / 256.0));
+        assert_eq!(row.flooded.cost_ns - row.control.cost_ns, 1500.0);
+        // The noise of an accepted block is that of its number, at most 10 on either way.
+        assert!((1000.0..1020.0).contains(&row.best.cost_ns), "{}", row.best.cost_ns);
+        assert_eq!((row.best.cost_ns_max.n, row.best.cost_ns_max.value), (32, 1020));
+        assert_eq!(switches.partitioned(&row).unwrap().cache_ns, 750.0);
+        assert!(row.has_cache_part() && switches.is_conclusive());
+    }
+
+    #[test]
+    fn whether_a_block_counts_does_not_depend_on_what_is_compared() {
+        let condition = Condition { kind: Kind::Switch, means: Means::Pipe, partitioned: false };
+        // Of the two controls the second is compared with: it and the treatment may be as slow as they like.
+        let block = |compared, flooded| {
+            let controls = vec![[100, 0], [compared, 0]];
+            let arms =
+                [(Arm::Reference, vec![[100, 0]]), (Arm::Control, controls), (Arm::Treatment, vec![[flooded, 0]])];
+            block(condition, arms)
+        };
+        let row = conclude(&[block(100, 150), block(900, 150), block(100, 9000)], 1_000_000_000)[0];
+        assert_eq!((row.blocks, row.blocks_quiet), (3, 3));
+    }
+
+    #[test]
+    fn without_accepted_blocks_or_an_effect_nothing_is_concluded() {
+        let mut few = modeled();
+        few.rows[3].blocks_quiet = BLOCKS_MIN - 1;
+        assert!(!few.is_conclusive());
+        let mut without = modeled();
+        without.rows[0].p = Some(0.06);
+        assert!(!without.is_conclusive());
+        assert!(!Switches { rows: Vec::new(), ..modeled() }.is_conclusive());
+        assert!(conclude(&[], 1).is_empty());
+    }
+
+    #[test]
+    fn rows_of_earlier_versions_are_read_and_say_nothing_of_significance() {
+        let mut row = serde_json::to_value(modeled().rows[0]).unwrap();
+        let fields = row.as_object_mut().unwrap();
+        fields.remove("p");
+        fields.remove("cache_interval_ns");
+        fields.insert("blocks_longer".to_owned(), 1.0.into());
+        let row: Row = serde_json::from_value(row).unwrap();
+        assert!(row.p.is_none() && !row.has_cache_part());
+    }
+}

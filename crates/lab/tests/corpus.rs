@@ -1,0 +1,156 @@
+//! Conclusions from recorded raw samples of every experiment: what `isochrome` concluded when it measured comes out of them again.
+//!
+//! `scripts/corpus.sh` has recorded them. Where one rule for all experiments changes a conclusion, the test says which, and why.
+
+use std::fs;
+use std::path::PathBuf;
+
+use isochrome_lab::conflicts::{self, Conflicts};
+use isochrome_lab::crpd::{self, Crpd};
+use isochrome_lab::flood::{self, Verification};
+use isochrome_lab::kernels::{self, At, Condition, Experiment, Kernels};
+use isochrome_lab::packets::{self, Net, Packets};
+use isochrome_lab::samples::{Block, read};
+use isochrome_lab::switch::{self, Switches};
+use isochrome_model::evidence::Standing::{Holds, Inconclusive, Violated};
+use isochrome_model::evidence::{Section, Standing};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+fn text(file: &str) -> String {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus").join(file);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What was concluded.
+fn recorded(name: &str) -> Value {
+    serde_json::from_str(&text(&format!("{name}.json"))).unwrap()
+}
+
+fn blocks<C: DeserializeOwned>(name: &str) -> Vec<Block<C>> {
+    read(&text(&format!("{name}.csv"))).unwrap()
+}
+
+fn hz(recorded: &Value) -> u64 {
+    recorded["counter_hz"].as_u64().unwrap()
+}
+
+/// Whether `section` comes to what was recorded by the exit status.
+fn assert_stands(name: &str, section: &Section, expected: Standing) {
+    let was = match text(&format!("{name}.status")).trim() {
+        "0" => Holds,
+        "2" => Violated,
+        _ => Inconclusive,
+    };
+    println!("{name}: was {was:?}, is {:?}: {} {}", section.standing, section.headline, section.basis);
+    assert_eq!(section.standing, Some(expected), "{name}, was {was:?}");
+}
+
+/// Asserts that every pair of numbers lies within `share` of each other.
+fn assert_near(name: &str, pairs: impl IntoIterator<Item = (f64, f64)>, share: f64) {
+    for (now, then) in pairs {
+        assert!((now - then).abs() <= share * then.abs(), "{name}: {now}, recorded {then}");
+    }
+}
+
+#[test]
+fn kernels_are_concluded_as_recorded() {
+    for (name, expected) in [("filter", Holds), ("fft", Inconclusive), ("matmul", Inconclusive)] {
+        let mut then: Experiment = serde_json::from_value(recorded(name)).unwrap();
+        then.parameter.retain(|name, _| ["taps", "points", "slice_us"].contains(&name.as_str()));
+        let found: Vec<Block<At>> = blocks(name);
+        let At { bench, size, .. } = found[0].condition;
+        let colors = then.conditions[&Condition::Partitioned].colors.clone();
+        let (conditions, gain_cycles) = kernels::conclude(&found, bench, size, &colors);
+        // Others blocks count than the quietest: median jobs change by up to a tenth.
+        let medians = conditions.iter().map(|(condition, outcome)| {
+            let of = |outcome: &kernels::Outcome| outcome.jobs.cycles_median.0 as f64;
+            (of(outcome), of(&then.conditions[condition]))
+        });
+        assert_near(name, medians, 0.1);
+        let experiments = vec![Experiment { conditions, gain_cycles, ..then }];
+        let section = section_of_kernels(experiments, hz(&recorded(name)));
+        assert_stands(name, &section, expected);
+    }
+}
+
+/// The section, on a machine that does not matter.
+fn section_of_kernels(experiments: Vec<Experiment>, hz: u64) -> Section {
+    let machine = isochrome_host::sysfs::Sysfs::system().machine().unwrap().0;
+    kernels::section(&Kernels { counter_hz: Some(hz), experiments }, &machine, None)
+}
+
+#[test]
+fn preemption_delays_are_concluded_as_recorded() {
+    for (name, expected) in [("crpd_data", Holds), ("crpd_code", Inconclusive)] {
+        let then = recorded(name);
+        let was: Crpd = serde_json::from_value(then.clone()).unwrap();
+        let points = crpd::conclude(&blocks(name), was.passes, hz(&then));
+        assert_eq!(points.len(), was.points.len());
+        let now = Crpd { points, ..was.clone() };
+        let slopes = now.walks().map(|walk| [&now, &was].map(|it| it.reading(walk).growth.unwrap().slope).into());
+        // An effect over all accepted blocks, and not the median over the quietest.
+        assert_near(name, slopes, 0.15);
+        // Changed for data from violated to holds: at random, a line explains 0.97 of the delays' variance, and did 0.93.
+        assert_stands(name, &crpd::section(&now), expected);
+    }
+}
+
+#[test]
+fn switches_are_concluded_as_recorded() {
+    let then = recorded("switch");
+    let was: Switches = serde_json::from_value(then.clone()).unwrap();
+    let rows = switch::conclude(&blocks("switch"), hz(&then));
+    assert_eq!(rows.len(), was.rows.len());
+    for (now, then) in rows.iter().zip(then["rows"].as_array().unwrap()) {
+        // What nine of ten blocks showed is significant.
+        assert_eq!(now.has_cache_part(), then["blocks_longer"].as_f64().unwrap() >= 0.9, "{:?}", now.condition);
+    }
+    // Changed from inconclusive: of 40 blocks 3 or 4 were within 10 % of the quietest; within 10 % of the lower quartile are 18 or more.
+    assert_stands("switch", &switch::section(&Switches { rows, ..was }), Holds);
+}
+
+#[test]
+fn packets_are_concluded_as_recorded() {
+    let then = recorded("net")["paths"][0].clone();
+    let was: Net = serde_json::from_value(then).unwrap();
+    let points = packets::conclude(&blocks("net"), was.counter_hz);
+    assert_eq!(points.len(), was.points.len());
+    let now = Net { points, ..was.clone() };
+    let overheads = now.points.iter().map(|now| (now.overhead, was.point(now.condition).unwrap().overhead));
+    assert_near("net", overheads, 0.25);
+    assert_stands("net", &packets::section(&Packets { paths: vec![now] }), Holds);
+}
+
+#[test]
+fn floods_are_concluded_as_recorded() {
+    let then = recorded("flood");
+    let was: Verification = serde_json::from_value(then.clone()).unwrap();
+    let memory = |pattern| was.achieved.iter().find(|it| it.pattern == pattern).unwrap().memory;
+    let achieved = flood::conclude(&blocks("flood"), was.lines, hz(&then), memory);
+    assert_eq!(achieved.len(), was.achieved.len());
+    assert_near("flood", achieved.iter().zip(&was.achieved).map(|(now, then)| (now.gone, then.gone)), 0.05);
+    let now = Verification { achieved, ..was.clone() };
+    assert_eq!(now.worst().map(|worst| worst.pattern), was.worst().map(|worst| worst.pattern));
+    assert_stands("flood", &flood::section(&now), Holds);
+}
+
+#[test]
+fn the_miss_penalty_is_concluded_as_recorded() {
+    let then = recorded("conflicts");
+    let was: Conflicts = serde_json::from_value(then.clone()).unwrap();
+    for (now, then) in [(was.linear(), &then["linear"]), (was.random(), &then["random"])] {
+        assert_near("conflicts", [(now.unwrap().ns_per_line, then["ns_per_line"].as_f64().unwrap())], 1e-9);
+    }
+    assert_stands("conflicts", &conflicts::section(&was), Holds);
+}
+
+#[test]
+fn samples_are_read_as_they_were_written() {
+    let found: Vec<Block<At>> = blocks("filter");
+    let columns = kernels::COLUMNS.map(str::to_owned);
+    let again: Vec<Block<At>> = read(&isochrome_lab::samples::csv(&found, &columns)).unwrap();
+    // What was not measured is not equal to itself.
+    assert!(format!("{found:?}") == format!("{again:?}"));
+    assert_eq!(read::<At>("nothing of the kind"), None);
+}

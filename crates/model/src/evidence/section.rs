@@ -1,0 +1,147 @@
+//! Sections of evidence: what was concluded, in sentences, tables and figures, and the numbers behind them.
+//!
+//! A report shows sections and knows nothing else of an experiment. Numbers are those that a command prints as JSON.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::figure::Figure;
+
+/// Whether what was to be shown was shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It was.
+    Holds,
+    /// It was not: a requirement is violated.
+    Violated,
+    /// It was measured, and there is no effect.
+    NoGain,
+    /// It cannot be judged.
+    Inconclusive,
+}
+
+/// One experiment, or one run, as a report shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Section {
+    /// Its name, as `crpd`: unique for a kind of section.
+    pub id: String,
+    /// Its heading.
+    pub title: String,
+    /// Whether it shows what it was to show; `None` where nothing was to be shown.
+    pub standing: Option<Standing>,
+    /// The conclusion in a sentence.
+    pub headline: String,
+    /// What the conclusion rests on, in a sentence or two.
+    pub basis: String,
+    /// What it consists of, in order.
+    pub content: Vec<Content>,
+    /// Every number behind it, by name.
+    pub numbers: Value,
+}
+
+/// A part of a section.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// A heading of its own.
+    Heading(String),
+    /// A paragraph.
+    Text(String),
+    /// Conclusions, a sentence each.
+    Findings(Vec<String>),
+    /// A table.
+    Table(Table),
+    /// A figure.
+    Figure(Figure),
+}
+
+/// A table. Cells are text; columns of numbers are those whose cells begin like one.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// Heads of the columns.
+    pub columns: Vec<String>,
+    /// Rows, each with a cell for every column. A row with one cell alone is a heading of the rows below it.
+    pub rows: Vec<Vec<String>>,
+    /// Whether it is for reference: a report folds it, a terminal does not show it.
+    #[serde(default)]
+    pub reference: bool,
+}
+
+impl Table {
+    /// Whether the cells of `column` are numbers, which are aligned to the right.
+    pub fn is_number(&self, column: usize) -> bool {
+        let starts = |cell: &str| cell.starts_with(|c: char| c.is_ascii_digit() || "+-−–<".contains(c));
+        let mut cells = self.rows.iter().filter(|row| row.len() > 1).filter_map(|row| row.get(column));
+        cells.all(|cell| cell.is_empty() || starts(cell))
+    }
+}
+
+impl Section {
+    /// A section about `numbers` without content yet. `headline` comes with the standing and the basis.
+    pub fn new(
+        id: &str,
+        title: &str,
+        (standing, headline, basis): (Option<Standing>, String, String),
+        numbers: &impl Serialize,
+    ) -> Section {
+        // Maps have strings as keys, so that every result becomes JSON.
+        let numbers = serde_json::to_value(numbers).unwrap_or_default();
+        let (id, title) = (id.to_owned(), title.to_owned());
+        Section { id, title, standing, headline, basis, content: Vec::new(), numbers }
+    }
+
+    /// With a heading.
+    pub fn heading(self, text: impl Into<String>) -> Section {
+        self.with(Content::Heading(text.into()))
+    }
+
+    /// With a paragraph.
+    pub fn text(self, text: impl Into<String>) -> Section {
+        self.with(Content::Text(text.into()))
+    }
+
+    /// With conclusions; nothing where there are none.
+    pub fn findings(self, findings: Vec<String>) -> Section {
+        if findings.is_empty() { self } else { self.with(Content::Findings(findings)) }
+    }
+
+    /// With a table; nothing where it has no rows.
+    pub fn table(self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Section {
+        self.with_table(columns, rows, false)
+    }
+
+    /// With a table for reference; nothing where it has no rows.
+    pub fn reference(self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Section {
+        self.with_table(columns, rows, true)
+    }
+
+    fn with_table(self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>, reference: bool) -> Section {
+        let columns = columns.iter().map(|&name| name.to_owned()).collect();
+        let table = Table { columns, rows: rows.into_iter().collect(), reference };
+        if table.rows.is_empty() { self } else { self.with(Content::Table(table)) }
+    }
+
+    /// With a figure.
+    pub fn figure(self, figure: impl Into<Figure>) -> Section {
+        self.with(Content::Figure(figure.into()))
+    }
+
+    fn with(mut self, content: Content) -> Section {
+        self.content.push(content);
+        self
+    }
+
+    /// Its figures.
+    pub fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.content.iter().filter_map(|content| match content {
+            Content::Figure(figure) => Some(figure),
+            _ => None,
+        })
+    }
+
+    /// A section that has numbers only.
+    pub fn of_numbers(id: &str, numbers: Value) -> Section {
+        Section { numbers, ..Section::new(id, "", (None, String::new(), String::new()), &()) }
+    }
+}

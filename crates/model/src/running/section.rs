@@ -1,0 +1,504 @@
+//! A run as a report shows it: response times against their bounds, utilization, violations, conditions.
+
+use super::{
+    CONFIDENCE, Conclusion, Envelope, JOBS_WANTED, Observed, Run, Side, TaskComparison, TaskOutcome, Utilization,
+    Violation,
+};
+use crate::evidence::figure::{Axis, Bar, Bars, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, extent};
+use crate::evidence::format::{self, DASH};
+use crate::evidence::{Section, Standing};
+use crate::taskset::programs::Partitioning;
+use crate::units::Ns;
+
+/// Reasons given in the sentence under the headline; all are among the findings.
+const REASONS: usize = 3;
+
+fn micro(time: Ns) -> String {
+    format::significant(time.0 as f64 / 1e3)
+}
+
+fn optional(time: Option<Ns>) -> String {
+    time.map_or_else(|| DASH.to_owned(), micro)
+}
+
+fn mark(observed: Option<Observed>) -> Option<Ns> {
+    observed.map(|observed| Ns(observed.high_water_mark.value))
+}
+
+fn headline(run: &Run) -> (Option<Standing>, String, String) {
+    let (conclusion, reasons) = run.conclusion();
+    let jobs: u64 = run.tasks.iter().map(|task| task.jobs).sum();
+    let mut basis = format!(
+        "{} jobs of {} task{} in {}. An observed maximum is no bound: how often it may be exceeded is stated with it.",
+        format::grouped(jobs),
+        run.tasks.len(),
+        if run.tasks.len() == 1 { "" } else { "s" },
+        format::nanoseconds(run.duration.0 as f64)
+    );
+    if !reasons.is_empty() {
+        let mut told: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
+        if reasons.len() > REASONS {
+            told.push(format!("and {} more", reasons.len() - REASONS));
+        }
+        basis = format!("{}. {basis}", told.join("; "));
+    }
+    let (standing, sentence) = match conclusion {
+        Conclusion::Holds => (Standing::Holds, "Every job stayed within its bound and its deadline."),
+        Conclusion::Violated => (Standing::Violated, "Not every job met its requirements."),
+        Conclusion::Inconclusive => {
+            (Standing::Inconclusive, "No requirement was seen violated, but this run cannot say that they hold.")
+        }
+    };
+    (Some(standing), sentence.to_owned(), basis)
+}
+
+const COLUMNS: [&str; 13] = [
+    "task",
+    "jobs",
+    "period",
+    "deadline",
+    "bound",
+    "NoCInt",
+    "longest",
+    "p99",
+    "mean",
+    "exec max",
+    "> bound",
+    "> deadline",
+    "exceeded by ≤",
+];
+
+fn row(task: &TaskOutcome) -> Vec<String> {
+    let promise = &task.promise;
+    let beyond = |beyond: super::Beyond| match beyond.stolen {
+        0 => beyond.jobs.to_string(),
+        stolen => format!("{} ({stolen} stolen)", beyond.jobs),
+    };
+    vec![
+        promise.name.clone(),
+        task.jobs.to_string(),
+        micro(promise.period),
+        micro(promise.deadline),
+        optional(promise.bound.map(|bound| bound.0)),
+        optional(promise.without_interference),
+        optional(mark(task.response)),
+        optional(task.response.map(|response| response.p99)),
+        optional(task.response.map(|response| Ns(response.mean_ns as u64))),
+        optional(mark(task.execution)),
+        beyond(task.beyond_bound),
+        beyond(task.beyond_deadline),
+        format::probability(task.exceedance()),
+    ]
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or_else(|| DASH.to_owned(), |share| format!("{:.1}", share * 100.0))
+}
+
+const UTILIZATIONS: [(&str, Hue); 4] = [
+    ("estimated alone", Hue::Alone),
+    ("with delays (eq. 1)", Hue::Unpartitioned),
+    ("measured worst", Hue::SingleWriter),
+    ("measured average", Hue::Partitioned),
+];
+
+fn utilizations(utilization: Utilization) -> [Option<f64>; 4] {
+    [utilization.alone, utilization.with_delays, utilization.worst, utilization.average]
+}
+
+/// Of all tasks together, where each has one.
+fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
+    let mut sum = [Some(0.0); 4];
+    for task in &run.tasks {
+        for (sum, one) in sum.iter_mut().zip(utilizations(task.utilization())) {
+            *sum = sum.zip(one).map(|(sum, one)| sum + one);
+        }
+    }
+    sum
+}
+
+/// The difference in words, and why there may be none.
+fn difference(run: &Run, compared: &TaskComparison) -> String {
+    let period = run.tasks.iter().find(|task| task.promise.name == compared.name).map(|task| task.promise.period);
+    let told = format!("{}: {}", compared.name, side_by_side(compared));
+    match run.retention.zip(period).filter(|(retention, period)| retention < period) {
+        Some((retention, period)) => format!(
+            "{told}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
+             from one job to the next is gone by then",
+            run.level,
+            format::nanoseconds(retention.0 as f64),
+            format::nanoseconds(period.0 as f64)
+        ),
+        None => told,
+    }
+}
+
+fn side_by_side(compared: &TaskComparison) -> String {
+    let (with, without) = (compared.partitioned, compared.unpartitioned);
+    if !compared.is_conclusive() {
+        return format!(
+            "inconclusive: {} and {} quiet windows, {} are needed",
+            with.quiet,
+            without.quiet,
+            TaskComparison::WINDOWS_MIN
+        );
+    }
+    let change = |value: fn(&Side) -> f64| format::overhead(value(&without) / value(&with).max(1.0));
+    let misses = match (with.misses, without.misses) {
+        (Some(with), Some(without)) => {
+            format!(", {} misses per job instead of {}", format::significant(without), format::significant(with))
+        }
+        _ => String::new(),
+    };
+    let (execution, response) = (change(|side| side.execution_ns), change(|side| side.response_ns));
+    format!("without partitions: execution {execution}, response {response}{misses}")
+}
+
+/// The range of a value job by job, as a band with its upper end as a line.
+fn band(name: &str, envelope: &Envelope, number: fn(Ns) -> f64) -> Line {
+    let middle = |place: usize| (place as f64 + 0.5) * envelope.stride as f64;
+    let places = || envelope.extents.iter().enumerate();
+    let points = places().map(|(place, extent)| (middle(place), number(extent.high))).collect();
+    let band = places().map(|(place, extent)| (middle(place), number(extent.low), number(extent.high))).collect();
+    Line { band, ..Line::new(name, Hue::Partitioned, Dash::Thin, points) }
+}
+
+/// The range of all responses, with bound and deadline.
+fn responses(task: &TaskOutcome) -> Chart {
+    let us = |time: Ns| time.0 as f64 / 1e3;
+    let last = (task.jobs as f64).max(1.0);
+    let bound = task.promise.bound.map(|bound| us(bound.0));
+    let (_, high) = extent(task.responses.extents.iter().map(|extent| us(extent.high)).chain(bound));
+    // A deadline far above would press everything else to the ground; the table has it.
+    let deadline = Some(us(task.promise.deadline)).filter(|deadline| *deadline <= 1.5 * high);
+    let level = |name, hue, dash, value: Option<f64>| {
+        value.map(|value| Line::new(name, hue, dash, vec![(0.0, value), (last, value)]))
+    };
+    let lines = [
+        Some(band("longest", &task.responses, us)),
+        level("bound", Hue::Unpartitioned, Dash::Solid, bound),
+        level("deadline", Hue::Ink, Dash::Dashed, deadline),
+    ];
+    let mut chart = Chart::linear(
+        &format!("Response times of {}", task.promise.name),
+        "The band spans the shortest and the longest response of as many jobs as lie below a point.",
+        ["job", &format!("µs, {}", task.promise.name)],
+        lines.into_iter().flatten().collect(),
+    );
+    chart.x = Axis::linear("job", (0.0, last), format::tick);
+    chart
+}
+
+/// What the CPU did from a little before the release of a job until its completion, a track for each program.
+fn timeline(violation: &Violation) -> Tracks {
+    let first = violation.timeline.first().map_or(violation.release, |stretch| stretch.from).min(violation.release);
+    let us = |time: Ns| time.0.saturating_sub(first.0) as f64 / 1e3;
+    let mut tracks: Vec<Track> = Vec::new();
+    for stretch in &violation.timeline {
+        let name = if stretch.what.is_empty() { "idle" } else { &stretch.what };
+        let bar = TrackBar { range: [us(stretch.from), us(stretch.to)], pale: 0.0, solid: 1.0 };
+        match tracks.iter_mut().find(|track| track.name == name) {
+            Some(track) => track.bars.push(bar),
+            None => tracks.push(Track {
+                name: name.to_owned(),
+                note: String::new(),
+                hue: if *name == violation.task { Hue::Partitioned } else { Hue::Unpartitioned },
+                bars: vec![bar],
+            }),
+        }
+    }
+    let span = us(Ns(violation.release.0 + violation.response.0)).max(1e-3);
+    let label = format!("µs; released at {}", format::significant(us(violation.release)));
+    let title = format!("What the CPU did until job {} of {} was complete", violation.instance, violation.task);
+    Tracks { description: title.clone(), title, label, span, tracks }
+}
+
+fn violation_text(violation: &Violation) -> String {
+    let limits: Vec<String> = violation.limits.iter().map(ToString::to_string).collect();
+    let stolen = match violation.stolen {
+        Ns(0) => String::new(),
+        stolen => format!(", {} stolen until then", format::nanoseconds(stolen.0 as f64)),
+    };
+    format!(
+        "{}, job {}, exceeds the {}: released {:.6} s after the first release, complete {} later, executed {}{stolen}",
+        violation.task,
+        violation.instance,
+        limits.join(" and the "),
+        violation.release.0 as f64 / 1e9,
+        format::nanoseconds(violation.response.0 as f64),
+        format::nanoseconds(violation.execution.0 as f64)
+    )
+}
+
+/// What partitions are made of.
+fn means(method: Partitioning) -> &'static str {
+    match method {
+        Partitioning::Colors => "colors",
+        Partitioning::Ways => "ways",
+        Partitioning::Both => "colors, and ways that tasks share,",
+        Partitioning::None => "no part",
+    }
+}
+
+fn conditions(run: &Run) -> Vec<String> {
+    let overhead = run.overhead;
+    let share =
+        100.0 * overhead.tool_cpu.0.saturating_sub(overhead.release_cpu.0) as f64 / overhead.elapsed.0.max(1) as f64;
+    let cpus: Vec<String> = run.cpus.iter().map(|cpu| cpu.0.to_string()).collect();
+    let partitions =
+        if run.partitioned { format!("{} of level {}", means(run.method), run.level) } else { "none".to_owned() };
+    let mut told = vec![format!(
+        "CPUs {}; partitions: {partitions}; {} of these CPUs’ time stolen, by the kernel’s count",
+        cpus.join(", "),
+        format::nanoseconds(run.stolen.0 as f64)
+    )];
+    told.extend(run.reserved.iter().map(|reserved| {
+        format!(
+            "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here"
+        )
+    }));
+    told.push(format!(
+        "watching took {share:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {}",
+        overhead.events,
+        overhead.lost,
+        overhead.releases()
+    ));
+    told.extend(run.tasks.iter().filter_map(|task| {
+        let placement = task.placement.as_ref()?;
+        let (right, resident, fixed) = (placement.right, placement.resident, placement.fixed);
+        Some(format!(
+            "{}: {right} of {resident} resident pages on its colors, {fixed} cannot be moved",
+            task.promise.name
+        ))
+    }));
+    let memory = run.memory.iter().filter(|(_, memory)| memory.0 > 0);
+    told.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
+    told.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
+    told
+}
+
+impl Run {
+    /// The run as a report shows it.
+    pub fn section(&self) -> Section {
+        let (_, reasons) = self.conclusion();
+        let names = UTILIZATIONS.map(|(name, _)| name);
+        let mut section = Section::new("run", "Every task against its bound", headline(self), self)
+            .text(format!(
+                "Response times from release to completion, in microseconds. A bound is what the analysis promises; “longest” is what was seen, in so \
+                 many jobs. NoCInt is what the bound would be without the delays that tasks cause each other in the cache, and no bound: measured \
+                 times may exceed it. {JOBS_WANTED} jobs are needed before a bound is said to hold. One more job exceeds the longest with at most \
+                 the probability in the last column ({:.0} % confidence).",
+                CONFIDENCE * 100.0
+            ))
+            .table(&COLUMNS, self.tasks.iter().map(row))
+            .findings(reasons.iter().map(ToString::to_string).collect());
+        if let Some(comparison) = &self.comparison {
+            let number = |value: f64| format::significant(value / 1e3);
+            let cells = comparison.tasks.iter().flat_map(|task| {
+                [("as planned", &task.partitioned), ("without", &task.unpartitioned)].map(|(name, side)| {
+                    vec![
+                        task.name.clone(),
+                        name.to_owned(),
+                        format!("{}/{}", side.quiet, side.windows),
+                        format::grouped(side.jobs),
+                        number(side.execution_ns),
+                        number(side.response_ns),
+                        micro(side.response_max),
+                        side.misses.map_or_else(|| DASH.to_owned(), format::significant),
+                    ]
+                })
+            });
+            section = section
+                .heading("With and without partitions")
+                .text(format!(
+                    "The same programs in {} blocks of each kind, alternating in random order, equally long. A window of {} counts if its median \
+                     execution time is at most 10 % above that of the quietest window of its kind, and equally many count of both kinds. Times are \
+                     medians over these windows, in microseconds.",
+                    comparison.blocks,
+                    format::nanoseconds(comparison.window.0 as f64)
+                ))
+                .table(&["task", "", "windows", "jobs", "execution", "response", "longest response", "misses per job"], cells)
+                .findings(comparison.tasks.iter().map(|task| difference(self, task)).collect());
+        }
+        let shares =
+            |name: &str, shares: [Option<f64>; 4]| [name.to_owned()].into_iter().chain(shares.map(percent)).collect();
+        let of_tasks = self.tasks.iter().map(|task| shares(&task.promise.name, utilizations(task.utilization())));
+        let bars = self.tasks.iter().flat_map(|task| {
+            let kinds = UTILIZATIONS.into_iter().zip(utilizations(task.utilization()));
+            kinds.map(|((name, hue), share)| Bar {
+                name: format!("{}: {name}", task.promise.name),
+                parts: [0.0, share.unwrap_or(0.0)],
+                hue,
+                text: percent(share),
+            })
+        });
+        section = section
+            .heading("Utilization, estimated and measured")
+            .text("Share of the CPU by task, in percent: C over T alone on its partitions; with all cache delays; by the longest execution seen; by the mean. As in [Kim2013, Figure 13].")
+            .figure(Bars { title: "Utilization by task, %".to_owned(), bars: bars.collect() })
+            .table(&[&["task"], &names[..]].concat(), of_tasks.chain([shares("all", utilization_of_all(self))]));
+        for task in self.tasks.iter().filter(|task| task.jobs > 0) {
+            section = section.figure(responses(task));
+            if let Some(misses) = &task.misses {
+                section = section.figure(Chart::linear(
+                    &format!("Misses of {}", task.promise.name),
+                    "The band spans the fewest and the most misses of as many jobs as lie below a point.",
+                    ["job", &format!("misses, {}", task.promise.name)],
+                    vec![band("most", &misses.by_instance, |misses| misses.0 as f64)],
+                ));
+            }
+        }
+        if !self.violations.is_empty() {
+            section = section
+                .heading("Jobs that exceed a limit")
+                .findings(self.violations.iter().map(violation_text).collect());
+            for violation in self.violations.iter().filter(|violation| !violation.timeline.is_empty()) {
+                section = section.figure(timeline(violation));
+            }
+        }
+        let settings = self
+            .settings
+            .iter()
+            .map(|it| vec![it.name.clone(), it.before.clone(), it.during.clone(), it.after.clone()]);
+        section
+            .heading("Under which conditions")
+            .findings(conditions(self))
+            .reference(&["setting", "before", "while it ran", "afterwards"], settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::running::{
+        Comparison, Fault, JobRecord, Limit, Overhead, Placement, Promise, ResponseBound, Setting, Stretch, Tally,
+        Window,
+    };
+    use crate::units::{Color, CpuId};
+
+    /// A run of two tasks, the second of which is late once.
+    fn run() -> Run {
+        let tally = |name: &str, late: bool| {
+            let promise = Promise {
+                name: name.to_owned(),
+                period: Ns(1_000_000),
+                deadline: Ns(900_000),
+                bound: Some(ResponseBound(Ns(500_000))),
+                without_interference: Some(Ns(400_000)),
+                budget: None,
+                wcet: Some(Ns(250_000)),
+                utilization: Some(0.3),
+            };
+            let mut tally = Tally::new(promise);
+            for instance in 0..400 {
+                let response = if late && instance == 7 { 600_000 } else { 300_000 + instance };
+                tally.push(&JobRecord {
+                    instance,
+                    release: Ns(instance * 1_000_000),
+                    completion: Ns(instance * 1_000_000 + response),
+                    execution: Ns(200_000),
+                    misses: late.then_some(instance),
+                    ..JobRecord::default()
+                });
+            }
+            tally.outcome()
+        };
+        let placement = Placement { colors: vec![Color(0)], resident: 100, right: 90, fixed: 10 };
+        let windows = |execution: u64| {
+            vec![
+                Window {
+                    jobs: 9,
+                    execution: Ns(execution),
+                    response: Ns(execution),
+                    response_max: Ns(execution),
+                    misses: None
+                };
+                6
+            ]
+        };
+        Run {
+            cpus: vec![CpuId(1)],
+            partitioned: true,
+            method: Partitioning::Colors,
+            reserved: Vec::new(),
+            level: 2,
+            duration: Ns(400_000_000),
+            tasks: vec![TaskOutcome { placement: Some(placement), ..tally("con<trol", false) }, tally("log", true)],
+            violations: vec![Violation {
+                task: "log".to_owned(),
+                instance: 7,
+                limits: vec![Limit::Bound],
+                release: Ns(7_000_000),
+                response: Ns(600_000),
+                execution: Ns(200_000),
+                stolen: Ns(0),
+                timeline: vec![
+                    Stretch { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
+                    Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
+                ],
+            }],
+            faults: vec![Fault { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
+            overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
+            stolen: Ns(0),
+            settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
+            inputs: vec![],
+            memory: vec![],
+            retention: Some(Ns(50_000)),
+            comparison: Some(Comparison {
+                window: Ns(250_000_000),
+                blocks: 2,
+                tasks: vec![TaskComparison::of("log", &windows(100_000), &windows(150_000))],
+            }),
+        }
+    }
+
+    fn said(run: &Run) -> String {
+        serde_json::to_string(&run.section().content).unwrap()
+    }
+
+    #[test]
+    fn the_section_states_bound_high_water_mark_and_claim_of_every_task() {
+        let run = run();
+        // 500 us bound, 400 us without interference, 600 us seen, once beyond the bound.
+        let cells = row(&run.tasks[1]);
+        assert_eq!(cells[..7], ["log", "400", "1000", "900", "500", "400", "600"]);
+        assert_eq!(cells[10..], ["1", "0", "0.007"]);
+        let said = said(&run);
+        for part in [
+            "95 % confidence",
+            "without partitions: execution +50",
+            "loses half of its contents within 50.0",
+            "watching took 0.25 % of a CPU",
+            "log: 1 of 400 jobs were beyond the bound",
+            "log, job 7, exceeds the",
+            "con<trol: 90 of 100 resident pages on its colors, 10 cannot be moved",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+
+    #[test]
+    fn the_headline_is_the_conclusion() {
+        let mut run = run();
+        assert_eq!(run.section().standing, Some(Standing::Violated));
+        run.faults.clear();
+        run.tasks.truncate(1);
+        assert_eq!(run.section().standing, Some(Standing::Holds));
+        run.overhead.lost = 1;
+        let section = run.section();
+        assert_eq!(section.standing, Some(Standing::Inconclusive));
+        assert!(section.basis.contains("1 events of the scheduler were lost"), "{}", section.basis);
+    }
+
+    #[test]
+    fn every_part_of_a_run_is_drawn() {
+        // Utilization, two responses, misses of one, a violation.
+        let section = run().section();
+        assert_eq!(section.figures().count(), 5);
+        assert!(
+            section
+                .figures()
+                .any(|it| matches!(it, crate::evidence::figure::Figure::Tracks(it) if it.tracks.len() == 2))
+        );
+    }
+}

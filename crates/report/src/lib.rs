@@ -1,0 +1,167 @@
+//! Evidence made readable: one self-contained HTML file, or text for the terminal.
+//!
+//! Both are pure functions of the [`Evidence`] and show its sections, whatever they are about. The HTML needs neither scripts nor
+//! anything outside itself; figures are inline SVG that takes its colors from the style sheet, so the same file serves light, dark, a
+//! phone and paper.
+
+mod cache;
+pub mod chart;
+pub mod figure;
+pub mod heat;
+mod machine;
+pub mod map;
+mod palette;
+mod retention;
+pub mod text;
+
+use isochrome_model::evidence::format;
+use isochrome_model::evidence::{Content, Evidence, Section, Standing, Table};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+pub use retention::retention_sentence;
+
+/// The sentence of evidence without a section.
+const NOTHING: &str = "No experiment was run: this describes the machine only.";
+
+/// The report on `evidence` as one HTML file.
+pub fn html(evidence: &Evidence) -> String {
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                meta name="generator" content=(format!("isochrome {}", evidence.isochrome));
+                title { "isochrome: " (evidence.machine.cpu_model) }
+                style { (PreEscaped(include_str!("style.css"))) }
+            }
+            body {
+                (verdict(evidence))
+                main {
+                    @for section in &evidence.sections { (body(section)) }
+                    (machine::section(evidence))
+                    @if let Some(palette) = &evidence.palette { (palette::section(palette)) }
+                    (origin(evidence))
+                }
+            }
+        }
+    };
+    // No control character means anything in HTML, and SVG forbids them.
+    page.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
+}
+
+/// A table that may be wider than the screen: it scrolls, the page does not.
+fn scroll(table: Markup) -> Markup {
+    html! { div.scroll tabindex="0" { (table) } }
+}
+
+fn tag(standing: Standing) -> Markup {
+    match standing {
+        Standing::Holds => html! { span.tag.holds { "✓ holds" } },
+        Standing::Violated => html! { span.tag.doubt { "✗ violated" } },
+        Standing::NoGain => html! { span.tag { "= no gain" } },
+        Standing::Inconclusive => html! { span.tag.doubt { "? inconclusive" } },
+    }
+}
+
+/// The conclusion of the first section, and what to mind.
+fn verdict(evidence: &Evidence) -> Markup {
+    let first = evidence.sections.first();
+    let altered = evidence.fingerprint != evidence.machine.fingerprint();
+    html! {
+        header {
+            p.eyebrow { "isochrome · on " b { (evidence.machine.cpu_model) } }
+            h1 { (first.map_or(NOTHING, |section| &section.headline)) }
+            @if let Some(section) = first {
+                p.basis {
+                    @if let Some(standing) = section.standing { (tag(standing)) " " }
+                    (section.basis)
+                }
+            }
+            @if altered || !evidence.warnings.is_empty() {
+                section.warnings aria-label="Warnings" {
+                    h2 { "Mind when reading" }
+                    ol {
+                        @if altered {
+                            li { "The fingerprint in this evidence is not that of the machine it describes: one of them was changed." }
+                        }
+                        @for warning in &evidence.warnings { li { (warning) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn body(section: &Section) -> Markup {
+    html! {
+        section id=(section.id) {
+            h2 { (section.title) }
+            p { @if let Some(standing) = section.standing { (tag(standing)) " " } (section.headline) " " (section.basis) }
+            @for content in &section.content {
+                @match content {
+                    Content::Heading(text) => h3 { (text) },
+                    Content::Text(text) => p { (text) },
+                    Content::Findings(found) => ul { @for sentence in found { li { (sentence) } } },
+                    Content::Table(all) if all.reference => details { summary { "Numbers" } (table(all)) },
+                    Content::Table(shown) => { (table(shown)) }
+                    Content::Figure(drawn) => figure.wide { (chart::draw(drawn).0) },
+                }
+            }
+        }
+    }
+}
+
+fn table(table: &Table) -> Markup {
+    let numbers: Vec<bool> = (0..table.columns.len()).map(|column| table.is_number(column)).collect();
+    scroll(html! {
+        table {
+            thead { tr { @for (head, number) in table.columns.iter().zip(&numbers) { th.number[*number] scope="col" { (head) } } } }
+            tbody {
+                @for row in &table.rows {
+                    @if let [heading] = &row[..] {
+                        tr.size { th colspan=(table.columns.len()) scope="rowgroup" { (heading) } }
+                    } @else {
+                        tr { @for (cell, number) in row.iter().zip(&numbers) { td.number[*number] { (cell) } } }
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn origin(evidence: &Evidence) -> Markup {
+    html! {
+        section id="origin" {
+            h2 { "Where this comes from" }
+            dl {
+                dt { "Taken" } dd { (format::utc(evidence.taken_unix_s)) }
+                dt { "By" } dd { "isochrome " (evidence.isochrome) ", " (evidence.schema) }
+                dt { "Command" } dd { code { (command_line(&evidence.command)) } }
+                dt { "Machine" } dd { code.hash { (evidence.fingerprint) } }
+                dt { "Raw samples" }
+                dd {
+                    @if evidence.raw.is_empty() { "none kept" }
+                    @for file in &evidence.raw {
+                        // A leading ./ keeps a path relative, whatever it looks like.
+                        div { a href=(format!("./{}", file.path)) { (file.path) } " " code.hash { (file.sha256) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The command as it could be typed into a shell.
+fn command_line(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+%@".contains(c);
+    let quoted = words.iter().map(|word| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    });
+    quoted.collect::<Vec<_>>().join(" ")
+}

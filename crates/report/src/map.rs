@@ -1,0 +1,260 @@
+//! The colors of a program's memory: a table with a heat map for the terminal, and the heat map as a drawing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::figure;
+use super::heat::HeatMap;
+use super::text::{plain, wrap};
+use isochrome_model::placement::{Assessment, ColorMap, ExpectedMisses, Kind, MappingColors};
+use isochrome_model::units::Bytes;
+
+/// From nothing to the most of the row.
+const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
+/// Columns of the heat map in a terminal: more colors than this share columns.
+const COLUMNS: usize = 64;
+
+/// The map as text: what is placed where in total, then a row per mapping with its colors from first to last.
+pub fn text(map: &ColorMap) -> String {
+    let (total, shape) = (&map.total, map.shape);
+    let mut text = String::new();
+    let unknown = total.placement.unknown;
+    wrap(
+        &mut text,
+        &format!(
+            "{} ({}): {} resident pages, {} of a known color, {unknown} unknown{}",
+            map.command,
+            map.pid,
+            total.pages,
+            total.placement.known(),
+            if unknown == 0 { String::new() } else { format!(" ({:.1} %)", percent(unknown, total.pages)) }
+        ),
+    );
+    if unknown > 0 {
+        wrap(
+            &mut text,
+            "UNKNOWN: frames that the palette does not know; sum and misses leave them out. The palette learns frames that are free: \
+             isochrome palette --save --memory 4G, before the program starts.",
+        );
+    }
+    let kib = |pages: u64| pages * map.page_bytes.0 / 1024;
+    let immovable = map.memory.immovable_text(map.page_bytes);
+    wrap(
+        &mut text,
+        &format!(
+            "Movable: {} KiB anonymous, {} KiB private pages of files. Immovable: {}.",
+            kib(map.memory.anonymous),
+            kib(map.memory.private_file),
+            if immovable.is_empty() { "none" } else { &immovable }
+        ),
+    );
+    let _ = writeln!(
+        text,
+        "level {}: {} colors of {} ways, {} in each\n",
+        map.level,
+        shape.colors,
+        shape.ways,
+        // A page of lines of any size: a color holds as many pages as ways.
+        Bytes(u64::from(shape.ways) * map.page_bytes.0)
+    );
+    let columns = shape.colors.min(COLUMNS as u32) as usize;
+    let last = shape.colors.saturating_sub(1).to_string();
+    let _ = writeln!(
+        text,
+        "{:>8} {:>7} {:>7} {:>6}  0{last:>width$}  mapping",
+        "pages",
+        "unknown",
+        "sum",
+        "adjac.",
+        width = columns.saturating_sub(1)
+    );
+    for mapping in &map.mappings {
+        let _ = writeln!(text, "{}  {}", row(&mapping.assessment), label(mapping));
+    }
+    let _ = writeln!(text, "{}  all together\n", row(total));
+    // A large program has as many numbers of pages as colors: beyond a few per way, doublings are told apart.
+    let mut occupied = BTreeMap::<u64, u64>::new();
+    for (per_way, colors) in &total.occupancy {
+        *occupied.entry(if *per_way <= 4 { *per_way } else { per_way.next_power_of_two() }).or_default() += colors;
+    }
+    let occupied: Vec<String> = occupied
+        .iter()
+        .map(|(per_way, colors)| match per_way {
+            0 => format!("{colors} none"),
+            _ => format!("{colors} up to {per_way}"),
+        })
+        .collect();
+    wrap(&mut text, &format!("Colors by pages per way: {}.", occupied.join(", ")));
+    let most = total.placement.per_color.iter().max().unwrap_or(&0);
+    let least = total.placement.per_color.iter().min().unwrap_or(&0);
+    wrap(
+        &mut text,
+        &format!("Pages per color: {least} to {most}. sum {} of {} pages.", total.sum, total.placement.known()),
+    );
+    wrap(
+        &mut text,
+        &format!(
+            "Expected misses per pass over all of it: in order {}, at random {}.",
+            misses(total, |m| m.linear),
+            misses(total, |m| m.random)
+        ),
+    );
+    wrap(
+        &mut text,
+        "pages: resident; sum: pages in colors that hold more pages than ways; adjac.: pages whose frames are neighbors; shades: pages of \
+         each color, against the most of the row.",
+    );
+    text
+}
+
+fn misses(assessment: &Assessment, of: impl Fn(&ExpectedMisses) -> f64) -> String {
+    format!("{:.0} lines (balanced: {:.0})", of(&assessment.misses), of(&assessment.misses_balanced))
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    part as f64 * 100.0 / whole.max(1) as f64
+}
+
+fn row(assessment: &Assessment) -> String {
+    let adjacent = assessment.contiguity.share().map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
+    format!(
+        "{:>8} {:>7} {:>7} {:>6}  {}",
+        assessment.pages,
+        assessment.placement.unknown,
+        assessment.sum,
+        adjacent,
+        shades(&assessment.placement.per_color)
+    )
+}
+
+/// One character per color, or per few neighboring colors.
+fn shades(per_color: &[u64]) -> String {
+    let columns: Vec<u64> =
+        per_color.chunks(per_color.len().div_ceil(COLUMNS).max(1)).map(|c| c.iter().sum()).collect();
+    let most = columns.iter().copied().max().unwrap_or(0).max(1);
+    // Rounded up: a color that has a page at all shows it.
+    columns.iter().map(|pages| SHADES[(pages * (SHADES.len() as u64 - 1)).div_ceil(most) as usize]).collect()
+}
+
+fn label(mapping: &MappingColors) -> String {
+    let kind = match mapping.kind {
+        Kind::Private => String::new(),
+        kind => format!(" ({})", kind.label()),
+    };
+    plain(&format!("{:x} {} {}{kind}", mapping.start, mapping.permissions, short_name(mapping)))
+}
+
+fn short_name(mapping: &MappingColors) -> &str {
+    match mapping.name.rsplit('/').next().unwrap_or_default() {
+        "" => "anonymous",
+        name => name,
+    }
+}
+
+/// The heat map of colors and mappings as an SVG file.
+pub fn svg(map: &ColorMap) -> String {
+    // The drawing has room for so many letters of a name.
+    let name = |mapping: &MappingColors| plain(&format!("{:.16} {}", short_name(mapping), mapping.permissions));
+    let rows =
+        || map.mappings.iter().map(|m| (name(m), &m.assessment)).chain([("all together".to_owned(), &map.total)]);
+    let share = |assessment: &Assessment| {
+        let most = assessment.placement.per_color.iter().copied().max().unwrap_or(0).max(1) as f64;
+        assessment.placement.per_color.iter().map(|pages| *pages as f64 / most).collect()
+    };
+    let names: Vec<String> = rows().map(|(name, _)| name).collect();
+    let cells: Vec<Vec<f64>> = rows().map(|(_, assessment)| share(assessment)).collect();
+    let pages: Vec<u64> = rows().map(|(_, assessment)| assessment.pages).collect();
+    let title = format!("Page colors of {} ({})", map.command, map.pid);
+    let heat = HeatMap {
+        title: title.clone(),
+        description: format!(
+            "{} resident pages in {} colors of level {}; {} of unknown color. Each row is shaded against its fullest color.",
+            map.total.pages, map.shape.colors, map.level, map.total.placement.unknown
+        ),
+        rows: "mapping",
+        columns: "color",
+        row_names: &names,
+        cells: &cells,
+        bars: ("resident pages", &pages),
+    };
+    figure::file(&title, &[(heat.svg(), heat.height())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_model::palette::{Palette, Rule};
+    use isochrome_model::placement::{ColorShape, Residence, ResidentPage, SCHEMA};
+    use isochrome_model::units::{Color, FrameNumber};
+
+    /// Two mappings in four colors of two ways: five pages of color 1, one of color 2; two frames that the palette does not know.
+    fn map() -> ColorMap {
+        let frames: Vec<FrameNumber> = (0..6).map(FrameNumber).collect();
+        let colors = [1, 1, 1, 1, 1, 2].map(Color).to_vec();
+        let rule = Rule::Table { frames, colors };
+        let palette = Palette { schema: String::new(), level: 2, colors: 4, rule, fingerprint: None, boot_id: None };
+        let shape = ColorShape { colors: 4, ways: 2, page_lines: 64 };
+        let pages = |range: std::ops::Range<u64>| -> Vec<ResidentPage> {
+            range.map(|i| ResidentPage { page: 0x1000 + i, frame: Some(FrameNumber(i)), anonymous: true }).collect()
+        };
+        let mut memory = Residence::default();
+        memory.add(Kind::Private, &pages(0..3));
+        memory.add(Kind::SharedMemory, &pages(3..8));
+        let mapping = |name: &str, kind, range: std::ops::Range<u64>| MappingColors {
+            start: range.start << 12,
+            end: range.end << 12,
+            permissions: "rw-p".into(),
+            name: name.into(),
+            kind,
+            assessment: Assessment::of(&pages(range), &palette, shape),
+        };
+        ColorMap {
+            schema: SCHEMA.into(),
+            pid: 7,
+            command: "a<b>".into(),
+            level: 2,
+            shape,
+            page_bytes: Bytes(4096),
+            total: Assessment::of(&pages(0..8), &palette, shape),
+            memory,
+            mappings: vec![
+                mapping("/usr/lib/libc.so.6", Kind::Private, 0..3),
+                mapping("/dev/zero (deleted)", Kind::SharedMemory, 3..8),
+            ],
+        }
+    }
+
+    #[test]
+    fn a_map_tells_conflicts_misses_and_what_is_unknown() {
+        let text = text(&map());
+        for what in [
+            "8 resident pages, 6 of a known color, 2 unknown (25.0 %)",
+            "UNKNOWN",
+            "libc.so.6",
+            "zero (deleted) (shared memory)",
+            "Movable: 12 KiB anonymous, 0 KiB private pages of files. Immovable: 20 KiB shared memory.",
+            // Five pages where two fit: three per way, rounded up; one color with one page, two with none.
+            "Colors by pages per way: 2 none, 1 up to 1, 1 up to 3.",
+            "sum 5 of 6 pages",
+            // Evenly, six pages in four colors of two ways all fit.
+            "in order 320 lines (balanced: 0), at random 192 lines (balanced: 0)",
+        ] {
+            assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(what), "{what}: {text}");
+        }
+    }
+
+    #[test]
+    fn the_drawing_is_a_whole_svg_whatever_the_names() {
+        let drawing = svg(&map());
+        let parsed = roxmltree::Document::parse(&drawing).expect("an SVG file is XML");
+        let texts: Vec<&str> = parsed.descendants().filter_map(|node| node.text()).collect();
+        assert!(texts.iter().any(|text| text.contains("a<b>")) && texts.iter().any(|text| text.contains("libc.so.6")));
+    }
+
+    #[test]
+    fn a_color_with_a_page_shows_it_and_an_empty_one_stays_blank() {
+        assert_eq!(shades(&[0, 1, 50, 51, 100]), " ░▒▓█");
+        assert_eq!(shades(&[0, 0]), "  ");
+        assert_eq!(shades(&[1; 512]).chars().count(), COLUMNS);
+    }
+}

@@ -1,0 +1,99 @@
+//! How the colors were found, and the eviction matrix that shows it.
+
+use maud::{Markup, html};
+
+use super::heat::HeatMap;
+use isochrome_model::evidence::figure::extent;
+use isochrome_model::evidence::format;
+
+use super::scroll;
+use isochrome_model::evidence::PaletteEvidence;
+
+pub(super) fn section(palette: &PaletteEvidence) -> Markup {
+    html! {
+        section id="palette" {
+            h2 { "How the colors were found" }
+            (found(palette))
+        }
+    }
+}
+
+/// Share of its lines that a page loses: to its own color, and to the worst other.
+type Evicted = (Option<f64>, Option<(usize, f64)>);
+
+/// Share that pages of each color lose to their own color, and the most they lose to another, with that other.
+fn own_and_other(palette: &PaletteEvidence) -> Vec<Evicted> {
+    let finite = |share: &f64| share.is_finite();
+    let rows = palette.eviction.iter().enumerate();
+    rows.map(|(i, row)| {
+        let others = row.iter().copied().enumerate().filter(|(j, share)| *j != i && finite(share));
+        (row.get(i).copied().filter(finite), others.max_by(|a, b| a.1.total_cmp(&b.1)))
+    })
+    .collect()
+}
+
+fn found(palette: &PaletteEvidence) -> Markup {
+    let shares = own_and_other(palette);
+    let (own_low, _) = extent(shares.iter().filter_map(|row| row.0));
+    let (_, other_high) = extent(shares.iter().filter_map(|row| Some(row.1?.1)).chain([0.0]));
+    let tested = shares.iter().any(|row| row.0.is_some());
+    let pages = |i: usize| palette.per_color.get(i).map_or(format::DASH.to_owned(), |&pages| format::grouped(pages));
+    let gap = format!(
+        "Traversing a color’s own eviction set takes at least {} of a page’s lines, another color’s at most {}.",
+        format::share(own_low),
+        format::share(other_high)
+    );
+    let drawn = HeatMap {
+        title: "Eviction matrix".to_owned(),
+        description: if tested { gap.clone() } else { "Pages of each color.".to_owned() },
+        rows: "page of color",
+        columns: "evicted by color",
+        row_names: &[],
+        cells: &palette.eviction,
+        bars: ("pages found", &palette.per_color),
+    };
+    html! {
+        p {
+            "By " (palette.method) ", " (palette.colors) " colors of L" (palette.level) " in " (format::nanoseconds(palette.seconds * 1e9)) "; "
+            (format::grouped(palette.pages)) " pages classified at " (format::nanoseconds(palette.us_per_page * 1e3)) " each, "
+            (format::grouped(palette.ambiguous)) " left without a color."
+            @if palette.colors != palette.colors_expected {
+                strong { " The geometry leads one to expect " (palette.colors_expected) "." }
+            }
+        }
+        p { "Color of a frame number: " (palette.rule) }
+        @if shares.is_empty() && palette.per_color.is_empty() { p { "No eviction matrix was recorded." } } @else {
+            figure.wide {
+                (drawn.svg())
+                figcaption {
+                    @if tested { (gap) " " }
+                    "A share is an estimate: of a page the lowest of 4 looks, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
+                    "Cells shade from nothing evicted to all lines evicted; a clean diagonal means that the colors are real. Bars: pages of each color against the even share."
+                }
+                details {
+                    summary { "Numbers" }
+                    (scroll(html! {
+                        table {
+                            thead {
+                                tr {
+                                    th.number scope="col" { "color" } th.number scope="col" { "pages" }
+                                    th.number scope="col" { "evicted by its own" } th.number scope="col" { "by the worst other" }
+                                }
+                            }
+                            tbody {
+                                @for i in 0..shares.len().max(palette.per_color.len()) {
+                                    @let (own, other) = shares.get(i).copied().unwrap_or((None, None));
+                                    tr {
+                                        td.number { (i) } td.number { (pages(i)) }
+                                        td.number { (own.map_or(format::DASH.to_owned(), format::share)) }
+                                        td.number { @match other { Some((j, share)) => { (format::share(share)) " (" (j) ")" } None => (format::DASH) } }
+                                    }
+                                }
+                            }
+                        }
+                    }))
+                }
+            }
+        }
+    }
+}
