@@ -73,10 +73,6 @@ const TOLD: usize = 20;
 /// Memory that a program may have beyond what it was declared with: its libraries' data, its stack, its allocator.
 const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 
-/// Memory beyond that at which a program is told to have too much. Private pages of files become its own when they are moved to its
-/// colors: 1.8 MiB for a C program that uses two libraries.
-const COPIES_SLACK: Bytes = Bytes(4 << 20);
-
 /// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
 const LOWEST_PRIORITY: u8 = 2;
 
@@ -218,6 +214,26 @@ fn own_memory(pid: Pid) -> Option<Bytes> {
     let mut pages = text.split_whitespace().skip(1).map(|pages| pages.parse::<u64>().ok());
     let (resident, shared) = (pages.next()??, pages.next()??);
     Some(Bytes(resident.checked_sub(shared)? * rustix::param::page_size() as u64))
+}
+
+/// The part of [`own_memory`] that are copies of file pages in mappings that the process cannot write: moving them to its colors makes them.
+/// [proc_pid_smaps(5)]
+fn copies_of_files(pid: Pid) -> Bytes {
+    copies_in(&pid.text("smaps").unwrap_or_default())
+}
+
+fn copies_in(smaps: &str) -> Bytes {
+    let (mut kib, mut in_file) = (0, false);
+    for line in smaps.lines() {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["Anonymous:", anonymous, _] if in_file => kib += anonymous.parse::<u64>().unwrap_or(0),
+            [range, permissions, _, _, inode, ..] if !range.ends_with(':') => {
+                in_file = inode != "0" && !permissions.contains('w');
+            }
+            _ => {}
+        }
+    }
+    Bytes(kib << 10)
 }
 
 /// Says to the releasing thread that it is over, also when a panic unwinds.
@@ -511,7 +527,8 @@ impl Session<'_, '_> {
         for task in self.to_lock() {
             let (pid, declared) = (self.started[task].pid, self.request.programs[task].program.memory);
             let room = if declared.0 > 0 {
-                (declared.0 + MEMORY_SLACK.0).saturating_sub(own_memory(pid).unwrap_or_default().0)
+                (declared.0 + MEMORY_SLACK.0 + copies_of_files(pid).0)
+                    .saturating_sub(own_memory(pid).unwrap_or_default().0)
             } else {
                 UNTOUCHED.0
             };
@@ -862,7 +879,10 @@ impl Session<'_, '_> {
             let Some(memory) = own_memory(started.pid).filter(|_| !started.gone) else { continue };
             started.memory = started.memory.max(memory);
             let declared = self.request.programs[task].program.memory;
-            if declared.0 > 0 && memory.0 > declared.0 + MEMORY_SLACK.0 + COPIES_SLACK.0 {
+            let allowed = declared.0 + MEMORY_SLACK.0;
+            // Copies are looked for where they matter: that takes longer.
+            let too_much = || memory.0 > allowed + copies_of_files(started.pid).0;
+            if declared.0 > 0 && memory.0 > allowed && too_much() {
                 self.give_up(
                     task,
                     format!("has {memory} of memory of its own, more than the {declared} it was planned with"),
@@ -916,4 +936,23 @@ fn refused_deadline(error: &io::Error) -> &'static str {
 /// An error without its hint.
 fn first_line(error: &dyn std::error::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_are_what_is_anonymous_in_files_that_cannot_be_written() {
+        let mapping =
+            |head: &str, anonymous| format!("{head}\nSize: 900 kB\nAnonymous: {anonymous} kB\nVmFlags: rd mr mw me\n");
+        let smaps = [
+            mapping("55d0c4a00000-55d0c4b00000 r-xp 00001000 fe:00 1234                       /usr/bin/task", 16),
+            mapping("55d0c4b00000-55d0c4c00000 rw-p 00002000 fe:00 1234                       /usr/bin/task", 64),
+            mapping("55d0c5000000-55d0c5100000 rw-p 00000000 00:00 0                          [heap]", 256),
+            mapping("7f0000000000-7f0000100000 r--p 00000000 00:00 0 ", 512),
+            mapping("7f0000200000-7f0000300000 r--p 00000000 fe:00 77                         /lib/libc.so.6", 8),
+        ];
+        assert_eq!(copies_in(&smaps.concat()), Bytes(24 << 10));
+    }
 }
