@@ -730,9 +730,9 @@ def sqlite(run):
 
 
 def stress(run):
-    seconds = run.options.seconds + ON_COLORS_LIMIT / 2 if run.colored else PLAIN_SECONDS
-    run.start(["stress-ng", "--mmap", "2", "--mmap-bytes", "64m", "--verify", "--temp-path", run.folder, "--timeout", f"{seconds:.0f}"])
+    run.start(["stress-ng", "--mmap", "2", "--mmap-bytes", "64m", "--verify", "--temp-path", run.folder, "--timeout", f"{run.options.limit:.0f}"])
     run.work()
+    run.signal(signal.SIGINT)
     run.finish()
     text = run.output() + run.err.read_text(errors="replace")
     found = re.findall(r"\] *(.*fail.*|successful run completed)", text)
@@ -768,6 +768,7 @@ PROGRAMS = [
     Program("qemu", "QEMU (TCG)", {"qemu-system-x86_64": "qemu-system-x86", "as": "binutils"}, qemu),
     Program("vfork", "vfork loop", C, c_program("vfork"), tree=True),
     Program("mappings", "60 000 mappings", C, c_program("mappings")),
+    Program("gibibyte", "1 GiB resident", C, c_program("gibibyte")),
     Program("uprobes", "uprobes on its text", {**C, "nm": "binutils"}, uprobes),
     Program("sqlite", "sqlite3", {"sqlite3": "sqlite3"}, sqlite),
     Program("stress", "stress-ng mmap", {"stress-ng": "stress-ng"}, stress, tree=True),

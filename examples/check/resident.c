@@ -260,13 +260,14 @@ static double calibrate_once(const struct sample *batch, int count, int bytes)
     return middle(values, known);
 }
 
-/* Both, as the lower quartiles of the last calibrations that told them apart; 0 if there is none yet. */
-static int calibrate(const struct sample *batch, int count, double *there, double *gone)
+/* Both, as the lower quartiles of the last calibrations that told them apart; 0 if there is none yet. On a busy machine few do: it tries until
+ * the time `until`. */
+static int calibrate(const struct sample *batch, int count, double until, double *there, double *gone)
 {
     static double all_there[HISTORY], all_gone[HISTORY];
     static int good;
     double sorted[HISTORY];
-    for (int i = 0; i == 0 || (i < HISTORY && good < HISTORY / 4); i++) {
+    for (int i = 0; i == 0 || (i < HISTORY && good < HISTORY / 4 && now() < until); i++) {
         *there = calibrate_once(batch, count, ELSEWHERE_FIRST_LEVEL);
         *gone = calibrate_once(batch, count, elsewhere_bytes);
         if (*gone > 1.4 * *there) {
@@ -329,7 +330,7 @@ static void judge(struct sample *batch, int count, double until, struct totals *
     double there, gone, quickest[2] = {INFINITY, INFINITY};
     for (int i = 0; i < count; i++)
         batch[i] = (struct sample){.page = batch[i].page, .verdict = '?', .found_off_color = batch[i].found_off_color};
-    if (!calibrate(batch, count, &there, &gone)) {
+    if (now() >= until || !calibrate(batch, count, until, &there, &gone)) {
         totals->uncalibrated++;
         return;
     }

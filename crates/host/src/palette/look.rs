@@ -354,10 +354,17 @@ impl TimedLook {
         walker.make_ready(0..needed as u32);
         let (mut hits, mut by_walked_lines, mut by_whole_pages) = (Vec::new(), Vec::new(), Vec::new());
         let (mut at_once, mut inner_hits) = (Vec::new(), Vec::new());
+        let mut traversals = vec![Traversal::WalkedLines, Traversal::WholePages];
         let begin = Instant::now();
         for walk in 0..CALIBRATION_WALKS {
             if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
                 break;
+            }
+            // Where it is clear which traversal will be used, the other one's time is saved.
+            if walk == CALIBRATION_WALKS_AT_LEAST
+                && let Ok(ticks) = WalkTicks::of(hits.clone(), by_whole_pages.clone())
+            {
+                traversals = vec![ticks.traversal_by(by_walked_lines.clone())];
             }
             walker.rng.shuffle(&mut pages);
             let (target, others) = (pages[0], &pages[1..]);
@@ -366,16 +373,22 @@ impl TimedLook {
             at_once.push(walker.walk(target, STEPS));
             walker.prepare(&others[..inner / 8], &[target, target], 1);
             inner_hits.push(walker.walk(target, STEPS));
-            for (traversal, misses) in
-                [(Traversal::WalkedLines, &mut by_walked_lines), (Traversal::WholePages, &mut by_whole_pages)]
-            {
+            for &traversal in &traversals {
                 walker.traversal = traversal;
                 walker.prepare(&others[inner..inner + outer], &[target, target], 1);
+                let misses = match traversal {
+                    Traversal::WalkedLines => &mut by_walked_lines,
+                    Traversal::WholePages => &mut by_whole_pages,
+                };
                 misses.push(walker.walk(target, STEPS));
             }
         }
-        let ticks = WalkTicks::of(hits, by_whole_pages).map_err(|error| lost_or_blurred(error, at_once, inner_hits))?;
-        let traversal = ticks.traversal_by(by_walked_lines);
+        let misses = if traversals == [Traversal::WalkedLines] { by_walked_lines.clone() } else { by_whole_pages };
+        let ticks = WalkTicks::of(hits, misses).map_err(|error| lost_or_blurred(error, at_once, inner_hits))?;
+        let traversal = match traversals[..] {
+            [one] => one,
+            _ => ticks.traversal_by(by_walked_lines),
+        };
         Ok(TimedLook { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
     }
 
