@@ -46,7 +46,7 @@ SIZE, WAYS = level_2(0) or (16 * PAGE_BYTES, 1)
 QUARTER = max(1, SIZE // WAYS // PAGE_BYTES // 4)
 COLORS = (f"0-{QUARTER - 1}", f"{QUARTER}-{2 * QUARTER - 1}")
 # Limits in seconds: until `exec` reports that the program is on its colors, of one recoloring, from SIGTERM to the end.
-ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 60, 120, 2
+ON_COLORS_LIMIT, RECOLOR_LIMIT, TERM_LIMIT = 120, 120, 2
 # How long a program works in the run without isochrome, in seconds.
 PLAIN_SECONDS = 2
 
@@ -971,7 +971,7 @@ def main():
     arguments.add_argument("--plain", action="store_true", help="only the runs without isochrome, with their outputs")
     arguments.add_argument("--seconds", type=float, default=12, help="time over which the recolorings are spread")
     arguments.add_argument("--recolorings", type=int, default=10)
-    arguments.add_argument("--limit", type=float, default=600, help="time limit of one run, in seconds")
+    arguments.add_argument("--limit", type=float, default=1200, help="time limit of one run, in seconds: Chromium takes 10 minutes")
     options = arguments.parse_args()
     # Servers lie there, and not everyone has it in PATH.
     os.environ["PATH"] += ":/usr/sbin:/sbin"

@@ -376,11 +376,13 @@ impl Seized {
             match seized.gather(&[thread], limit) {
                 Err(error @ RecolorError::NotStopping { .. }) => why = error,
                 Err(error) => return Err(error),
-                Ok(()) if seized.holds(thread) => {
+                Ok(Some(seen)) => {
+                    // It went on until then, or waited for a CPU as it would have without us.
+                    seized.began = seen;
                     trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
                     return Ok(seized);
                 }
-                Ok(()) => {}
+                Ok(None) => {}
             }
         }
         Err(why)
@@ -468,24 +470,27 @@ impl Seized {
         }
     }
 
-    /// Waits until all that were asked to have stopped. Where one does not, all are let go.
+    /// Waits until all that were asked to have stopped. Where one does not, all are let go. Gives when the last of them was last seen not to have
+    /// stopped yet; `None` where none of them is any more.
     ///
     /// A call that breaks off when it is stopped is made to begin again at once: should this program be killed now, the thread goes on with
     /// what it is found with. The time between is what a kill has to hit for the program to see EINTR.
-    fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<(), RecolorError> {
+    fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<Option<Instant>, RecolorError> {
+        let mut last = None;
         for (i, thread) in asked.iter().enumerate() {
-            let stop = || -> io::Result<Option<Registers>> {
-                if !trace::stopped(*thread, limit)? {
-                    return Ok(None);
-                }
+            let stop = || -> io::Result<Option<(Registers, Instant)>> {
+                let Some(seen) = trace::stopped(*thread, limit)? else { return Ok(None) };
                 let registers = trace::registers(*thread)?;
                 if let Some(again) = registers.repeated() {
                     trace::set_registers(*thread, &again)?;
                 }
-                Ok(Some(registers))
+                Ok(Some((registers, seen)))
             };
             match stop() {
-                Ok(Some(registers)) => self.threads.push((*thread, registers)),
+                Ok(Some((registers, seen))) => {
+                    self.threads.push((*thread, registers));
+                    last = Some(seen);
+                }
                 Ok(None) => {}
                 Err(source) => {
                     let stood = self.began.elapsed();
@@ -500,7 +505,7 @@ impl Seized {
                 }
             }
         }
-        Ok(())
+        Ok(last)
     }
 
     /// Has calls that the kernel would restart by a call of its own made again instead: a filter may forbid that one.

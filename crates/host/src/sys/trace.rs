@@ -379,15 +379,21 @@ fn status_has(thread: ThreadId, text: &str) -> bool {
     String::from_utf8_lossy(&status).contains(text)
 }
 
-/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. `false`: it is no more.
+/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. Gives when it was last seen not to have stopped
+/// yet; `None`: it is no more.
 ///
 /// Fails with `TimedOut` when it has not stopped within `limit`.
-pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<bool> {
+pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<Option<Instant>> {
+    /// To which it is known when it stopped.
+    const RESOLUTION: Duration = Duration::from_millis(1);
     loop {
-        let left = limit.waiting.saturating_duration_since(Instant::now());
-        let report = match report_within(thread, left) {
+        let seen = Instant::now();
+        let report = match report_within(thread, limit.waiting.saturating_duration_since(seen).min(RESOLUTION)) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                if Instant::now() < limit.runnable && status_has(thread, "State:\tR") {
+                if seen < limit.waiting {
+                    continue;
+                }
+                if seen < limit.runnable && status_has(thread, "State:\tR") {
                     std::thread::sleep(Duration::from_micros(100));
                     continue;
                 }
@@ -396,8 +402,8 @@ pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<bool> {
             report => report?,
         };
         match report {
-            Report::Stopped => return Ok(true),
-            Report::Gone => return Ok(false),
+            Report::Stopped => return Ok(Some(seen)),
+            Report::Gone => return Ok(None),
             Report::Signal(signal) => go_on(thread, signal)?,
             // A thread made just before the stop is found among the threads of the process; it is traced already.
             Report::Cloned(_) | Report::SystemCall => go_on(thread, 0)?,
