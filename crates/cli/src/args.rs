@@ -535,25 +535,24 @@ pub struct SwitchOptions {
 #[derive(Debug, Args)]
 pub struct InterferenceOptions {
     /// A program that ends by itself, and its arguments, without quotes; repeatable; on a modeled machine a workload, such as
-    /// chase:area=4M,line=64,steps=65536,seed=1 [default: three that are built in]
+    /// chase:area=4M,line=64,steps=65536,seed=1 [default: a walk and a writer that are built in, in at most two minutes]
     #[arg(long, value_name = "COMMAND")]
     pub program: Vec<String>,
     /// CPU on which programs are measured; the others are for co-runners [default: the last one allowed]
     #[arg(long, value_name = "CPU")]
     pub cpu: Option<u32>,
-    /// Time that each program has the shared CPU at a time
-    #[arg(long, value_name = "TIME", default_value = "2500us")]
-    pub turn: Ns,
-    /// From a turn of a program to its next
-    #[arg(long, value_name = "TIME", default_value = "10ms")]
-    pub period: Ns,
-    /// Time on a CPU before a run is timed: long enough for a program to be moved to its colors meanwhile
-    #[arg(long, value_name = "TIME", default_value = "1s")]
-    pub warm_up: Ns,
+    /// Time for which each program has the shared CPU at a time; several, with commas [default: 2500us; of the programs that are built in
+    /// 500us,1ms,2500us,10ms]
+    #[arg(long, value_name = "TIME", value_delimiter = ',')]
+    pub slice: Vec<Ns>,
+    /// Time on a CPU before a run is timed: long enough for a program to be moved to its colors meanwhile [default: 1s; of the programs that
+    /// are built in 100ms]
+    #[arg(long, value_name = "TIME")]
+    pub warm_up: Option<Ns>,
     /// Longest time that a program may take alone, from where it is timed
     #[arg(long, value_name = "TIME", default_value = "60s")]
     pub limit: Ns,
-    /// Blocks of each program and condition; more are run, up to four times as many, while fewer than half are quiet
+    /// Blocks of each program and condition; more are run, up to four times as many, while fewer than 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
     /// What to divide the cache by; repeatable [default: colors and ways, as far as they can be had]
@@ -1285,7 +1284,7 @@ pub enum LocalityKind {
 /// Options of `job`.
 #[derive(Debug, Args)]
 pub struct JobOptions {
-    /// filter, filter-i32, dct, fft, spin or write
+    /// filter, filter-i32, dct, fft, spin, walk or write
     pub kernel: String,
     /// Taps, points, microseconds or KiB
     pub size: usize,

@@ -1,24 +1,28 @@
 //! `isochrome bench interference`: what unmodified programs cost each other, on different CPUs and on one.
 
-use std::fmt::Write;
 use std::panic::resume_unwind;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::counters::{Counters, usable_slots};
-use isochrome_host::events::{LevelEvents, level_events, levels_within};
-use isochrome_host::interference::{InterferenceRequest, conditions, interference};
+use isochrome_host::events::{Event, LevelEvents, level_events, levels_within};
 use isochrome_host::interrupt;
+use isochrome_host::kernels::{Walk, Writer};
 use isochrome_host::ledger::Owner;
+use isochrome_host::palette::Target;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::resctrl;
 use isochrome_host::sys::scheduling::Scheduling;
-use isochrome_lab::interference::section;
+use isochrome_lab::interference::expected::{beside, refill};
+use isochrome_lab::interference::{
+    Condition, Counted, Divided, Interference, Program, Programs, Setup, Sharing, conclude, conditions, equal_shares,
+    modeled, section,
+};
+use isochrome_lab::runner::{Amount, Experiment};
+use isochrome_lab::samples::csv;
 use isochrome_model::evidence::Standing;
-use isochrome_model::interference::{Block, Counted, Divided, Interference, Program, conclude, equal_shares, modeled};
-use isochrome_model::stats::BLOCKS_MIN;
 use isochrome_model::taskset::programs::Partitioning;
-use isochrome_model::units::{Color, CpuId, Ns};
+use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{By, ChosenColors, Division, InterferenceOptions, Place};
@@ -29,105 +33,139 @@ use crate::station::{Station, spinner};
 use crate::ways::{self, Given};
 use crate::{Verdict, evidence, job};
 
-/// Workloads where no programs are named; the last one leaves nothing of a second level of 1 MiB.
-const WORKLOADS: [(&str, usize); 3] = [("filter", 8192), ("fft", 4096), ("write", 1024)];
+/// Time slices of programs that are named, and on a modeled machine.
+const SLICES: [Ns; 1] = [Ns(2_500_000)];
+/// Warm-up of programs that are named.
+const WARM_UP: Ns = Ns(1_000_000_000);
 
-/// How long a built-in program runs from where it is timed.
-const RUN_LENGTH: Duration = Duration::from_millis(150);
+/// The same of the programs that are built in.
+const BUILT_IN_SLICES: [Ns; 4] = [Ns(500_000), Ns(1_000_000), Ns(2_500_000), Ns(10_000_000)];
+const BUILT_IN_WARM_UP: Ns = Ns(100_000_000);
+/// How long a built-in program runs alone from where it is timed, and no further block begins so long after the start of it all.
+const RUN_LENGTH: Duration = Duration::from_millis(25);
+const TIME: Duration = Duration::from_secs(115);
+/// Smallest walk over a level that CPUs share, and what is written on another CPU meanwhile.
+const SHARED_WALK: Bytes = Bytes(2 << 20);
+const SHARED_WRITER: Bytes = Bytes(64 << 20);
+/// More passes than a writer makes in years.
+const ENDLESS: u64 = 1_000_000_000_000;
+/// An effect that is expected to be smaller, as a share, is not measured.
+const HOPELESS: f64 = 0.01;
 
-/// Turns that a run takes alone on a modeled machine.
-const MODELED_TURNS: u64 = 4;
+/// What is run: programs, those beside each of them, and among how many of them caches are divided.
+struct Chosen {
+    programs: Vec<Vec<String>>,
+    jobs: Vec<Option<u64>>,
+    beside: Vec<Vec<usize>>,
+    parties: usize,
+    slices: Vec<Ns>,
+    warm_up: Ns,
+    /// What is expected of it, in sentences.
+    expected: Vec<String>,
+    /// Whether a condition can show something.
+    hopeful: Box<dyn Fn(&Condition) -> bool>,
+}
 
 pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     if let (Some(name), Some(mhz)) = (&options.machine, options.mhz) {
         return modeled(options, name, mhz);
     }
+    let begin = Instant::now();
     let place =
         Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: options.seed };
     let station = Station::new(&place)?;
-    let named = if options.program.is_empty() { built_in(options)? } else { options.program.clone() };
-    let programs: Vec<Vec<String>> = named.iter().map(|text| command(text)).collect::<Result<_>>()?;
-    check(options, programs.len())?;
     let others: Vec<CpuId> = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).collect();
+    let chosen = match options.program.is_empty() {
+        true => built_in(options, &station, &others)?,
+        false => named(options, &station)?,
+    };
+    let programs = &chosen.programs;
+    chosen.expected.iter().for_each(|text| eprintln!("{text}"));
+    let possible = |realtime: bool, parts: &[Partitioning]| -> Vec<Condition> {
+        let all = conditions(&chosen.beside, others.len(), realtime, &chosen.slices, parts);
+        all.into_iter().filter(&chosen.hopeful).collect()
+    };
+    if possible(true, &[]).is_empty() {
+        eprintln!("Nothing can be seen here that is larger than noise, so nothing is measured.");
+        return Ok(Verdict::Inconclusive);
+    }
     let mut warnings = Vec::new();
-    let mut told = |text: String| {
+    let mut warn = |text: String| {
         eprintln!("{text}");
         warnings.push(text);
     };
     let mut divided = Vec::new();
-    let asked = |division| options.by.is_empty() || options.by.contains(&division);
-    let colored = match asked(Division::Colors).then(|| colored(options, &station, programs.len())).transpose() {
+    let wanted = |division| options.by.is_empty() || options.by.contains(&division);
+    let colored = match wanted(Division::Colors).then(|| colored(options, &station, chosen.parties)).transpose() {
         Ok(None) => None,
         Ok(Some((coloring, lease, part))) => {
             divided.push(part);
             Some((coloring, lease))
         }
         Err(error) => {
-            told(format!("No colors, so what they are worth is not shown: {error:#}"));
+            warn(format!("No colors, so what they are worth is not shown: {error:#}"));
             None
         }
     };
-    let given = || divided_by_ways(&station, programs.len()).and_then(|(given, part)| Ok((given.give()?, given, part)));
-    let ways = match asked(Division::Ways).then(given).transpose() {
+    let given = || divided_by_ways(&station, chosen.parties).and_then(|(given, part)| Ok((given.give()?, given, part)));
+    let ways = match wanted(Division::Ways).then(given).transpose() {
         Ok(None) => None,
         Ok(Some((ways, given, part))) => {
             divided.push(part);
-            given.warning().into_iter().for_each(&mut told);
+            given.warning().into_iter().for_each(&mut warn);
             Some((ways, given))
         }
         Err(error) => {
-            told(format!("No cache ways, so what they are worth is not shown: {error}"));
+            warn(format!("No cache ways, so what they are worth is not shown: {error}"));
             None
         }
     };
     let joins = ways
         .as_ref()
-        .map_or_else(Vec::new, |(_, given)| (0..programs.len()).filter_map(|at| given.joins(at)).collect());
-    if others.len() + 1 < programs.len() {
-        told(match others.len() {
+        .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
+    let most = chosen.beside.iter().map(Vec::len).max().unwrap_or_default();
+    if others.len() < most {
+        warn(match others.len() {
             0 => "There is one CPU only: nothing runs on different ones.".to_owned(),
-            count => {
-                format!("On different CPUs {count} of {} others run at a time, drawn by chance.", programs.len() - 1)
-            }
+            count => format!("On different CPUs {count} of {most} others run at a time, drawn by chance."),
         });
     }
     let levels = levels(&station);
     if levels.is_empty() {
-        told("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
+        warn("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
     }
     let ordinary = Scheduling::current();
     let settings = station.settle();
     let realtime = settings.notes().iter().all(|note| !note.subject.contains("SCHED_FIFO"));
     if !realtime {
-        told("No SCHED_FIFO: programs have no turns, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
+        warn("No SCHED_FIFO: programs have no time slices, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
     }
     let parts: Vec<Partitioning> = divided.iter().map(|divided| divided.by).collect();
-    let conditions = conditions(programs.len(), others.len(), realtime, &parts);
-    ensure!(!conditions.is_empty(), "neither another CPU nor turns\n  hint: run as root, or on more than one CPU");
-    let request = InterferenceRequest {
-        programs: &programs,
+    let setup = Setup {
+        programs: programs.clone(),
+        beside: chosen.beside.clone(),
+        jobs: chosen.jobs,
+        conditions: possible(realtime, &parts),
         cpu: station.cpu,
-        others: &others,
-        turn: options.turn,
-        period: options.period,
-        warm_up: options.warm_up,
-        conditions: &conditions,
+        others,
+        warm_up: chosen.warm_up,
         limit: options.limit,
         realtime,
-        joins: &joins,
-        levels: &levels,
-        blocks: options.blocks as usize,
-        seed: station.seed,
+        joins,
+        levels,
     };
+    ensure!(
+        !setup.conditions.is_empty(),
+        "neither another CPU nor time slices\n  hint: run as root, or on more than one CPU"
+    );
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
     let mut all = CpuSet::new();
     station.allowed.iter().for_each(|cpu| all.set(cpu.0 as usize));
     let mut place = |program: usize, pid: Pid| {
         let Some((coloring, _)) = &colored else { return Ok(()) };
         let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
-        let colors =
-            part.map_or_else(Vec::new, |part| part.shares[program].iter().map(|it| Color(*it as u16)).collect());
-        let coloring = coloring.of_another(colors, station.allowed.clone());
+        let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
+        let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), station.allowed.clone());
         // Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they
         // would keep each other from running.
         let place = || {
@@ -141,69 +179,144 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
         Ok(())
     };
-    let mut failures = Vec::new();
-    let blocks = results::until_quiet(
-        "running",
-        // Blocks take long: half of those asked for are enough, if they can show something.
-        options.blocks.div_ceil(2).max(BLOCKS_MIN as u32).min(options.blocks),
-        |round, progress| {
-            let request = InterferenceRequest { seed: request.seed.wrapping_add(round), ..request.clone() };
-            let measured = interference(&request, &mut place, progress)?;
-            failures.extend(measured.failures);
-            Ok(measured.blocks)
-        },
-        |blocks| conclude(blocks).iter().map(|row| row.blocks_quiet).min(),
-    )?;
-    let mut runs = blocks.iter().flat_map(|block| [&block.alone, &block.control, &block.together]);
-    if !levels.is_empty() && runs.any(|run| run.asked.is_empty()) {
-        told("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
+    let limit = options.program.is_empty().then(|| TIME.saturating_sub(begin.elapsed()));
+    let mut experiment = Programs::new(&setup, &mut place);
+    let blocks = results::measure("running", &mut experiment, &Amount { limit, ..station.amount(options.blocks, 1) })?;
+    let (columns, failures) = (experiment.columns(), experiment.failures.clone());
+    drop(experiment);
+    if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
+        warn("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
     }
     if let [first, ..] = &failures[..] {
-        told(format!("{} runs do not count, as programs failed beside others; the first: {first}", failures.len()));
+        warn(format!("{} runs do not count, as programs failed beside others; the first: {first}", failures.len()));
     }
     if let Some((ways, given)) = ways {
         for (number, program) in programs.iter().enumerate() {
             if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
-                told(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
+                warn(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
             }
         }
-        // Everything is measured: what stays changed is told, and the next start tries again.
-        ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut told);
+        // Everything is measured: what stays changed is reported, and the next start tries again.
+        ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut warn);
     }
     drop(colored);
     warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
     drop(settings);
+    let program = |(words, placed): (&Vec<String>, Option<f64>)| Program { command: words.join(" "), placed };
     let measured = Interference {
         modeled: None,
+        expected: chosen.expected,
         divided,
-        programs: programs
-            .iter()
-            .zip(placed)
-            .map(|(words, placed)| Program { command: words.join(" "), placed })
-            .collect(),
-        beside: others.len().min(programs.len() - 1),
-        turn_ns: [options.turn, options.period],
-        counted: levels.iter().map(counted).collect(),
+        programs: programs.iter().zip(placed).map(program).collect(),
+        counted: setup.levels.iter().map(counted).collect(),
         rows: conclude(&blocks),
     };
     let mut section = section(&measured);
-    if measured.rows.len() < conditions.len() {
+    if measured.rows.len() < setup.conditions.len() {
         section.standing = Some(Standing::Inconclusive);
     }
-    let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &measured), warnings };
+    let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
 }
 
-/// Whether so many programs can share, and have turns.
-fn check(options: &InterferenceOptions, programs: usize) -> Result<()> {
+/// The time slices asked for, else `usual`.
+fn slices(options: &InterferenceOptions, usual: &[Ns]) -> Result<Vec<Ns>> {
+    ensure!(options.slice.iter().all(|slice| slice.0 > 0), "a time slice of no time\n  hint: --slice 1ms");
+    Ok(if options.slice.is_empty() { usual.to_vec() } else { options.slice.clone() })
+}
+
+/// Every program beside all others.
+fn all_beside(programs: usize) -> Result<Vec<Vec<usize>>> {
     ensure!(programs > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
-    ensure!(
-        options.turn.0 > 0 && options.turn.0.saturating_mul(programs as u64) <= options.period.0,
-        "{programs} programs have no turn of {} ms each within {} ms\n  hint: a longer --period",
-        options.turn.0 as f64 / 1e6,
-        options.period.0 as f64 / 1e6
-    );
-    Ok(())
+    Ok((0..programs).map(|own| (0..programs).filter(|other| *other != own).collect()).collect())
+}
+
+/// `lost` as a share of each time slice, in words.
+fn of_slices(lost: Ns, slices: &[Ns]) -> String {
+    let share = |slice: &Ns| {
+        format!("{:.1} % of a time slice of {} ms", 100.0 * lost.0 as f64 / slice.0 as f64, slice.0 as f64 / 1e6)
+    };
+    slices.iter().map(share).collect::<Vec<_>>().join(", ")
+}
+
+/// The programs that are named, each beside all others.
+fn named(options: &InterferenceOptions, station: &Station) -> Result<Chosen> {
+    let programs: Vec<Vec<String>> = options.program.iter().map(|text| command(text)).collect::<Result<_>>()?;
+    let (beside, slices) = (all_beside(programs.len())?, slices(options, &SLICES)?);
+    let mut expected = Vec::new();
+    if let Some(target) = Target::to_flood(&station.machine, station.cpu) {
+        let bytes = target.geometry.cache_bytes();
+        let settings = station.settle();
+        let lost = refill(&Walk::new(bytes)?, &mut Writer::new(Bytes(2 * bytes.0))?);
+        drop(settings);
+        expected.push(format!(
+            "All of level {} is read again in {} µs, which is {}: that is what a time slice may cost there.",
+            target.level,
+            lost.0 / 1000,
+            of_slices(lost, &slices)
+        ));
+    }
+    let (parties, warm_up) = (programs.len(), options.warm_up.unwrap_or(WARM_UP));
+    Ok(Chosen {
+        jobs: vec![None; programs.len()],
+        programs,
+        beside,
+        parties,
+        slices,
+        warm_up,
+        expected,
+        hopeful: Box::new(|_| true),
+    })
+}
+
+/// The programs that are built in: on one CPU a walk over half of its own level beside a writer to twice the level, and on different CPUs a walk
+/// over more than that beside a larger writer. Writers do not end, and are not measured themselves; lines release the passes of walks.
+fn built_in(options: &InterferenceOptions, station: &Station, others: &[CpuId]) -> Result<Chosen> {
+    let target = Target::to_flood(&station.machine, station.cpu).context(
+        "no cache is known here to walk over\n  hint: name programs by --program; `isochrome doctor` says what is missing",
+    )?;
+    let own = target.geometry.cache_bytes();
+    let sizes = [Bytes(own.0 / 2), Bytes(2 * own.0), Bytes(SHARED_WALK.0.max(2 * own.0)), SHARED_WRITER];
+    let (slices, warm_up) = (slices(options, &BUILT_IN_SLICES)?, options.warm_up.unwrap_or(BUILT_IN_WARM_UP));
+    let settings = station.settle();
+    let walks = [Walk::new(sizes[0])?, Walk::new(sizes[2])?];
+    let lost = refill(&walks[0], &mut Writer::new(sizes[1])?);
+    let mut expected = vec![format!(
+        "A walk over {}, half of level {}, is read again in {} µs, which is {}: so much longer it is expected to take.",
+        sizes[0],
+        target.level,
+        lost.0 / 1000,
+        of_slices(lost, &slices)
+    )];
+    let mut longer = 0.0;
+    if let Some(other) = others.first() {
+        longer = beside(&walks[1], &mut Writer::new(sizes[3])?, *other);
+        expected.push(format!(
+            "At first sight a walk over {} takes {:+.1} % longer on CPU {} while {} are written on CPU {}.",
+            sizes[2],
+            100.0 * longer,
+            station.cpu.0,
+            sizes[3],
+            other.0
+        ));
+    }
+    drop(settings);
+    let text = |name: &str, options: &str, size: Bytes| format!("isochrome job {options}{name} {}", size.0 >> 10);
+    let endless = format!("--jobs {ENDLESS} ");
+    let names = [("walk", ""), ("write", &endless[..])];
+    let programs =
+        sizes.iter().zip(names.iter().cycle()).map(|(size, (name, options))| command(&text(name, options, *size)));
+    let programs: Vec<Vec<String>> = programs.collect::<Result<_>>()?;
+    let jobs = |size: Bytes| job::jobs_within("walk", (size.0 >> 10) as usize, RUN_LENGTH).map(Some);
+    let jobs = vec![jobs(sizes[0])?, None, jobs(sizes[2])?, None];
+    let hopeful = move |condition: &Condition| match condition.sharing {
+        Sharing::IntraCore => condition.program == 0 && lost.0 as f64 / condition.slice_ns.0 as f64 >= HOPELESS,
+        Sharing::InterCore => {
+            condition.program == 2 && condition.partitioning == Partitioning::None && longer >= HOPELESS
+        }
+    };
+    let beside = vec![vec![1], vec![], vec![3], vec![]];
+    Ok(Chosen { programs, jobs, beside, parties: 2, slices, warm_up, expected, hopeful: Box::new(hopeful) })
 }
 
 /// The experiment on a modeled machine, where programs are workloads of the simulator.
@@ -211,11 +324,10 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     let machine = named_machine(name)?;
     let outermost = machine.levels.last().map(|level| level.cache.geometry.cache_bytes()).unwrap_or_default();
     let programs = if options.program.is_empty() { modeled::programs(outermost) } else { options.program.clone() };
-    check(options, programs.len())?;
-    let turn_ns = [options.turn, options.period];
-    let length = Ns(MODELED_TURNS.saturating_mul(options.turn.0));
+    all_beside(programs.len())?;
+    let slices = slices(options, &SLICES)?;
     let bar = spinner("playing");
-    let request = modeled::Request { machine: &machine, mhz, programs: &programs, turn_ns, length };
+    let request = modeled::Request { machine: &machine, mhz, programs: &programs, slices: &slices };
     let (measured, blocks) = modeled::play(&request, &mut |_| {
         bar.tick();
         !interrupt::interrupted()
@@ -224,18 +336,8 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     // What the evidence says of the machine it was taken on is not what it is about; the report says so.
     let station = Station::at(None, options.seed.unwrap_or_default())?;
     let warnings = vec![format!("Played on the modeled {}: nothing here was measured.", machine.name)];
-    let (section, raw) = (section(&measured), csv(&blocks, &measured));
+    let (section, raw) = (section(&measured), csv(&blocks, &request.columns()));
     results::leave(&options.results, Outcome { station: &station, palette: None, section, raw, warnings })
-}
-
-/// The workloads as programs: with as many jobs as take the time here that a run is to have.
-fn built_in(options: &InterferenceOptions) -> Result<Vec<String>> {
-    let time = Duration::from_nanos(options.warm_up.0) + RUN_LENGTH;
-    let program = |(kernel, size): (&str, usize)| {
-        let jobs = job::jobs_within(kernel, size, time)?;
-        Ok(format!("isochrome job --jobs {jobs} {kernel} {size}"))
-    };
-    WORKLOADS.into_iter().map(program).collect()
 }
 
 /// The words of a command line.
@@ -282,8 +384,8 @@ fn divided_by_ways(station: &Station, programs: usize) -> Result<(Given, Divided
     let mut found = levels.into_iter().rev().map(of);
     let first = found
         .next()
-        .with_context(|| format!("{} tells of no caches\n  hint: isochrome doctor", resctrl::root().display()))?;
-    // Where none has, what the outermost says is told.
+        .with_context(|| format!("{} knows no caches\n  hint: isochrome doctor", resctrl::root().display()))?;
+    // Where none has, the outermost one's reason is given.
     let cache = first.or_else(|error| found.find_map(Result::ok).ok_or(error))?;
     let shares = cache.equal_shares(programs)?;
     let divided = Divided { by: Partitioning::Ways, level: cache.level(), count: cache.rules.count, shares };
@@ -302,37 +404,8 @@ fn levels(station: &Station) -> Vec<LevelEvents> {
 }
 
 fn counted(level: &LevelEvents) -> Counted {
-    let names = |events: &[isochrome_host::events::Event]| events.iter().map(|event| event.name.to_owned()).collect();
+    let names = |events: &[Event]| events.iter().map(|event| event.name.to_owned()).collect();
     Counted { level: format!("L{}", level.level), accesses: names(&level.accesses), misses: names(&level.misses) }
-}
-
-/// Every run, one line each; times in ns.
-fn csv(blocks: &[Block], measured: &Interference) -> String {
-    let mut text = "block,program,sharing,partitioning,beside,cpu_ns".to_owned();
-    for Counted { level, .. } in &measured.counted {
-        let _ = write!(text, ",{level}_hits,{level}_misses");
-    }
-    text.push('\n');
-    let name = |value: serde_json::Result<serde_json::Value>| {
-        value.ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
-    };
-    for (at, block) in blocks.iter().enumerate() {
-        let condition = block.condition;
-        let sharing = name(serde_json::to_value(condition.sharing));
-        let partitioning = name(serde_json::to_value(condition.partitioning));
-        let runs = [("nobody", &block.alone), ("spinning", &block.control), ("programs", &block.together)];
-        for (beside, run) in runs {
-            let _ = write!(text, "{at},{},{sharing},{partitioning},{beside},{}", condition.program, run.cpu.0);
-            for level in 0..measured.counted.len() {
-                let _ = match run.asked.get(level) {
-                    Some(asked) => write!(text, ",{},{}", asked.hits, asked.misses),
-                    None => write!(text, ",,"),
-                };
-            }
-            text.push('\n');
-        }
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,35 +1,38 @@
 //! `isochrome job`: the built-in workloads of task sets, released and completed by lines, or so many jobs one after the other.
 
-use std::hint::black_box;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use isochrome_host::kernels::{Kernel, KernelKind};
+use isochrome_host::kernels::{Kernel, KernelKind, Walk, Writer};
 use isochrome_host::sys::clock::process_cpu;
+use isochrome_model::units::Bytes;
 
 use crate::Verdict;
 use crate::args::JobOptions;
 
-/// Most KiB that are written to.
-const WRITE_MAX: usize = 1 << 20;
+/// Most KiB that are walked over or written to.
+const MEMORY_MAX: usize = 1 << 20;
 
 /// What a job does.
 enum Work {
     Kernel(Box<dyn Kernel>),
     /// Computes for so many nanoseconds.
     Spin(u64),
-    /// Writes to all of this memory, in order.
-    Write(Vec<u8>),
+    /// One pass over all lines, each load waiting for the one before.
+    Walk(Walk),
+    /// Writes to every line.
+    Write(Writer),
 }
 
 impl Work {
     fn new(kernel: &str, size: usize) -> Result<Work> {
         Ok(match kernel {
             "spin" => Work::Spin((size as u64).saturating_mul(1000)),
-            "write" => {
-                anyhow::ensure!((1..=WRITE_MAX).contains(&size), "`write` takes 1 to {WRITE_MAX} KiB");
-                Work::Write(vec![0; size << 10])
+            "walk" | "write" => {
+                anyhow::ensure!((1..=MEMORY_MAX).contains(&size), "`{kernel}` takes 1 to {MEMORY_MAX} KiB");
+                let bytes = Bytes((size as u64) << 10);
+                if kernel == "walk" { Work::Walk(Walk::new(bytes)?) } else { Work::Write(Writer::new(bytes)?) }
             }
             name => Work::Kernel(name.parse::<KernelKind>()?.build(size)?),
         })
@@ -43,10 +46,8 @@ impl Work {
                 let until = process_cpu(own)?.0.saturating_add(*time);
                 while process_cpu(own)?.0 < until {}
             }
-            Work::Write(bytes) => {
-                let next = black_box(bytes[0].wrapping_add(1));
-                bytes.fill(next);
-            }
+            Work::Walk(walk) => drop(walk.pass()),
+            Work::Write(writer) => writer.pass(),
         }
         Ok(())
     }
@@ -64,11 +65,11 @@ pub fn jobs_within(kernel: &str, size: usize, time: Duration) -> Result<u64> {
 }
 
 /// Memory that was moved must not have changed.
-fn ended(work: &Work) -> Result<Verdict> {
+fn ended(work: &mut Work) -> Result<Verdict> {
     match work {
         Work::Kernel(kernel) => kernel.check()?,
-        Work::Write(bytes) => anyhow::ensure!(bytes.iter().all(|byte| *byte == bytes[0]), "memory has changed"),
-        Work::Spin(_) => {}
+        Work::Write(writer) => anyhow::ensure!(writer.is_intact(), "memory has changed"),
+        Work::Spin(_) | Work::Walk(_) => {}
     }
     Ok(Verdict::Holds)
 }
@@ -78,7 +79,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
     work.job()?;
     if let Some(jobs) = options.jobs {
         (0..jobs).try_for_each(|_| work.job())?;
-        return ended(&work);
+        return ended(&mut work);
     }
     let (mut input, mut output) = (std::io::stdin().lock(), std::io::stdout().lock());
     let mut say = |line: &[u8]| output.write_all(line).and_then(|()| output.flush());
@@ -87,7 +88,7 @@ pub fn run(options: &JobOptions) -> Result<Verdict> {
     loop {
         let length = input.read(&mut bytes).context("standard input")?;
         if length == 0 {
-            return ended(&work);
+            return ended(&mut work);
         }
         for _ in bytes[..length].iter().filter(|byte| **byte == b'\n') {
             work.job()?;

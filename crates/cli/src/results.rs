@@ -1,7 +1,6 @@
-//! What experiments have in common on the command line: they go on until enough was accepted, and leave rows, evidence and a table.
+//! What experiments have in common on the command line: they say what they can show, and leave rows, evidence and a table.
 
 use anyhow::Result;
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
 use isochrome_lab::runner::{Amount, Experiment, run};
@@ -14,34 +13,6 @@ use serde_json::Value;
 use crate::args::Results;
 use crate::station::{Station, progress};
 use crate::{Verdict, evidence, files};
-
-/// Quiet blocks of each condition aimed at, and rounds of blocks at most.
-const QUIET_BLOCKS: u64 = 10;
-const ROUNDS: u64 = 4;
-
-/// The blocks of as many rounds of `run` as it takes until each condition has enough quiet ones, [`ROUNDS`] at most.
-///
-/// `run` gets the number of the round and what to call with the blocks done and of all; `quiet`: of the condition with the fewest.
-pub fn until_quiet<B>(
-    doing: &'static str,
-    blocks_asked: u32,
-    mut run: impl FnMut(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<B>, HostError>,
-    quiet: impl Fn(&[B]) -> Option<u64>,
-) -> Result<Vec<B>> {
-    let mut blocks = Vec::new();
-    for round in 0..ROUNDS {
-        let bar = progress(doing, 1);
-        blocks.extend(run(round, &mut |done, total| {
-            bar.set_length(total as u64);
-            bar.set_position(done as u64);
-        })?);
-        bar.finish_and_clear();
-        if quiet(&blocks).unwrap_or(0) >= QUIET_BLOCKS.min(u64::from(blocks_asked)) || interrupt::interrupted() {
-            break;
-        }
-    }
-    Ok(blocks)
-}
 
 /// The blocks of `experiment`, beside a bar that says what is done. Says beforehand what can be seen.
 pub fn measure<E: Experiment>(

@@ -116,7 +116,7 @@ impl Station {
 
     /// So many blocks and samples, measured here.
     pub fn amount(&self, blocks: u32, samples: u32) -> Amount {
-        Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu }
+        Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu, limit: None }
     }
 
     /// The level to color.

@@ -218,7 +218,7 @@ fn modeled(stage: &Stage) -> Outcome {
     let raw = stage.path("runs.csv");
     let programs = ["walk:area=192K,stride=64,passes=1,write=0", "walk:area=1M,stride=64,passes=1,write=1"];
     let mut command =
-        stage.tool(&["bench", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--turn", "100us"]);
+        stage.tool(&["bench", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--slice", "100us"]);
     command
         .args(programs.iter().flat_map(|program| ["--program", program]))
         .arg("-o")
@@ -238,8 +238,8 @@ fn modeled(stage: &Stage) -> Outcome {
         let of = |row: &&Value| row["sharing"] == sharing && row["program"] == 0 && row["partitioning"] == "none";
         rows.iter().find(of).unwrap()
     };
-    // 192 KiB of a second level of 256 KiB: beside a neighbor it keeps them, by turns with one of 1 MiB it does not.
-    let misses = |row: &Value| [0, 2].map(|at| row["asked"][1]["misses"][at].as_f64().unwrap());
+    // 192 KiB of a second level of 256 KiB: beside a neighbor it keeps them, in time slices with one of 1 MiB it does not.
+    let misses = |row: &Value| [0, 2].map(|at| row["requests"][1]["misses"][at].as_f64().unwrap());
     let [alone, together] = misses(row("inter_core"));
     assert!(alone > 0.0 && together == alone, "{result}");
     let [alone, together] = misses(row("intra_core"));

@@ -4,7 +4,6 @@
 //! code that means something else on another processor is worse than none. On machines with two types of core the rows are
 //! those of the larger one, to which the kernel sends raw events.
 
-use isochrome_model::interference::Asked;
 use isochrome_model::miss_ratio::Touches;
 use serde::Serialize;
 
@@ -300,7 +299,7 @@ pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]>
 pub struct LevelEvents {
     /// The level.
     pub level: u8,
-    /// Together they count what asks it.
+    /// Together they count the requests to it.
     pub accesses: Vec<Event>,
     /// Together they count what of that misses.
     pub misses: Vec<Event>,
@@ -353,13 +352,13 @@ pub fn levels_within(mut levels: Vec<LevelEvents>, slots: usize) -> Vec<LevelEve
 }
 
 impl LevelEvents {
-    /// What was got of the level, by the `counts` of `events`, which have all of its own.
-    pub fn asked(&self, events: &[Event], counts: &[u64]) -> Asked {
+    /// Hits and misses of the level, by the `counts` of `events`, which have all of its own.
+    pub fn requests(&self, events: &[Event], counts: &[u64]) -> [u64; 2] {
         let sum = |of: &[Event]| -> u64 {
             events.iter().zip(counts).filter(|(event, _)| of.contains(event)).map(|(_, count)| count).sum()
         };
         let misses = sum(&self.misses);
-        Asked { hits: sum(&self.accesses).saturating_sub(misses), misses }
+        [sum(&self.accesses).saturating_sub(misses), misses]
     }
 }
 
@@ -469,7 +468,7 @@ mod tests {
             let events = events_of_levels(&levels);
             let count = |event: &Event| readings.iter().find(|(of, _)| *of == event.quantity).unwrap().1;
             let counts: Vec<u64> = events.iter().map(count).collect();
-            levels.iter().map(|level| level.asked(&events, &counts)).map(|it| [it.hits, it.misses]).collect::<Vec<_>>()
+            levels.iter().map(|level| level.requests(&events, &counts)).collect::<Vec<_>>()
         };
         use Quantity::*;
         // Zen 3: of 1000 accesses 80 lines came from the second level, 15 from the third, 5 from memory.

@@ -5,7 +5,6 @@ pub mod doctor;
 pub mod error;
 pub mod events;
 pub mod flooder;
-pub mod interference;
 pub mod interrupt;
 pub mod jobs;
 pub mod kernels;

@@ -1,6 +1,6 @@
 //! The one runner: conditions and samples in random order, in rounds, until enough blocks are accepted.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
@@ -46,6 +46,8 @@ pub struct Amount {
     pub seed: u64,
     /// CPU whose steal time is noted.
     pub cpu: CpuId,
+    /// Time after which no further block begins, where there is a limit.
+    pub limit: Option<Duration>,
 }
 
 impl Amount {
@@ -115,20 +117,23 @@ impl<C> Recorder<C> {
     }
 }
 
-/// The blocks of `experiment`, in rounds until every condition has enough accepted ones, or there were four rounds. `progress` is called after each
-/// block with the number done and of all; an interrupt ends the run after the block under way.
+/// The blocks of `experiment`, in rounds until every condition has enough accepted ones, or there were four rounds. In a round the conditions
+/// take turns, in another random order each time, so that all have equally many blocks whenever it ends. `progress` is called after each
+/// block with the number done and of all; an interrupt, or the time limit, ends the run after the block under way.
 pub fn run<E: Experiment>(
     experiment: &mut E,
     amount: &Amount,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Vec<Block<E::Condition>>, HostError> {
     let mut recorder = Recorder::new(amount);
+    let begin = Instant::now();
     for _ in 0..ROUNDS {
         let mut order = experiment.conditions().repeat(amount.blocks);
-        recorder.rng.shuffle(&mut order);
+        let each = order.len() / amount.blocks.max(1);
+        order.chunks_mut(each.max(1)).for_each(|conditions| recorder.rng.shuffle(conditions));
         let total = order.len();
         for (done, condition) in order.into_iter().enumerate() {
-            if interrupt::interrupted() {
+            if interrupt::interrupted() || amount.limit.is_some_and(|limit| begin.elapsed() > limit) {
                 return Ok(recorder.blocks);
             }
             experiment.block(condition, &mut recorder)?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use isochrome_model::stats::{Effect, Gate, HighWaterMark, accepted, halves, median};
+use isochrome_model::stats::{Effect, Gate, HighWaterMark, accepted, halves, holm, median};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -162,6 +162,14 @@ impl<C: Copy> Accepted<'_, C> {
     pub fn effect(&self, of: impl Fn(&[f64]) -> f64 + Copy) -> Option<Effect> {
         Effect::of(&self.blocks.iter().map(|block| block.difference(of)).collect::<Vec<_>>())
     }
+}
+
+/// `rows` with the p-values of effects that are judged together corrected by Holm's method; rows without one stay as they are.
+pub fn corrected<R>(mut rows: Vec<R>, p: fn(&mut R) -> &mut Option<f64>) -> Vec<R> {
+    let mut p: Vec<&mut f64> = rows.iter_mut().filter_map(|row| p(row).as_mut()).collect();
+    let judged = holm(&p.iter().map(|p| **p).collect::<Vec<_>>());
+    p.iter_mut().zip(judged).for_each(|(p, judged)| **p = judged);
+    rows
 }
 
 /// Every sample, one line each: the number of its block, the condition, what its block met, its arm and its values, empty where something was not

@@ -8,11 +8,12 @@ use std::path::PathBuf;
 use isochrome_lab::conflicts::{self, Conflicts};
 use isochrome_lab::crpd::{self, Crpd};
 use isochrome_lab::flood::{self, Verification};
+use isochrome_lab::interference::{self, Interference, Sharing};
 use isochrome_lab::kernels::{self, At, Condition, Experiment, Kernels};
 use isochrome_lab::packets::{self, Net, Packets};
 use isochrome_lab::samples::{Block, read};
 use isochrome_lab::switch::{self, Switches};
-use isochrome_model::evidence::Standing::{Holds, Inconclusive, Violated};
+use isochrome_model::evidence::Standing::{Holds, Inconclusive, NoGain, Violated};
 use isochrome_model::evidence::{Section, Standing};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -108,6 +109,22 @@ fn switches_are_concluded_as_recorded() {
     }
     // Changed from inconclusive: of 40 blocks 3 or 4 were within 10 % of the quietest; within 10 % of the lower quartile are 18 or more.
     assert_stands("switch", &switch::section(&Switches { rows, ..was }), Holds);
+}
+
+#[test]
+fn interference_is_concluded_as_recorded() {
+    let then = recorded("interference");
+    let was: Interference = serde_json::from_value(then.clone()).unwrap();
+    let now = Interference { rows: interference::conclude(&blocks("interference")), ..was };
+    assert_eq!(now.rows.len(), 6);
+    let longer =
+        |was: &Value| was["blocks_longer"].as_f64().unwrap() >= 0.9 && was["interference"].as_f64().unwrap() > 0.0;
+    let were = now.rows.iter().zip(then["rows"].as_array().unwrap()).filter(|(_, was)| longer(was));
+    let were: Vec<_> = were.map(|(row, _)| (row.condition.sharing, row.condition.program)).collect();
+    assert_eq!(were, [(Sharing::IntraCore, 2)]);
+    // Changed: that program was longer in all of 9 blocks, by 10 %. Of six conditions that is not significant (p = 0.14).
+    assert!(now.rows.iter().all(|row| !now.interferes(row) && row.blocks_censored == 0));
+    assert_stands("interference", &interference::section(&now), NoGain);
 }
 
 #[test]

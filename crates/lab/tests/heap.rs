@@ -30,7 +30,7 @@ fn target() -> Target {
 }
 
 fn amount(blocks: usize, samples: usize) -> Amount {
-    Amount { blocks, samples, seed: 1, cpu: CpuId(0) }
+    Amount { blocks, samples, seed: 1, cpu: CpuId(0), limit: None }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use isochrome_report::{html, text};
 
 #[test]
 fn a_made_up_experiment_is_run_kept_read_and_shown() {
-    let amount = Amount { blocks: 12, samples: 4, seed: 1, cpu: CpuId(0) };
+    let amount = Amount { blocks: 12, samples: 4, seed: 1, cpu: CpuId(0), limit: None };
     // Two conditions: the smallest p of 7 blocks is 1/64, below 0.05 / 2.
     assert!(
         amount.power(2).starts_with("2 conditions: an effect can be significant from 7 accepted blocks on; 12 show")

@@ -10,7 +10,6 @@ pub mod export;
 pub mod flood;
 pub mod geometry;
 pub mod gf2;
-pub mod interference;
 pub mod machine;
 pub mod miss_ratio;
 pub mod net;

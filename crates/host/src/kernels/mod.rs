@@ -12,6 +12,7 @@ mod fft;
 mod filter;
 mod kept;
 mod matmul;
+mod memory;
 mod sample;
 
 use std::fmt;
@@ -23,6 +24,7 @@ pub use dct::Dct;
 pub use fft::Fft;
 pub use filter::Filter;
 pub use matmul::{Matmul, Matrices};
+pub use memory::{Walk, Writer};
 pub use sample::Sample;
 
 /// A short job that is released again and again.

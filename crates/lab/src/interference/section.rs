@@ -5,23 +5,39 @@ use std::fmt::Write;
 use isochrome_model::evidence::figure::{Bar, Bars, Change, Changes, Hue};
 use isochrome_model::evidence::format::{DASH, p_value};
 use isochrome_model::evidence::{Section, Standing};
-use isochrome_model::interference::{Divided, Interference, Row, Sharing, change};
 use isochrome_model::taskset::programs::Partitioning;
-use isochrome_model::units::{Ns, format_list};
+use isochrome_model::units::format_list;
+
+use super::{Divided, Interference, Row, Sharing, change};
 
 const SHARINGS: [Sharing; 2] = [Sharing::InterCore, Sharing::IntraCore];
 
 /// Letters of a command in a table.
 const SHOWN: usize = 20;
 
-fn place(sharing: Sharing) -> &'static str {
+fn target(sharing: Sharing) -> &'static str {
     match sharing {
         Sharing::InterCore => "different CPUs (inter-core)",
-        Sharing::IntraCore => "one CPU by turns (intra-core)",
+        Sharing::IntraCore => "one CPU in time slices (intra-core)",
     }
 }
 
-/// The command of a row, or its end, which tells more than its beginning.
+/// Where the program of a row runs.
+fn target_of(row: &Row) -> String {
+    match row.condition.slice_ns.0 {
+        0 => target(row.condition.sharing).to_owned(),
+        ns => format!("one CPU in time slices of {} ms", ns as f64 / 1e6),
+    }
+}
+
+/// The length of a row's time slices and its command.
+fn name(measured: &Interference, row: &Row) -> String {
+    let slice = row.condition.slice_ns.0;
+    let slice = if slice == 0 { String::new() } else { format!("{} ms: ", slice as f64 / 1e6) };
+    slice + &command(measured, row)
+}
+
+/// The command of a row, or its end, which says more than its beginning.
 fn command(measured: &Interference, row: &Row) -> String {
     let command = measured.programs.get(row.condition.program).map_or("", |program| program.command.as_str());
     match command.chars().count() {
@@ -30,12 +46,14 @@ fn command(measured: &Interference, row: &Row) -> String {
     }
 }
 
-fn ms(time: Ns) -> f64 {
-    time.0 as f64 / 1e6
-}
-
 fn percent(share: f64) -> String {
     format!("{:+.1}", 100.0 * share)
+}
+
+/// The interference of a row in percent: at least so much where co-runners had ended before the program.
+fn interference(row: &Row) -> String {
+    let least = if row.blocks_censored > 0 { "at least " } else { "" };
+    format!("{least}{}", percent(row.interference))
 }
 
 fn rows(measured: &Interference, sharing: Sharing) -> impl Iterator<Item = &Row> {
@@ -89,16 +107,17 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
         let text = "What programs cost each other cannot be told from this run.";
         return (Some(Standing::Inconclusive), text.to_owned(), basis);
     };
-    let (place, command, interval) = (place(row.condition.sharing), command(measured, row), interval(row));
+    let (target, command, interval) = (target_of(row), command(measured, row), interval(row));
     if !measured.interferes(row) {
         let sentence = format!(
-            "On {place}, `{command}` was not seen to lose time by what the others do to caches and memory{interval}."
+            "On {target}, `{command}` was not seen to lose time by what the others do to caches and memory{interval}."
         );
         return (Some(Standing::NoGain), sentence, basis);
     }
     let longer = 100.0 * row.interference;
+    let least = if row.blocks_censored > 0 { "at least " } else { "" };
     let mut sentence = format!(
-        "On {place}, `{command}` takes {longer:.0} % longer by what the others do to caches and memory{interval}"
+        "On {target}, `{command}` takes {least}{longer:.0} % longer by what the others do to caches and memory{interval}"
     );
     for own in measured.divided_rows(row) {
         let _ = write!(sentence, ", {:.0} % with its {}", 100.0 * own.interference, part(own).0);
@@ -108,21 +127,21 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
 
 /// What it comes to, a sentence each.
 fn findings(measured: &Interference) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut found = measured.expected.clone();
     for sharing in SHARINGS.into_iter().filter(|sharing| rows(measured, *sharing).next().is_some()) {
         let Some(row) = measured.worst(sharing) else {
-            found.push(format!("{}: no program is slowed down significantly", place(sharing)));
+            found.push(format!("{}: no program is slowed down significantly", target(sharing)));
             continue;
         };
         let mut text = format!(
             "{}: most for `{}`, {} % of its time alone{}",
-            place(sharing),
+            target_of(row),
             command(measured, row),
-            percent(row.interference),
+            interference(row),
             interval(row)
         );
         for own in measured.divided_rows(row) {
-            let _ = write!(text, "; {} % with its {}", percent(own.interference), part(own).0);
+            let _ = write!(text, "; {} % with its {}", interference(own), part(own).0);
         }
         found.push(text);
     }
@@ -131,7 +150,7 @@ fn findings(measured: &Interference) -> Vec<String> {
         let price = open.filter_map(|row| {
             let own =
                 measured.divided_rows(row).find(|own| own.condition.partitioning == of && own.blocks_quiet > 0)?;
-            Some(format!("{} {}", percent(own.alone_ns / row.alone_ns - 1.0), command(measured, row)))
+            Some(format!("{} {}", percent(own.alone_ns / row.alone_ns - 1.0), name(measured, row)))
         });
         let price: Vec<String> = price.collect();
         if !price.is_empty() {
@@ -147,7 +166,8 @@ fn findings(measured: &Interference) -> Vec<String> {
         ));
     }
     for (number, program) in measured.programs.iter().enumerate() {
-        for divided in &measured.divided {
+        let has_share = |divided: &&Divided| divided.shares.get(number).is_some_and(|share| !share.is_empty());
+        for divided in measured.divided.iter().filter(has_share) {
             let placed = program.placed.filter(|_| divided.by == Partitioning::Colors);
             let placed = placed
                 .map_or_else(String::new, |placed| format!(", at least {:.0} % of its resident pages", 100.0 * placed));
@@ -167,22 +187,22 @@ fn changes(measured: &Interference, row: &Row) -> Changes {
     };
     add("time".to_owned(), &|row| Some(row.together));
     for (at, counted) in measured.counted.iter().enumerate() {
-        add(format!("{} hits", counted.level), &|row| row.asked.get(at).and_then(|asked| change(asked.hits)));
-        add(format!("{} misses", counted.level), &|row| row.asked.get(at).and_then(|asked| change(asked.misses)));
+        add(format!("{} hits", counted.level), &|row| row.requests.get(at).and_then(|of| change(of.hits)));
+        add(format!("{} misses", counted.level), &|row| row.requests.get(at).and_then(|of| change(of.misses)));
     }
-    let title = format!("Changes for {} on {}, in %", command(measured, row), place(row.condition.sharing));
+    let title = format!("Changes for {} on {}, in %", command(measured, row), target_of(row));
     Changes { title, changes }
 }
 
 /// A bar for each program, and below it one for each kind of parts of its own.
 fn bars(measured: &Interference, sharing: Sharing) -> Bars {
     let bar = |row: &Row| Bar {
-        name: if is_open(row) { command(measured, row) } else { format!("  {}", part(row).0) },
+        name: if is_open(row) { name(measured, row) } else { format!("  {}", part(row).0) },
         parts: [row.control, row.interference],
         hue: part(row).1,
-        text: format!("{} {} %{}", percent(row.control), percent(row.interference), doubt(measured, row)),
+        text: format!("{} {} %{}", percent(row.control), interference(row), doubt(measured, row)),
     };
-    Bars { title: format!("Time longer on {}", place(sharing)), bars: rows(measured, sharing).map(bar).collect() }
+    Bars { title: format!("Time longer on {}", target(sharing)), bars: rows(measured, sharing).map(bar).collect() }
 }
 
 fn doubt(measured: &Interference, row: &Row) -> &'static str {
@@ -191,16 +211,12 @@ fn doubt(measured: &Interference, row: &Row) -> &'static str {
 
 /// The experiment as a report shows it.
 pub fn section(measured: &Interference) -> Section {
-    let mut section = Section::new("interference", "What programs cost each other", headline(measured), measured).text(format!(
-        "Each of {} programs runs to its end alone, with {} of the others on other CPUs, and on one CPU with the others, {} of every {} ms \
-         each. The first part of a bar is what the run takes longer where the others only spin, the second what they cost through caches \
-         and memory, in % of the time alone. With a question mark, that is not significant (p > 0.05 by a signed-rank test of the blocks, \
-         corrected for all conditions): nothing is claimed there.",
-        measured.programs.len(),
-        measured.beside,
-        ms(measured.turn_ns[0]),
-        ms(measured.turn_ns[1])
-    ));
+    let mut section = Section::new("interference", "What programs cost each other", headline(measured), measured).text(
+        "Each program runs to its end alone, beside others on other CPUs, and on one CPU with the others, in time slices. The first part of a \
+         bar is what the run takes longer where the others only spin, the second what they cost through caches and memory, in % of the time \
+         alone. With a question mark, that is not significant (p > 0.05 by a signed-rank test of the blocks, corrected for all conditions): \
+         nothing is claimed there. Where co-runners had ended before the program, it is at least so much.",
+    );
     let levels =
         measured.counted.iter().flat_map(|it| [format!("{} hits, %", it.level), format!("{} misses, %", it.level)]);
     let columns = ["program", "in", "alone, ms", "others spin, %", "together, %", "interference, %", "blocks"];
@@ -209,25 +225,25 @@ pub fn section(measured: &Interference) -> Section {
     for sharing in SHARINGS.into_iter().filter(|sharing| rows(measured, *sharing).next().is_some()) {
         let cells = rows(measured, sharing).map(|row| {
             let mut cells = vec![
-                command(measured, row),
+                name(measured, row),
                 part(row).0.to_owned(),
                 format!("{:.1}", row.alone_ns / 1e6),
                 percent(row.control),
                 percent(row.together),
-                format!("{}{}", percent(row.interference), doubt(measured, row)),
+                format!("{}{}", interference(row), doubt(measured, row)),
                 format!("{}/{}", row.blocks_quiet, row.blocks),
             ];
             for at in 0..measured.counted.len() {
-                let asked = row.asked.get(at);
-                cells.push(asked.map_or(DASH.to_owned(), |asked| changed(asked.hits)));
-                cells.push(asked.map_or(DASH.to_owned(), |asked| changed(asked.misses)));
+                let requests = row.requests.get(at);
+                cells.push(requests.map_or(DASH.to_owned(), |of| changed(of.hits)));
+                cells.push(requests.map_or(DASH.to_owned(), |of| changed(of.misses)));
             }
             cells
         });
         let cells: Vec<_> = cells.collect();
         section =
-            section.heading(format!("On {}", place(sharing))).figure(bars(measured, sharing)).table(&columns, cells);
-        if rows(measured, sharing).any(|row| !row.asked.is_empty()) {
+            section.heading(format!("On {}", target(sharing))).figure(bars(measured, sharing)).table(&columns, cells);
+        if rows(measured, sharing).any(|row| !row.requests.is_empty()) {
             let open = rows(measured, sharing).filter(|row| is_open(row));
             section = open.fold(section, |section, row| section.figure(changes(measured, row)));
         }
@@ -238,7 +254,7 @@ pub fn section(measured: &Interference) -> Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isochrome_model::interference::tests::modeled;
+    use crate::interference::tests::modeled;
     use isochrome_report::chart::draw;
     use isochrome_report::text::section as text;
 
@@ -248,7 +264,8 @@ mod tests {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for told in [
             "most for `hungry --much`, +44.8 % of its time alone (95 %: +44.7 to +44.9 %, p = 0.012); +9.0 % with its own colors; +5.0 % with its own ways",
-            "2.5 of every 10 ms",
+            "Half of level 2 is read again in 1000 µs.",
+            "2.5 ms: hungry --much",
             "`modest`: colors 2-3 of 4 of level 2, at least 95 %",
             "`modest`: ways 0-1 of 4 of level 3",
             "L2: requests are L1 misses, misses L2 misses",

@@ -380,7 +380,7 @@ mod tests {
     use crate::samples::Block;
     use isochrome_model::units::CpuId;
 
-    const AMOUNT: Amount = Amount { blocks: 1, samples: 5, seed: 1, cpu: CpuId(0) };
+    const AMOUNT: Amount = Amount { blocks: 1, samples: 5, seed: 1, cpu: CpuId(0), limit: None };
 
     /// Two threads on one CPU, so that either waits for the other.
     fn run(condition: Condition) -> Result<Vec<Block<Condition>>, HostError> {

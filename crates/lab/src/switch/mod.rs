@@ -7,10 +7,10 @@
 mod handoff;
 mod section;
 
-use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, SIGNIFICANT, holm};
+use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, SIGNIFICANT};
 use serde::{Deserialize, Serialize};
 
-use crate::samples::{Accepted, Arm, Block, Judged, Quantity, accept};
+use crate::samples::{Accepted, Arm, Block, Judged, Quantity, accept, corrected};
 
 pub use handoff::{Switching, conditions, pages_per_color};
 pub use section::section;
@@ -146,10 +146,7 @@ pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Row> {
             blocks_quiet: both.n,
         })
     };
-    let mut rows: Vec<Row> = accept(blocks, &JUDGED).iter().filter_map(row).collect();
-    let corrected = holm(&rows.iter().filter_map(|row| row.p).collect::<Vec<_>>());
-    rows.iter_mut().zip(corrected).for_each(|(row, p)| row.p = Some(p));
-    rows
+    corrected(accept(blocks, &JUDGED).iter().filter_map(row).collect(), |row| &mut row.p)
 }
 
 impl Row {

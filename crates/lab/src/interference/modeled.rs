@@ -4,12 +4,17 @@
 
 use std::collections::BTreeMap;
 
-use super::{Asked, Block, Condition, Counted, Divided, Interference, Program, Run, Sharing, conclude, equal_shares};
-use crate::machine::Holds;
-use crate::sim::DescribedMachine;
-use crate::sim::scenario::{self, SCHEMA, Scenario, ScenarioError, Task, TaskOutcome};
-use crate::taskset::programs::Partitioning;
-use crate::units::{Bytes, Ns, format_list};
+use isochrome_model::machine::Holds;
+use isochrome_model::sim::DescribedMachine;
+use isochrome_model::sim::scenario::{self, SCHEMA, Scenario, ScenarioError, Task, TaskOutcome};
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{Bytes, Ns, format_list};
+
+use super::{COLUMNS, Condition, Counted, Divided, Interference, Program, Sharing, conclude, equal_shares};
+use crate::samples::{Arm, Block, Sample};
+
+/// Time slices that a run takes alone, at least.
+const SLICES: u64 = 4;
 
 /// What to play.
 pub struct Request<'a> {
@@ -17,12 +22,10 @@ pub struct Request<'a> {
     pub machine: &'a DescribedMachine,
     /// Its clock rate.
     pub mhz: u32,
-    /// The programs, as [`Workload`](crate::workload::Workload)s in words.
+    /// The programs, as [`Workload`](isochrome_model::workload::Workload)s in words.
     pub programs: &'a [String],
-    /// Time of a turn on a shared CPU, and after which a program has its next.
-    pub turn_ns: [Ns; 2],
-    /// How long a run takes alone, at least.
-    pub length: Ns,
+    /// Lengths of time slices on a shared CPU.
+    pub slices: &'a [Ns],
 }
 
 /// Three programs for a machine whose outermost level is of `bytes`: one at home in half of it, one that writes all of it, and one that needs
@@ -37,15 +40,18 @@ pub fn programs(bytes: Bytes) -> Vec<String> {
 
 /// A block of one run of each kind for each condition, and what follows.
 ///
-/// `progress` is told the accesses of each run from time to time and says whether to go on; what was not played by then is missing.
+/// `progress` gets the accesses of each run from time to time and says whether to go on; what was not played by then is missing.
 ///
-/// Fails where a program is none, and where the machine is described wrongly.
+/// Fails where a program is no workload, and where the machine is described wrongly.
 pub fn play(
     request: &Request,
     progress: &mut dyn FnMut(u64) -> bool,
-) -> Result<(Interference, Vec<Block>), ScenarioError> {
+) -> Result<(Interference, Vec<Block<Condition>>), ScenarioError> {
     let (divided, count) = (request.divided(), request.programs.len());
     let parts = [Partitioning::None].into_iter().chain(divided.iter().map(|divided| divided.by));
+    let shared = request.slices.iter().map(|slice| (Sharing::IntraCore, *slice));
+    let sharings: Vec<(Sharing, Ns)> = [(Sharing::InterCore, Ns(0))].into_iter().chain(shared).collect();
+    let longest = request.slices.iter().max().copied().unwrap_or_default();
     let mut blocks = Vec::new();
     let mut going = true;
     let mut go_on = |accesses: u64| {
@@ -56,36 +62,37 @@ pub fn play(
         // The first job brings everything in; the second tells how many it takes. As many in every condition.
         let twice = request.run(program, 2, None, None, &mut go_on)?.cycles;
         let once = request.run(program, 1, None, None, &mut go_on)?.cycles;
-        let jobs = 1 + request.cycles(request.length).div_ceil(twice.saturating_sub(once).max(1));
+        let length = request.cycles(Ns(SLICES.saturating_mul(longest.0)));
+        let jobs = 1 + length.div_ceil(twice.saturating_sub(once).max(1));
         for partitioning in parts.clone() {
             let part = divided.iter().find(|divided| divided.by == partitioning);
             let alone = request.run(program, jobs, None, part, &mut go_on)?;
-            for sharing in [Sharing::InterCore, Sharing::IntraCore] {
-                let together = request.run(program, jobs, Some(sharing), part, &mut go_on)?;
+            for (sharing, slice_ns) in sharings.iter().copied() {
+                let together = request.run(program, jobs, Some((sharing, slice_ns)), part, &mut go_on)?;
                 // One that was interrupted is shorter than it should be.
                 if !go_on(0) {
                     break 'all;
                 }
-                let [alone, together] = [&alone, &together].map(|outcome| request.seen(outcome));
-                let condition = Condition { sharing, program, partitioning };
-                blocks.push(Block { condition, control: alone.clone(), alone, together });
+                let arms = [(Arm::Reference, &alone), (Arm::Control, &alone), (Arm::Treatment, &together)];
+                let samples = arms.map(|(arm, outcome)| Sample { arm, values: request.seen(outcome) }).to_vec();
+                let condition = Condition { sharing, program, slice_ns, partitioning };
+                blocks.push(Block { condition, steal_ns: 0, elapsed_ns: 1, samples });
             }
         }
     }
-    let told = |text: &str| vec![text.to_owned()];
+    let text = |text: &str| vec![text.to_owned()];
     let measured = Interference {
         modeled: Some(request.machine.name.clone()),
+        expected: Vec::new(),
         divided,
         programs: request.programs.iter().map(|text| Program { command: text.clone(), placed: None }).collect(),
-        beside: count - 1,
-        turn_ns: request.turn_ns,
         counted: request
             .levels()
             .enumerate()
             .map(|(at, level)| Counted {
                 level,
-                accesses: told(if at == 0 { "loads and stores" } else { "fetches by the level above" }),
-                misses: told("those that found nothing"),
+                accesses: text(if at == 0 { "loads and stores" } else { "fetches by the level above" }),
+                misses: text("those that found nothing"),
             })
             .collect(),
         rows: conclude(&blocks),
@@ -94,6 +101,12 @@ pub fn play(
 }
 
 impl Request<'_> {
+    /// The columns of its blocks.
+    pub fn columns(&self) -> Vec<String> {
+        let counts = self.levels().flat_map(|level| [format!("{level}_hits"), format!("{level}_misses")]);
+        COLUMNS.map(str::to_owned).into_iter().chain(counts).collect()
+    }
+
     fn cycles(&self, time: Ns) -> u64 {
         (u128::from(time.0) * u128::from(self.mhz) / 1000) as u64
     }
@@ -122,7 +135,7 @@ impl Request<'_> {
         &self,
         program: usize,
         jobs: u64,
-        sharing: Option<Sharing>,
+        sharing: Option<(Sharing, Ns)>,
         part: Option<&Divided>,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<TaskOutcome, ScenarioError> {
@@ -132,7 +145,7 @@ impl Request<'_> {
             let share = |by| part.filter(|part| part.by == by).map(|part| format_list(&part.shares[number]));
             Task {
                 name: (number + 1).to_string(),
-                cpu: if sharing == Some(Sharing::InterCore) { at as u32 } else { 0 },
+                cpu: if matches!(sharing, Some((Sharing::InterCore, _))) { at as u32 } else { 0 },
                 workload: Some(self.programs[number].clone()),
                 trace: None,
                 format: None,
@@ -158,7 +171,9 @@ impl Request<'_> {
             cpus: Some(self.programs.len() as u32),
             page: None,
             memory: None,
-            slice_cycles: Some(self.cycles(self.turn_ns[0])),
+            slice_cycles: sharing
+                .filter(|(sharing, _)| *sharing == Sharing::IntraCore)
+                .map(|(_, slice)| self.cycles(slice)),
             tasks: [program].into_iter().chain(others).enumerate().map(task).collect(),
             preemptions: Vec::new(),
         };
@@ -167,18 +182,18 @@ impl Request<'_> {
         Ok(outcome.tasks.swap_remove(0))
     }
 
-    /// A run, as it was seen from outside. Of outer levels what the inner ones fetch counts, and not what they write back.
-    fn seen(&self, outcome: &TaskOutcome) -> Run {
-        let asked = |(at, name): (usize, String)| {
+    /// A run, as it is seen from outside. Of outer levels what the inner ones fetch counts, and not what they write back.
+    fn seen(&self, outcome: &TaskOutcome) -> Vec<f64> {
+        let requests = |(at, name): (usize, String)| {
             // A program on the first CPU has the first of each level's caches, or the only one.
             let of = |it: &&scenario::TaskAtLevel| it.name == name || it.name.strip_suffix(".0") == Some(&name);
             let counts = outcome.levels.iter().find(of).map(|it| it.tally.counts).unwrap_or_default();
             let (writes, write_misses) = if at == 0 { (counts.writes, counts.write_misses) } else { (0, 0) };
             let misses = counts.read_misses + write_misses;
-            Asked { hits: (counts.reads + writes).saturating_sub(misses), misses }
+            [(counts.reads + writes).saturating_sub(misses), misses].map(|count| count as f64)
         };
-        let cpu = Ns((u128::from(outcome.cycles) * 1000 / u128::from(self.mhz.max(1))) as u64);
-        Run { cpu, asked: self.levels().enumerate().map(asked).collect() }
+        let ns = (u128::from(outcome.cycles) * 1000 / u128::from(self.mhz.max(1))) as f64;
+        [ns, 0.0].into_iter().chain(self.levels().enumerate().flat_map(requests)).collect()
     }
 }
 
@@ -198,18 +213,13 @@ mod tests {
     fn played(programs: &[&str]) -> Interference {
         let programs: Vec<String> = programs.iter().map(|text| (*text).to_owned()).collect();
         let machine = machine();
-        let request = Request {
-            machine: &machine,
-            mhz: 1000,
-            programs: &programs,
-            turn_ns: [Ns(20_000), Ns(40_000)],
-            length: Ns(400_000),
-        };
+        let request = Request { machine: &machine, mhz: 1000, programs: &programs, slices: &[Ns(20_000), Ns(100_000)] };
         play(&request, &mut |_| true).unwrap().0
     }
 
     fn row(measured: &Interference, sharing: Sharing, partitioning: Partitioning) -> &super::super::Row {
-        let condition = Condition { sharing, program: 0, partitioning };
+        let slice_ns = if sharing == Sharing::IntraCore { Ns(20_000) } else { Ns(0) };
+        let condition = Condition { sharing, program: 0, slice_ns, partitioning };
         measured.rows.iter().find(|row| row.condition == condition).unwrap()
     }
 
@@ -219,10 +229,10 @@ mod tests {
         // before the program is back, whose own are two of four.
         let measured =
             played(&["walk:area=64K,stride=1,passes=1,write=0", "walk:area=256K,stride=64,passes=1,write=1"]);
-        assert_eq!(measured.rows.len(), 2 * 2 * 3);
+        assert_eq!(measured.rows.len(), 2 * 3 * 3);
         let open = row(&measured, Sharing::InterCore, Partitioning::None);
         assert!(measured.interferes(open) && open.together > 0.05, "{open:?}");
-        let [first, second] = open.asked[..] else { panic!("{open:?}") };
+        let [first, second] = open.requests[..] else { panic!("{open:?}") };
         // The first level is its own: what it is asked and what it has is the same in both.
         assert_eq!((first.hits[0], first.misses[0]), (first.hits[2], first.misses[2]));
         assert_eq!(second.hits[0] + second.misses[0], first.misses[0]);
@@ -231,32 +241,31 @@ mod tests {
         assert!(second.misses[2] > 2.0 * second.misses[0], "{second:?}");
         for partitioning in [Partitioning::Colors, Partitioning::Ways] {
             let own = row(&measured, Sharing::InterCore, partitioning);
-            assert_eq!(own.asked[1].misses, [1024.0; 3], "{own:?}");
+            assert_eq!(own.requests[1].misses, [1024.0; 3], "{own:?}");
             // As much is run as without parts.
-            assert_eq!(own.asked[0].misses[0], first.misses[0]);
+            assert_eq!(own.requests[0].misses[0], first.misses[0]);
             assert_eq!(own.together, 0.0);
         }
     }
 
     #[test]
-    fn on_one_cpu_the_first_level_is_lost_at_every_turn_whatever_the_outermost_keeps() {
+    fn on_one_cpu_the_first_level_is_lost_at_every_time_slice_whatever_the_outermost_keeps() {
         let measured = played(&["walk:area=4K,stride=64,passes=1,write=0", "walk:area=64K,stride=64,passes=1,write=1"]);
         for partitioning in [Partitioning::None, Partitioning::Colors, Partitioning::Ways] {
             let row = row(&measured, Sharing::IntraCore, partitioning);
-            // 64 lines, each fetched once alone, and again after every turn of the other.
-            assert_eq!(row.asked[0].misses[0], 64.0);
-            assert!(row.asked[0].misses[2] >= 5.0 * 64.0, "{row:?}");
+            // 64 lines, each fetched once alone, and again after every time slice of the other.
+            assert_eq!(row.requests[0].misses[0], 64.0);
+            assert!(row.requests[0].misses[2] >= 5.0 * 64.0, "{row:?}");
         }
         let own = row(&measured, Sharing::IntraCore, Partitioning::Colors);
-        assert_eq!(own.asked[1].misses[2], 64.0);
+        assert_eq!(own.requests[1].misses[2], 64.0);
     }
 
     #[test]
     fn what_was_interrupted_is_not_concluded_from() {
         let programs = ["walk:area=4K,stride=64,passes=1,write=0".to_owned(), "matmul".to_owned()];
         let machine = machine();
-        let turn_ns = [Ns(20_000), Ns(40_000)];
-        let request = Request { machine: &machine, mhz: 1000, programs: &programs, turn_ns, length: Ns(400_000) };
+        let request = Request { machine: &machine, mhz: 1000, programs: &programs, slices: &[Ns(20_000)] };
         assert!(play(&request, &mut |_| false).unwrap().0.rows.is_empty());
         let wrong = ["walk:area=4K".to_owned(), "nothing".to_owned()];
         let error = play(&Request { programs: &wrong, ..request }, &mut |_| true).unwrap_err().to_string();

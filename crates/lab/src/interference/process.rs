@@ -1,0 +1,338 @@
+//! Unmodified programs that are started, stand still at their mark, go on, and end.
+//!
+//! How far an unmodified program is cannot be seen from outside, but its end can: a run is timed from a *mark*, when the program has had a CPU for
+//! so long, to its end, by the time for which it had a CPU. At the mark it stands still (SIGSTOP) until everybody is ready. What moving its pages
+//! cost before is not part of it.
+//!
+//! A program that does jobs when lines release them need not be started for every run: its run is so many jobs.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isochrome_host::error::HostError;
+use isochrome_host::interrupt;
+use isochrome_host::jobs::JobError;
+use isochrome_host::jobs::line::{LineProgram, command};
+use isochrome_host::recolor::RecolorError;
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::sys::clock::process_cpu;
+use isochrome_host::sys::launch::{self, End, Launch};
+use isochrome_host::sys::scheduling::Scheduling;
+use isochrome_model::units::{CpuId, Ns};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::Setup;
+
+/// Priority of programs that have a CPU: below that of this one, which gives time slices.
+pub(super) const RUNNING: u8 = 20;
+/// Priority of programs that wait for their time slice.
+pub(super) const WAITING: u8 = 10;
+/// A program is moved to its colors after this part of its warm-up: by then it has most of its memory.
+const WARM_UP_SHARE: u64 = 4;
+/// Between two readings of the time that a program has had.
+const POLL: Duration = Duration::from_micros(200);
+/// How long a program may take to its mark.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Programs that end within this share of their time alone have not done the same.
+const EARLY: f64 = 0.25;
+/// How much of the standard error of a program that failed is reported.
+const STDERR_BYTES: usize = 400;
+/// SIGKILL, SIGCONT and SIGSTOP.
+const KILL: i32 = 9;
+const CONTINUE: i32 = 18;
+const STOP: i32 = 19;
+
+/// A program that runs, or stands still at its mark. Dropped, it is ended with all that it started.
+pub(super) struct Process {
+    pub(super) name: String,
+    pub(super) pid: Pid,
+    /// Its threads at the mark.
+    pub(super) threads: Vec<i32>,
+    /// Time it had a CPU until then.
+    mark: Ns,
+    pub(super) ended: bool,
+    /// Its standard error: memory.
+    stderr: File,
+    /// Where its jobs are released, and how many of this run are not complete.
+    lines: Option<(LineProgram, u64)>,
+}
+
+/// How a program is started.
+pub(super) struct Start<'a> {
+    pub(super) words: &'a [String],
+    /// Whether lines release its jobs: its mark is then where it waits for the first.
+    pub(super) released: bool,
+    /// Whether it has to be on its colors when its warm-up is over.
+    pub(super) timed: bool,
+    /// The file by which it joins the group that has its ways.
+    pub(super) joins: Option<&'a PathBuf>,
+    /// What moves its pages to its colors.
+    pub(super) place: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
+}
+
+impl Process {
+    /// Starts a program, has it run until it has had a CPU for the warm-up, and stops it. `None` if it was interrupted.
+    pub(super) fn start(setup: &Setup, start: Start<'_>) -> Result<Option<Process>, HostError> {
+        let Start { words, released, timed, joins, place } = start;
+        let name = words.join(" ");
+        let failed = |source| JobError::Start { program: name.clone(), source };
+        let launch = Launch {
+            cpus: Some(vec![setup.cpu.0]),
+            scheduling: setup.realtime.then(|| Scheduling::fifo(RUNNING)),
+            attached: true,
+            own_pid: Vec::new(),
+            joins: joins
+                .map(|path| File::options().write(true).open(path).map(Arc::new))
+                .transpose()
+                .map_err(failed)?
+                .into_iter()
+                .collect(),
+            ..Launch::default()
+        };
+        let stderr = File::from(memfd_create("stderr", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
+        let (pid, lines) = if released {
+            let mut program = LineProgram::start(words, &launch)?;
+            program.ready(LIMIT)?;
+            (program.pid(), Some((program, 0)))
+        } else {
+            let mut command = command(words).map_err(failed)?;
+            launch.prepare(&mut command);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr.try_clone().map_err(failed)?);
+            (Pid(command.spawn().map_err(failed)?.id() as i32), None)
+        };
+        let mut process = Process { name, pid, threads: Vec::new(), mark: Ns(0), ended: false, stderr, lines };
+        let mut moving = 0;
+        if let Some(place) = place {
+            if !process.run_until(Ns(setup.warm_up.0 / WARM_UP_SHARE), setup.warm_up)? {
+                return Ok(None);
+            }
+            let threads = pid.threads()?;
+            let before = (process.cpu()?, process.cpu_of(&threads));
+            place(pid)?;
+            // Helpers that moved its pages were threads of it.
+            let now = process.cpu()?;
+            moving = (now.0 - before.0.0).saturating_sub(process.cpu_of(&threads).saturating_sub(before.1));
+            // Else it would be timed from another instant than without colors.
+            if timed && now.0 > setup.warm_up.0 + moving {
+                let [took, warm_up] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
+                let what = format!(
+                    "had a CPU for {took:.0} ms until it was on its colors, longer than its warm-up of {warm_up:.0} ms"
+                );
+                return Err(process.unfit(what, "a longer --warm-up"));
+            }
+        }
+        if !process.run_until(Ns(setup.warm_up.0 + moving), setup.warm_up)? {
+            return Ok(None);
+        }
+        process.hold(None)?;
+        process.threads = pid.threads()?;
+        process.mark = process.cpu()?;
+        if process.threads.is_empty() {
+            let how = process.end()?.map_or_else(String::new, |(end, cpu)| {
+                format!(" after {:.0} ms on a CPU ({})", cpu.0 as f64 / 1e6, process.last_words(end))
+            });
+            return Err(process.unfit(format!("ended at its mark{how}"), "another --warm-up"));
+        }
+        Ok(Some(process))
+    }
+
+    pub(super) fn unfit(&self, what: String, hint: &'static str) -> HostError {
+        JobError::Unfit { program: self.name.clone(), what, hint }.into()
+    }
+
+    fn pipe(&self, source: io::Error) -> HostError {
+        JobError::Pipe { program: self.name.clone(), source }.into()
+    }
+
+    /// Time it has had a CPU so far.
+    fn cpu(&self) -> Result<Ns, HostError> {
+        process_cpu(self.pid.0).map_err(|source| self.pipe(source))
+    }
+
+    /// Time that `threads` have had a CPU so far, in ns.
+    fn cpu_of(&self, threads: &[i32]) -> u64 {
+        let time = |thread: &i32| -> Option<u64> {
+            let text = self.pid.text(&format!("task/{thread}/schedstat")).ok()?;
+            text.split_ascii_whitespace().next()?.parse().ok()
+        };
+        threads.iter().filter_map(time).sum()
+    }
+
+    /// How it ended, and the end of its standard error.
+    fn last_words(&self, end: End) -> String {
+        let length = self.stderr.metadata().map_or(0, |about| about.len());
+        let mut bytes = vec![0; STDERR_BYTES.min(length as usize)];
+        let begin = length - bytes.len() as u64;
+        let read = self.stderr.read_at(&mut bytes, begin).unwrap_or(0);
+        let said = String::from_utf8_lossy(&bytes[..read]);
+        match said.trim() {
+            "" => format!("{end}; it said nothing on standard error"),
+            said => format!("{end}; on standard error: {said}"),
+        }
+    }
+
+    /// The time from its mark to its end, or why the run does not count; `alone`: that of a run alone, where it is known.
+    pub(super) fn judge(&self, end: End, cpu: Ns, alone: Option<Ns>) -> Result<Ns, String> {
+        let took = Ns(cpu.0.saturating_sub(self.mark.0));
+        match alone {
+            _ if end != End::Code(0) => Err(format!("failed ({})", self.last_words(end))),
+            Some(alone) if (took.0 as f64) < EARLY * alone.0 as f64 => {
+                let [took, alone] = [took, alone].map(|time| time.0 as f64 / 1e6);
+                let how = self.last_words(end);
+                Err(format!("ended {took:.1} ms behind its mark, and {alone:.1} ms when it ran alone ({how})"))
+            }
+            _ => Ok(took),
+        }
+    }
+
+    /// Whether it has had `cpu`; it has not if there was an interrupt.
+    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, HostError> {
+        if self.lines.is_some() {
+            return Ok(!interrupt::interrupted());
+        }
+        let begin = Instant::now();
+        while self.cpu()? < cpu {
+            if interrupt::interrupted() {
+                return Ok(false);
+            }
+            if let Some((end, _)) = self.end()? {
+                let hint = match end {
+                    End::Code(0) => "a program that takes longer, or a shorter --warm-up",
+                    _ => "run it by hand: it must end by itself with exit code 0",
+                };
+                let what =
+                    format!("ended within its first {} ms on a CPU ({})", warm_up.0 as f64 / 1e6, self.last_words(end));
+                return Err(self.unfit(what, hint));
+            }
+            if begin.elapsed() > LIMIT {
+                let what = format!("has not had a CPU for {} ms after {LIMIT:?}", warm_up.0 as f64 / 1e6);
+                return Err(self.unfit(what, "a program that computes, in a process of its own, on a CPU that is free"));
+            }
+            thread::sleep(POLL);
+        }
+        Ok(true)
+    }
+
+    /// Stops it, and waits until it has. It needs a CPU for that, hence the priority where others have one.
+    pub(super) fn hold(&mut self, priority: Option<u8>) -> Result<(), HostError> {
+        if let Some(priority) = priority {
+            self.set_priority(priority);
+        }
+        let pid = WaitId::Pid(RawPid::from_raw(self.pid.0).expect("a process has a number"));
+        let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        launch::send(-self.pid.0, STOP).map_err(|source| self.pipe(source))?;
+        waitid(pid.clone(), either).map_err(|error| self.pipe(error.into()))?;
+        // The kernel reports a stop once.
+        let _ = waitid(pid, WaitIdOptions::STOPPED | WaitIdOptions::NOHANG);
+        Ok(())
+    }
+
+    /// Lets it go on on `cpu`.
+    pub(super) fn go_on(&self, cpu: CpuId, priority: Option<u8>) -> Result<(), HostError> {
+        let mut set = CpuSet::new();
+        set.set(cpu.0 as usize);
+        for thread in &self.threads {
+            // One that has ended since needs no CPU.
+            let _ = sched_setaffinity(RawPid::from_raw(*thread), &set);
+        }
+        if let Some(priority) = priority {
+            self.set_priority(priority);
+        }
+        launch::send(-self.pid.0, CONTINUE).map_err(|source| self.pipe(source))
+    }
+
+    /// Of all threads that it has now: it may have started some since its mark.
+    pub(super) fn set_priority(&self, priority: u8) {
+        for thread in self.pid.threads().unwrap_or_default() {
+            let _ = Scheduling::fifo(priority).apply_to(thread);
+        }
+    }
+
+    /// Releases so many jobs, which are its next run.
+    pub(super) fn release(&mut self, jobs: u64) -> Result<(), HostError> {
+        self.mark = self.cpu()?;
+        if let Some((program, left)) = &mut self.lines {
+            *left = jobs;
+            (0..jobs).try_for_each(|_| program.release().map(drop))?;
+        }
+        Ok(())
+    }
+
+    /// How its run ended, and how long it has had a CPU altogether by then.
+    pub(super) fn completed(&mut self) -> Result<Option<(End, Ns)>, HostError> {
+        let Some((program, left)) = &mut self.lines else { return self.end() };
+        *left = left.saturating_sub(program.take()?);
+        if *left > 0 { Ok(None) } else { Ok(Some((End::Code(0), self.cpu()?))) }
+    }
+
+    /// Its end, and how long it had a CPU altogether.
+    pub(super) fn end(&mut self) -> Result<Option<(End, Ns)>, HostError> {
+        let end = launch::ended(self.pid.0).map_err(|source| self.pipe(source))?;
+        self.ended |= end.is_some();
+        Ok(end)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = launch::send(-self.pid.0, KILL);
+        if !self.ended {
+            let pid = RawPid::from_raw(self.pid.0).expect("a process has a number");
+            let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The loop is the shell's own work, or that of a child for which it waits.
+    fn cpu_of_a_shell_that_ends(by_a_child: bool) -> Ns {
+        let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
+        let script = if by_a_child { format!("sh -c '{work}'; exit 3") } else { work.to_owned() };
+        let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let (end, cpu) = loop {
+            if let Some(ended) = launch::ended(pid).unwrap() {
+                break ended;
+            }
+            thread::sleep(POLL);
+        };
+        assert_eq!(end, End::Code(3));
+        assert!(child.wait().is_err(), "its end is taken once");
+        cpu
+    }
+
+    #[test]
+    fn what_the_children_of_a_program_do_is_not_its_own_time() {
+        let (own, childs) = (cpu_of_a_shell_that_ends(false), cpu_of_a_shell_that_ends(true));
+        assert!(own.0 > 5_000_000 && childs.0 < own.0 / 4, "{own:?} {childs:?}");
+    }
+
+    #[test]
+    fn a_program_that_does_less_than_alone_has_failed() {
+        let process = |mark| Process {
+            name: String::new(),
+            // Of nobody: nothing is ended when it is dropped.
+            pid: Pid(i32::MAX),
+            threads: Vec::new(),
+            mark: Ns(mark),
+            ended: true,
+            stderr: File::open("/dev/null").unwrap(),
+            lines: None,
+        };
+        assert_eq!(process(10).judge(End::Code(0), Ns(110), Some(Ns(100))), Ok(Ns(100)));
+        assert_eq!(process(10).judge(End::Code(0), Ns(36), Some(Ns(100))), Ok(Ns(26)));
+        assert!(process(10).judge(End::Code(0), Ns(34), Some(Ns(100))).unwrap_err().contains("when it ran alone"));
+        assert!(process(10).judge(End::Signal(11), Ns(110), Some(Ns(100))).unwrap_err().contains("signal 11"));
+    }
+}

@@ -1,0 +1,482 @@
+//! Unmodified programs, alone and beside others, measured.
+//!
+//! *Time slices* are given by this program, with SCHED_FIFO: on the shared CPU all wait at a low priority, and one at a time has a higher one.
+//! SCHED_DEADLINE, which promises the same, admits no program that is bound to one CPU. In the slices of co-runners that are not there this program
+//! spins, which is the control as well; a program that waits in its slice leaves the rest of it to the others.
+//!
+//! *Co-runners end too.* Others of them, started and moved to their colors beforehand, stand still until they are needed. Where they do not
+//! suffice the run goes on without them and is censored: it would have taken at least as long beside them. One that fails, or ends much sooner than
+//! it does alone, was no co-runner: the run does not count.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use isochrome_host::counters::Counters;
+use isochrome_host::error::HostError;
+use isochrome_host::events::{LevelEvents, events_of_levels};
+use isochrome_host::interrupt;
+use isochrome_host::recolor::RecolorError;
+use isochrome_host::recolor::process::Pid;
+use isochrome_host::setting::RealtimeRequest;
+use isochrome_host::sys::clock;
+use isochrome_host::sys::launch::End;
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{CpuId, Cycles, Ns};
+
+use super::process::{Process, RUNNING, Start, WAITING};
+use super::{COLUMNS, Condition, Sharing, cpu};
+use crate::runner::{Experiment, Recorder};
+use crate::samples::{Arm, Judged};
+
+/// Between two checks whether a program on a CPU of its own has ended.
+const CHECK: Duration = Duration::from_millis(1);
+/// How much longer than alone a run may take before co-runners are used up.
+const RESERVE: f64 = 1.5;
+/// Co-runners of one program that stand ready, at most.
+const READY_MAX: u64 = 16;
+/// Failures of a program one after the other that end the experiment.
+const FAILURES_MAX: u32 = 3;
+
+/// What is measured, and where.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Command lines.
+    pub programs: Vec<Vec<String>>,
+    /// By program, those that run beside it.
+    pub beside: Vec<Vec<usize>>,
+    /// By program, how many jobs a run of it is, where lines release them: it is started once for a block. Other programs run to their end.
+    pub jobs: Vec<Option<u64>>,
+    /// What is measured.
+    pub conditions: Vec<Condition>,
+    /// Where a program is measured.
+    pub cpu: CpuId,
+    /// Where its co-runners run, if not there.
+    pub others: Vec<CpuId>,
+    /// Time on a CPU before the mark.
+    pub warm_up: Ns,
+    /// How long a program may take from its mark to its end, alone.
+    pub limit: Ns,
+    /// Whether programs may have real-time priorities. Time slices need them.
+    pub realtime: bool,
+    /// By program, the file by which it joins the group that has its ways; none without ways.
+    pub joins: Vec<PathBuf>,
+    /// Levels to count, by events that proved to count; none without counters.
+    pub levels: Vec<LevelEvents>,
+}
+
+/// Moves the pages of a program, by its number, to its colors.
+pub type Place<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
+
+/// The conditions of programs with these co-runners, where there are so many CPUs for others, with real-time priorities or without. Programs
+/// share everything, or have parts of their own by one of `parts`.
+pub fn conditions(
+    beside: &[Vec<usize>],
+    others: usize,
+    realtime: bool,
+    slices: &[Ns],
+    parts: &[Partitioning],
+) -> Vec<Condition> {
+    let slices = if realtime { slices } else { &[] };
+    let shared = slices.iter().map(|slice| (Sharing::IntraCore, *slice));
+    let apart = (others > 0).then_some((Sharing::InterCore, Ns(0)));
+    let mut conditions = Vec::new();
+    for (sharing, slice_ns) in apart.into_iter().chain(shared) {
+        for program in (0..beside.len()).filter(|program| !beside[*program].is_empty()) {
+            for partitioning in [Partitioning::None].iter().chain(parts) {
+                conditions.push(Condition { sharing, program, slice_ns, partitioning: *partitioning });
+            }
+        }
+    }
+    conditions
+}
+
+/// The experiment. The calling thread is to run on the CPU of the setup, with a real-time priority if programs are to have one.
+pub struct Programs<'s, 'p> {
+    setup: &'s Setup,
+    place: &'p mut Place<'p>,
+    /// Time of a run alone, by program, once it is known; of programs that are only co-runners it never is.
+    lengths: Vec<Option<Ns>>,
+    /// The program of this block, where lines release its jobs.
+    subject: Option<Process>,
+    /// Co-runners at their mark or behind it, by program and what they have parts by.
+    ready: Vec<(usize, Partitioning, Process)>,
+    /// How often each program has failed since it last did not.
+    failed: Vec<u32>,
+    /// Programs that failed beside others, so that their runs and blocks do not count, in words.
+    pub failures: Vec<String>,
+}
+
+impl<'s, 'p> Programs<'s, 'p> {
+    /// Of `setup`, whose programs `place` moves to their colors.
+    pub fn new(setup: &'s Setup, place: &'p mut Place<'p>) -> Programs<'s, 'p> {
+        let programs = setup.programs.len();
+        let (lengths, failed) = (vec![None; programs], vec![0; programs]);
+        Programs { setup, place, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
+    }
+
+    fn start(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Process>, HostError> {
+        let (colors, ways) = match partitioning {
+            Partitioning::None => (false, false),
+            Partitioning::Colors => (true, false),
+            Partitioning::Ways => (false, true),
+            Partitioning::Both => (true, true),
+        };
+        let timed = self.is_measured(program);
+        let mut place = |pid| (self.place)(program, pid);
+        let start = Start {
+            words: &self.setup.programs[program],
+            released: self.setup.jobs[program].is_some(),
+            timed,
+            joins: self.setup.joins.get(program).filter(|_| ways),
+            place: if colors { Some(&mut place) } else { None },
+        };
+        Process::start(self.setup, start)
+    }
+
+    /// What the run of `program` took that has ended so, or `None` where it does not count.
+    ///
+    /// Fails when it failed alone, or again and again.
+    fn judge(&mut self, program: usize, process: &Process, (end, cpu): (End, Ns)) -> Result<Option<Ns>, HostError> {
+        match process.judge(end, cpu, self.lengths[program]) {
+            Ok(took) => {
+                self.failed[program] = 0;
+                Ok(Some(took))
+            }
+            Err(what) if self.is_measured(program) && self.lengths[program].is_none() => {
+                Err(process.unfit(what, "run it by hand: it must end by itself with exit code 0"))
+            }
+            Err(what) => {
+                self.failed[program] += 1;
+                if self.failed[program] >= FAILURES_MAX {
+                    let hint = "run it twice at the same time by hand: programs that share files, ports or devices get into each other's way";
+                    let again = "times one after the other, and not when it ran alone";
+                    return Err(process.unfit(format!("{what}: {FAILURES_MAX} {again}"), hint));
+                }
+                self.failures.push(format!("{} {what}", process.name));
+                Ok(None)
+            }
+        }
+    }
+
+    fn is_measured(&self, program: usize) -> bool {
+        self.setup.conditions.iter().any(|condition| condition.program == program)
+    }
+
+    /// Has co-runners of `program` stand ready for a run that takes `length` alone, unless it is interrupted.
+    fn reserve(&mut self, program: usize, partitioning: Partitioning, length: Option<Ns>) -> Result<(), HostError> {
+        let runs =
+            self.lengths[program].zip(length).map_or(0.0, |(own, of)| RESERVE * of.0 as f64 / own.0.max(1) as f64);
+        let enough = (1 + runs.ceil() as u64).min(READY_MAX) as usize;
+        let is_one = |(of, by, _): &&(usize, Partitioning, Process)| (*of, *by) == (program, partitioning);
+        while self.ready.iter().filter(is_one).count() < enough {
+            let Some(process) = self.start(program, partitioning)? else { break };
+            self.ready.push((program, partitioning, process));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self, program: usize, partitioning: Partitioning) -> Option<Process> {
+        let at = self.ready.iter().position(|(of, by, _)| (*of, *by) == (program, partitioning))?;
+        Some(self.ready.remove(at).2)
+    }
+
+    /// One run beside `others`, who spin in the control, and are not there in the reference; `None` if somebody failed, or it was interrupted.
+    fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, HostError> {
+        let setup = self.setup;
+        let Condition { sharing, program, slice_ns, partitioning } = condition;
+        let (alone, together) = (arm == Arm::Reference, arm == Arm::Treatment);
+        for other in others.iter().filter(|_| together) {
+            self.reserve(*other, partitioning, self.lengths[program])?;
+        }
+        let subject =
+            self.subject.take().map_or_else(|| self.start(program, partitioning), |subject| Ok(Some(subject)))?;
+        let Some(mut subject) = subject else { return Ok(None) };
+        if let Some(jobs) = setup.jobs[program] {
+            subject.release(jobs)?;
+        }
+        let take = |other: &usize| if together { self.next(*other, partitioning) } else { None };
+        let mut mates: Vec<Option<Process>> = others.iter().map(take).collect();
+        let in_slices = sharing == Sharing::IntraCore && !alone;
+        let target = |mate: usize| match sharing {
+            Sharing::InterCore => (setup.others[mate], setup.realtime.then_some(RUNNING)),
+            Sharing::IntraCore => (setup.cpu, Some(WAITING)),
+        };
+        // They count one thread. Of a program with more, or where they were there before and are not now, the run has none.
+        let events = events_of_levels(&setup.levels);
+        let counters = (!events.is_empty() && subject.threads.len() == 1)
+            .then(|| Counters::of_thread(&events, subject.pid.0).ok())
+            .flatten();
+        let counted = counters.as_ref().and_then(|counters| counters.read().ok());
+        for (at, mate) in mates.iter().enumerate() {
+            if let Some(mate) = mate {
+                let (cpu, priority) = target(at);
+                mate.go_on(cpu, priority)?;
+            }
+        }
+        subject.go_on(setup.cpu, setup.realtime.then_some(if in_slices { WAITING } else { RUNNING }))?;
+
+        let (slots, slice) = match in_slices {
+            true => (1 + others.len(), Duration::from_nanos(slice_ns.0)),
+            false => (1, CHECK),
+        };
+        // Beside others it may take twice as long as in its share of the CPU alone.
+        let times = if alone { 1 } else { 2 * slots as u64 };
+        let limit = Duration::from_nanos(setup.limit.0.saturating_mul(times));
+        let spinning = if sharing == Sharing::InterCore && arm == Arm::Control { others.len() } else { 0 };
+        let over = AtomicBool::new(false);
+        let (mut single, mut censored) = (true, false);
+        let took = thread::scope(|scope| {
+            for cpu in &setup.others[..spinning] {
+                scope.spawn(|| {
+                    let settings = RealtimeRequest::new().pin(*cpu);
+                    let _settings = if setup.realtime { settings.fifo(RUNNING) } else { settings }.apply();
+                    while !over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let mut slices = || -> Result<Option<Ns>, HostError> {
+                let begin = Instant::now();
+                let mut until = begin;
+                for slot in (0..slots).cycle() {
+                    until += slice;
+                    let left = || until.saturating_duration_since(Instant::now());
+                    match if slot == 0 { Some(&subject) } else { mates[slot - 1].as_ref() } {
+                        Some(process) => {
+                            if in_slices {
+                                process.set_priority(RUNNING);
+                            }
+                            thread::sleep(left());
+                            if in_slices {
+                                process.set_priority(WAITING);
+                            }
+                        }
+                        None => {
+                            let ticks = left().as_nanos() as u64 * clock::rate_hz() / 1_000_000_000;
+                            clock::spin_until(Cycles(clock::now().0 + ticks));
+                        }
+                    }
+                    single &= counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
+                    // Who failed before the program ended was not beside it.
+                    for (at, mate) in mates.iter_mut().enumerate() {
+                        let Some(ended) = mate.as_mut() else { continue };
+                        if let Some(end) = ended.end()? {
+                            if self.judge(others[at], ended, end)?.is_none() {
+                                return Ok(None);
+                            }
+                            *mate = self.next(others[at], partitioning);
+                            censored |= mate.is_none();
+                            if let Some(mate) = mate {
+                                let (cpu, priority) = target(at);
+                                mate.go_on(cpu, priority)?;
+                            }
+                        }
+                    }
+                    if let Some(end) = subject.completed()? {
+                        return self.judge(program, &subject, end);
+                    }
+                    if interrupt::interrupted() {
+                        return Ok(None);
+                    }
+                    if begin.elapsed() > limit {
+                        let what = format!("has not ended after {:.0} s", limit.as_secs_f64());
+                        return Err(subject.unfit(what, "a program that ends by itself, or a longer --limit"));
+                    }
+                }
+                unreachable!("a cycle of one slot or more does not end")
+            };
+            let took = slices();
+            over.store(true, Ordering::Relaxed);
+            took
+        })?;
+        let running = setup.realtime.then_some(RUNNING);
+        if setup.jobs[program].is_some() {
+            subject.hold(running)?;
+            self.subject = Some(subject);
+        }
+        for (mate, other) in mates.into_iter().zip(others) {
+            if let Some(mut mate) = mate.filter(|mate| !mate.ended) {
+                mate.hold(running)?;
+                self.ready.insert(0, (*other, partitioning, mate));
+            }
+        }
+        let counts = counters.zip(counted).filter(|_| single).and_then(|(counters, before)| {
+            Some(counters.between(&before, &counters.read().ok()?).ok()?.values().to_vec())
+        });
+        let of_level = |level: &LevelEvents| match &counts {
+            Some(counts) => level.requests(&events, counts).map(|count| count as f64),
+            None => [f64::NAN; 2],
+        };
+        let values = |took: Ns| {
+            let time = [took.0 as f64, f64::from(u8::from(censored))];
+            time.into_iter().chain(setup.levels.iter().flat_map(of_level)).collect()
+        };
+        Ok(took.map(values))
+    }
+}
+
+impl Experiment for Programs<'_, '_> {
+    type Condition = Condition;
+    const JUDGED: Judged = super::JUDGED;
+
+    fn columns(&self) -> Vec<String> {
+        let levels = self.setup.levels.iter().map(|events| events.level);
+        let counts = levels.flat_map(|level| [format!("L{level}_hits"), format!("L{level}_misses")]);
+        COLUMNS.map(str::to_owned).into_iter().chain(counts).collect()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        self.setup.conditions.clone()
+    }
+
+    /// One run of each kind. A block is left out when a run of it has failed.
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+        let mut others = self.setup.beside[condition.program].clone();
+        recorder.rng.shuffle(&mut others);
+        if condition.sharing == Sharing::InterCore {
+            others.truncate(self.setup.others.len());
+        }
+        for program in [condition.program].iter().chain(&others) {
+            if self.lengths[*program].is_none() && self.is_measured(*program) {
+                let open = Condition { program: *program, partitioning: Partitioning::None, ..condition };
+                self.subject = None;
+                let Some(run) = self.run(open, Arm::Reference, &[])? else { return Ok(()) };
+                self.lengths[*program] = Some(Ns(cpu(&run) as u64));
+            }
+        }
+        self.subject = None;
+        let arms = [Arm::Reference, Arm::Control, Arm::Treatment];
+        recorder.measure(condition, &arms, |arm| self.run(condition, arm, &others))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_host::events::PAGE_FAULTS;
+
+    use super::*;
+    use crate::interference::tests::open;
+    use crate::runner::Amount;
+    use crate::samples::Block;
+
+    #[test]
+    fn what_cannot_be_shared_is_left_out() {
+        let slices = [Ns(1), Ns(2)];
+        let beside = [vec![1], vec![0], vec![]];
+        let found = conditions(&beside, 1, true, &slices, &[Partitioning::Colors, Partitioning::Ways]);
+        // Two programs with somebody beside them, on other CPUs and in slices of either length.
+        assert_eq!(found.len(), 2 * 3 * 3);
+        assert!(conditions(&beside, 0, true, &slices, &[]).iter().all(|it| it.sharing == Sharing::IntraCore));
+        assert!(conditions(&beside, 2, false, &slices, &[]).iter().all(|it| it.sharing == Sharing::InterCore));
+        assert!(conditions(&beside, 0, false, &slices, &[Partitioning::Ways]).is_empty());
+    }
+
+    /// Blocks, and what kept others from counting.
+    type Measured = (Vec<Block<Condition>>, Vec<String>);
+
+    /// What becomes of shell scripts.
+    fn tried(scripts: &[&str], levels: &[LevelEvents], warm_up: Ns, limit: Ns) -> Result<Measured, String> {
+        let programs: Vec<Vec<String>> =
+            scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
+        let cpus = isochrome_host::setting::allowed_cpus().unwrap();
+        let beside: Vec<Vec<usize>> =
+            (0..programs.len()).map(|own| (0..programs.len()).filter(|other| *other != own).collect()).collect();
+        let setup = Setup {
+            conditions: (0..programs.len()).map(|program| open(Sharing::InterCore, program)).collect(),
+            jobs: vec![None; programs.len()],
+            programs,
+            beside,
+            cpu: cpus[0],
+            // With one CPU only they are beside it on that.
+            others: vec![cpus[cpus.len() - 1]],
+            warm_up,
+            limit,
+            realtime: false,
+            joins: Vec::new(),
+            levels: levels.to_vec(),
+        };
+        let mut place = |_, _| Ok(());
+        let mut experiment = Programs::new(&setup, &mut place);
+        let mut recorder = Recorder::new(&Amount { blocks: 2, samples: 1, seed: 1, cpu: cpus[0], limit: None });
+        for condition in setup.conditions.repeat(2) {
+            experiment.block(condition, &mut recorder).map_err(|error| error.to_string())?;
+        }
+        Ok((recorder.into_blocks(), experiment.failures))
+    }
+
+    const SECOND: Ns = Ns(1_000_000_000);
+    const MINUTE: Ns = Ns(60_000_000_000);
+    /// Behind a mark at its beginning.
+    const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
+    const BEGINNING: Ns = Ns(2_000_000);
+
+    #[test]
+    fn a_program_that_ends_before_its_mark_is_named_with_what_helps() {
+        let error = tried(&["echo too quick >&2"], &[], SECOND, SECOND).unwrap_err();
+        assert!(
+            error.contains("ended within its first 1000 ms on a CPU (exit code 0; on standard error: too quick)"),
+            "{error}"
+        );
+        assert!(error.contains("--warm-up"), "{error}");
+        let error = tried(&["exit 7"], &[], SECOND, SECOND).unwrap_err();
+        assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_fails_alone_or_never_ends_is_named_with_what_helps() {
+        let error = tried(&[&format!("{LOOP}; echo no file of that name >&2; exit 3")], &[], BEGINNING, MINUTE);
+        let error = error.unwrap_err();
+        assert!(error.contains("failed (exit code 3; on standard error: no file of that name)"), "{error}");
+        let error = tried(&["while :; do :; done"], &[], BEGINNING, Ns(100_000_000)).unwrap_err();
+        assert!(error.contains("has not ended after 0 s") && error.contains("--limit"), "{error}");
+    }
+
+    #[test]
+    fn a_run_whose_co_runner_fails_does_not_count_and_one_that_always_fails_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let been = folder.path().join("been");
+        // Not the first time, and then at its end.
+        let fails = format!("{LOOP}; [ -e {0} ] && {{ echo {0} is there >&2; exit 5; }}; touch {0}", been.display());
+        let long = format!("{LOOP}; {LOOP}; {LOOP}");
+        let error = tried(&[&long, &fails], &[], BEGINNING, MINUTE).unwrap_err();
+        assert!(error.contains("exit code 5") && error.contains("is there): 3 times one after the other"), "{error}");
+        assert!(error.contains("twice at the same time"), "{error}");
+        // Once only.
+        let once = format!(
+            "{LOOP}; [ -e {0}.2 ] || {{ [ -e {0}.1 ] && touch {0}.2 && exit 5; touch {0}.1; }}; exit 0",
+            been.display()
+        );
+        let (blocks, failures) = tried(&[&long, &once], &[], BEGINNING, MINUTE).unwrap();
+        assert!(matches!(&failures[..], [failure] if failure.contains("failed (exit code 5")), "{failures:?}");
+        assert!(blocks.len() < 4, "{blocks:?}");
+    }
+
+    /// By an event that the kernel counts on any machine, in place of those of caches.
+    #[test]
+    fn what_a_program_did_from_its_mark_to_its_end_is_counted() {
+        let faults = LevelEvents { level: 1, accesses: vec![PAGE_FAULTS], misses: vec![PAGE_FAULTS] };
+        // The shell's own, in one thread.
+        let (blocks, _) = tried(&[LOOP, LOOP], &[faults], BEGINNING, MINUTE).unwrap();
+        assert!(!blocks.is_empty());
+        for run in blocks.iter().flat_map(|block| &block.samples) {
+            assert!(matches!(run.values[..], [_, _, 0.0, misses] if misses >= 0.0), "{run:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_outlasts_its_co_runners_goes_on_and_is_censored() {
+        // The other one takes a third of its first time from then on, so that the three that stand ready do not suffice.
+        let folder = tempfile::tempdir().unwrap();
+        let been = folder.path().join("been");
+        let short = format!("[ -e {0} ] || {{ {LOOP}; {LOOP}; }}; {LOOP}; touch {0}", been.display());
+        let (blocks, _) = tried(&[&format!("{LOOP}; {LOOP}; {LOOP}; {LOOP}"), &short], &[], BEGINNING, MINUTE).unwrap();
+        let of_long: Vec<_> = blocks.iter().filter(|block| block.condition.program == 0).collect();
+        assert_eq!(of_long.len(), 2);
+        for block in of_long {
+            let censored = [Arm::Reference, Arm::Control, Arm::Treatment].map(|arm| block.rows(arm)[0][1]);
+            assert_eq!(censored, [0.0, 0.0, 1.0]);
+        }
+    }
+}
