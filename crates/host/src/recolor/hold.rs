@@ -19,11 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::Pid as RawPid;
-use rustix::thread::{sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 use super::filtered::Judge;
-use super::process::{Mappings, Pid, status_of};
+use super::process::{Mappings, Pid, ThreadState, status_of};
 use super::{MAX_PAUSE, RecolorError, filtered};
 use crate::interrupt::interrupted;
 use crate::runtime;
@@ -192,18 +192,37 @@ pub struct Hold {
 struct Haste {
     /// What it goes back to.
     before: Option<Scheduling>,
+    /// The CPUs that it may run on otherwise, while it is kept on that of a held thread.
+    cpus: Option<CpuSet>,
 }
 
 impl Haste {
     fn begin() -> Haste {
         let ordinary = |now: &Scheduling| now.is_ordinary();
         let before = Scheduling::current().ok().filter(ordinary);
-        Haste { before: before.filter(|_| Scheduling::fifo(1).apply().is_ok()) }
+        Haste { before: before.filter(|_| Scheduling::fifo(1).apply().is_ok()), cpus: None }
+    }
+
+    /// Keeps this thread on the CPU that `thread` of `pid` ran on last. The two take turns, one system call after the other, and at each
+    /// turn the kernel chooses anew who runs on that CPU. It prefers the thread that has run least, so on a CPU that other threads of the
+    /// program keep busy, the held thread would wait for the end of a time slice at every call. A real-time thread is not followed: it may
+    /// never leave its CPU to this one.
+    fn share_cpu_with(&mut self, pid: Pid, thread: ThreadId) {
+        let Some(state) = pid.thread_state(thread).filter(ThreadState::is_ordinary) else { return };
+        self.cpus = self.cpus.or_else(|| sched_getaffinity(None).ok());
+        let mut cpu = CpuSet::new();
+        cpu.set(state.cpu);
+        // Where it may not run there, it works from where it is.
+        let _ = sched_setaffinity(None, &cpu);
     }
 }
 
 impl Drop for Haste {
     fn drop(&mut self) {
+        if let Some(cpus) = self.cpus {
+            // It was permitted before.
+            let _ = sched_setaffinity(None, &cpus);
+        }
         if let Some(before) = self.before {
             // It was permitted before.
             let _ = before.apply();
@@ -360,6 +379,7 @@ impl Seized {
         seized.haste = Some(Haste::begin());
         let mut why = RecolorError::Ended { pid: pid.0 };
         for (thread, _) in threads {
+            seized.haste.iter_mut().for_each(|haste| haste.share_cpu_with(pid, thread));
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
@@ -624,7 +644,8 @@ impl Hold {
             Journal { pid: pid.0, start_time, threads, cave, covered, area, protections, userfault, own_userfaults };
         journal.write()?;
         seized.threads.clear();
-        let (began, haste) = (seized.began, seized.haste.take().unwrap_or_else(Haste::begin));
+        let (began, mut haste) = (seized.began, seized.haste.take().unwrap_or_else(Haste::begin));
+        haste.share_cpu_with(pid, journal.threads[leader].id);
         let mut hold = Hold {
             pid,
             memory,
@@ -768,7 +789,8 @@ impl Hold {
         };
         // Where this is refused, it works as the program does.
         let _ = own.and_then(|own| own.apply_to(helper));
-        let _ = sched_getaffinity(None).and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
+        let own = self.haste.cpus.map_or_else(|| sched_getaffinity(None), Ok);
+        let _ = own.and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)

@@ -51,12 +51,20 @@ pub struct ThreadState {
     /// R runs, S waits, D waits and cannot be stopped.
     pub letter: char,
     flags: u64,
+    priority: i64,
+    /// The CPU that it runs on, or ran on last.
+    pub cpu: usize,
 }
 
 impl ThreadState {
     /// Whether it has not ended yet.
     pub fn is_running(self) -> bool {
         !matches!(self.letter, 'Z' | 'X' | 'x')
+    }
+
+    /// Whether it has no real-time priority and no deadline: the kernel shows those as negative priorities.
+    pub fn is_ordinary(&self) -> bool {
+        self.priority >= 0
     }
 
     /// Whether the kernel made it to work for the program, as io_uring and vhost do. Such a thread never runs the program's
@@ -302,8 +310,10 @@ impl Pid {
         let stat = String::from_utf8_lossy(&stat).into_owned();
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let letter = fields.next()?.chars().next()?;
-        // The letter is field 3, the flags are field 9.
-        Some(ThreadState { letter, flags: fields.nth(5)?.parse().ok()? })
+        // The letter is field 3, the flags are field 9, the priority is field 18, the CPU is field 39.
+        let flags = fields.nth(5)?.parse().ok()?;
+        let priority = fields.nth(8)?.parse().ok()?;
+        Some(ThreadState { letter, flags, priority, cpu: fields.nth(20)?.parse().ok()? })
     }
 
     /// The system call that a thread waits in; `None` where it does not, or the kernel does not say.
