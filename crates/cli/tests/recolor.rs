@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         staged("two_recolorings_of_a_program_leave_each_others_memory_alone", by_two_at_a_time),
         staged("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", drought),
         staged("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
+        staged("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", large_library),
         staged("a_recoloring_ends_when_it_is_asked_to", interrupted),
         staged("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", asynchronous),
         staged("what_must_not_be_touched_is_refused_and_goes_on", refusals),
@@ -113,7 +114,7 @@ impl Stage {
         let areas = match mode {
             "rings" => 6,
             "vforks" => 2,
-            "mappings" => 1,
+            "mappings" | "library" => 1,
             _ => 8 + u64::from(mode == "torture"),
         };
         Ok(Target { process, counts, forks: mode == "torture", areas, _said: said })
@@ -383,6 +384,27 @@ fn many_mappings(stage: &Stage) -> Outcome {
     assert!(moved > 10_000);
     // Twelve times what is allowed, for machines with other things to do; the benchmark says what it is.
     assert!(*longest < 250_000_000, "{longest} ns");
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
+/// Making all of a mapping writable takes as long as a pause may, so that each moved a single page.
+fn large_library(stage: &Stage) -> Outcome {
+    let target = stage.target("library")?;
+    target.goes_on();
+    let mappings = || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
+        maps.lines().filter(|line| line.ends_with("counts-library.so")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = mappings();
+    let (report, moved) = stage.moved(target.pid(), "0-7", |_| {});
+    let pauses = pauses_of(&report).len() as u64;
+    println!("{moved} pages in {pauses} pauses");
+    assert!(moved > 30_000 && report["off_color"].as_u64().unwrap() < 100, "{report}");
+    assert!(20 * pauses < moved, "{moved} pages in {pauses} pauses");
+    // What was split for the moves is one mapping again.
+    assert_eq!((mappings(), before.len()), (before, 1));
     let counts = target.goes_on();
     assert_eq!((counts.wrong, counts.broken_off), (0, 0));
     Ok(())

@@ -6,6 +6,7 @@
    target vforks FILE    begins other programs all the time, and checks its memory
    target holder FILE    holds the frames of color 5 in 1 GiB and gives back the others; says "ready" and waits
    target mappings FILE  has 60 000 mappings, and checks them
+   target library FILE   reads a private mapping of 256 MiB of a file, as a program reads its code, and checks it
    target alone FILE     the same, but neither forks nor makes huge pages again
    target filtered FILE  filters its system calls, but allows those that are needed; says "ready" and waits
    target seccomp|strict|traced FILE           is what must not be recolored; says "ready" and waits
@@ -428,6 +429,30 @@ static void *maps_much(void *unused) {
     return unused;
 }
 
+/* A private mapping of a large file that may only be read. */
+static void *reads_library(void *name) {
+    enum { COUNT = 65536 };
+    int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    if (ftruncate(file, (off_t)COUNT * PAGE))
+        exit(9);
+    for (uint64_t i = 0; i < COUNT; i++)
+        if (pwrite(file, &i, sizeof i, (off_t)(i * PAGE)) != sizeof i)
+            exit(9);
+    uint64_t *words = mmap(NULL, (size_t)COUNT * PAGE, PROT_READ, MAP_PRIVATE, file, 0);
+    if (words == MAP_FAILED)
+        exit(9);
+    for (int round = 0;; round++) {
+        for (uint64_t i = 0; i < COUNT; i++)
+            counts[WRONG] += ((volatile uint64_t *)words)[i * WORDS] != i;
+        if (round == 0)
+            counts[AREAS]++;
+        counts[ROUNDS]++;
+        counts[WAITS]++;
+        usleep(500);
+    }
+    return name;
+}
+
 /* Keeps the pages of 1 GiB whose frames have this color, of 16 by the bits of their numbers. */
 static int hold_color(uint64_t color) {
     enum { COUNT = 1 << 18, AT_ONCE = 1 << 12 };
@@ -489,6 +514,11 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(argv[1], "mappings"))
         begin(maps_much, NULL);
+    if (!strcmp(argv[1], "library")) {
+        static char name[4096];
+        snprintf(name, sizeof name, "%s.so", argv[2]);
+        begin(reads_library, name);
+    }
     if (!strcmp(argv[1], "holder") && !hold_color(5))
         return 8;
     /* Two filters, of which the stricter counts: ptrace kills, userfaultfd fails. */

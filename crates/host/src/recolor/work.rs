@@ -376,6 +376,8 @@ impl Work<'_, '_> {
         let mut mappings: Vec<(u64, u64)> = moving.iter().map(|due| due.mapping).collect();
         join_runs(&mut table, &mappings);
         let ready = Instant::now();
+        // However long that took, the next pause would have to do it again.
+        let deadline = deadline.max(ready + max_pause / 8);
         mappings.dedup();
         if mappings.len() >= 16 {
             let seen = (ready - begin).as_nanos() as f64 / mappings.len() as f64;
@@ -472,8 +474,8 @@ impl Work<'_, '_> {
         Ok(due)
     }
 
-    /// Registers the mappings whose pages are to be moved, so that whoever touches a page that is under way waits, and makes those writable
-    /// in which the helper has to write. `ways`: corrected where a mapping cannot be registered. Mappings whose pages must stay, with the reason.
+    /// Registers the mappings whose pages are to be moved, so that whoever touches a page that is under way waits, and makes those parts of
+    /// mappings writable in which the helper has to write. `ways`: corrected where a mapping cannot be registered. Mappings whose pages must stay, with the reason.
     fn make_ready(
         &self,
         hold: &mut Hold,
@@ -511,28 +513,45 @@ impl Work<'_, '_> {
             }
         }
         let protection = |due: &Due| self.plan.regions[self.plan.pages[due.at].region].protection;
-        let writing = due.iter().zip(&*ways).filter(|(_, way)| **way != Way::Move).map(|(due, _)| due);
-        let closed: BTreeMap<(u64, u64), Protection> = writing
-            .map(|due| (due.mapping, protection(due)))
-            .filter(|(_, protection)| !(protection.read && protection.write))
+        let writing: Vec<Due> =
+            due.iter().zip(&*ways).filter(|(_, way)| **way != Way::Move).map(|(due, _)| *due).collect();
+        let closed: Vec<_> = writing
+            .chunk_by(|due, next| due.mapping == next.mapping)
+            .map(|dues| (dues[0].mapping, self.opened(dues), protection(&dues[0])))
+            .filter(|(.., protection)| !(protection.read && protection.write))
             .collect();
         if closed.is_empty() {
             return Ok(refused);
         }
-        let protections = closed.iter().map(|((start, end), protection)| (*start, end - start, protection.bits()));
+        let protections = closed.iter().map(|(_, (start, end), protection)| (*start, end - start, protection.bits()));
         hold.journal.protections.extend(protections);
         // Once for all, as protecting what is protected does no harm.
         hold.journal.write()?;
-        let open = |(mapping, protection): (&(u64, u64), &Protection)| {
-            entry(*mapping, Way::Protect, Protection { read: true, write: true, ..*protection }.bits())
+        let open = |(_, range, protection): &(_, (u64, u64), Protection)| {
+            entry(*range, Way::Protect, Protection { read: true, write: true, ..*protection }.bits())
         };
         let table: Vec<Entry> = closed.iter().map(open).collect();
-        for (mapping, entry) in closed.keys().zip(self.run(hold, &table, None, None)?.0) {
+        for ((mapping, ..), entry) in closed.iter().zip(self.run(hold, &table, None, None)?.0) {
             if entry.status != 0 {
                 refused.insert(*mapping, "cannot be made writable");
             }
         }
         Ok(refused)
+    }
+
+    /// The part of their mapping that is made writable for `dues`, pages of one mapping, ascending: up to the next page of the plan.
+    ///
+    /// The kernel visits every resident page between these addresses, which would take a whole pause where a program's code is large. It
+    /// splits the mapping there, and joins it again once all of it was writable for a moment: the parts of a mapping must not leave gaps.
+    /// [Linux, mm/mprotect.c, mprotect_fixup: VM_ACCOUNT stays]
+    fn opened(&self, dues: &[Due]) -> (u64, u64) {
+        let (first, last) = (dues[0], dues[dues.len() - 1]);
+        let (start, end) = first.mapping;
+        let planned = |at: usize| self.plan.pages.get(at).map(|planned| planned.page);
+        let inside = |page: &u64| (start..end).contains(page);
+        let goes_on = first.at.checked_sub(1).and_then(planned).is_some_and(|page| inside(&page));
+        let begin = if goes_on { self.plan.pages[first.at].page } else { start };
+        (begin, planned(last.at + 1).filter(inside).unwrap_or(end))
     }
 
     /// Gives mappings the protection that they had.
