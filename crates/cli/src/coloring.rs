@@ -166,11 +166,6 @@ impl Coloring {
         self.known.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what was measured of frames, which has turned out to be wrong too often.
-    pub fn forget_measured(&self) {
-        self.known().0.forget_all();
-    }
-
     /// Follows the ledger: another `recolor` may have given `owner` other colors, or the colors may have other numbers now.
     ///
     /// Returns where the new numbers come from, if the numbers have changed. Where they cannot be measured this is left for a while: it is

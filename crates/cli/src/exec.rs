@@ -437,14 +437,11 @@ impl<'a> Keeper<'a> {
         if self.report.seconds_to_colors.is_none() && !failed && !passing && resident && settled {
             let seconds = self.begin.elapsed().as_secs_f64();
             let verified = match coloring.with(|wanted| self.watch.verify(&pids, wanted, &coloring.limits)) {
-                // Measured in a noisy moment: once more, from the beginning.
-                Ok(Some(verified)) if !verified.holds() && self.attempts < ATTEMPTS => {
-                    self.attempts += 1;
-                    coloring.forget_measured();
-                    return Round::Moved;
-                }
-                // Those that were found off color are moved first.
-                Ok(Some(verified)) if verified.right < verified.pages && self.attempts < ATTEMPTS => {
+                // What was found off color is moved first, or measured again; a few pages of a large program are no reason to wait for long.
+                Ok(Some(verified))
+                    if verified.right < verified.pages
+                        && self.attempts < if verified.holds() { 1 } else { ATTEMPTS } =>
+                {
                     self.attempts += 1;
                     return Round::Moved;
                 }

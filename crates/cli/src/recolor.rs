@@ -76,8 +76,6 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS || begin.elapsed() > PLACING_LIMIT {
             break;
         }
-        // Measured in a noisy moment: once more, from the beginning.
-        coloring.forget_measured();
     }
     // Without it an `exec` that watches over the program would measure the same again.
     if let Err(error) = coloring.hand_over(&watch) {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use isochrome_model::palette::Palette;
 use isochrome_model::palette::decode::Answer;
+use isochrome_model::stats::proportion_interval;
 use isochrome_model::units::{Color, CpuId, FrameNumber};
 use rustix::thread::sched_getcpu;
 use serde::Serialize;
@@ -23,7 +24,7 @@ use crate::setting::RealtimeRequest;
 const CHECKED_PAGES: usize = 512;
 
 /// Pages of which a statement about a process is made.
-const VERIFIED_PAGES: usize = 256;
+pub const VERIFIED_PAGES: usize = 256;
 
 /// Up to so many pages, all of them are.
 const VERIFIED_WHOLE: usize = 1024;
@@ -75,6 +76,11 @@ impl Verified {
     /// Whether at least 99 % of the pages are on color.
     pub fn holds(&self) -> bool {
         100 * self.right >= 99 * self.pages
+    }
+
+    /// Whether it is significant that less than 99 % of the pages are on color: more of the sample are off color than chance explains.
+    pub fn is_refuted(&self) -> bool {
+        proportion_interval((self.pages - self.right) as u64, self.pages as u64).0 > 0.01
     }
 
     /// Adds what is said of other pages.
@@ -154,12 +160,6 @@ impl KnownColors {
         learned.frames.get(&frame).copied().or_else(by_palette)
     }
 
-    /// Forgets everything that was measured: it has turned out to be wrong too often.
-    pub fn forget_all(&self) {
-        let mut learned = self.learned();
-        *learned = Learned { stale: true, ..Learned::default() };
-    }
-
     /// Takes in that a page of `pid` has a color.
     pub fn learn(&self, pid: i32, (address, entry): Page, color: Color) {
         let mut learned = self.learned();
@@ -169,7 +169,7 @@ impl KnownColors {
         };
     }
 
-    /// Forgets what is known of a page.
+    /// Forgets what is known of a page of `pid`. A palette that knows its color is put aside.
     fn forget(&self, pid: i32, (address, entry): Page) {
         let mut learned = self.learned();
         learned.pages.remove(&(pid, address));
@@ -178,6 +178,12 @@ impl KnownColors {
             learned.stale |=
                 !measured && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some());
         }
+    }
+
+    /// Forgets the colors of `pages` of `pid` and how long walks take, as both were measured in a noisy moment.
+    pub fn forget_measured(&self, pid: i32, pages: impl IntoIterator<Item = Page>) {
+        pages.into_iter().for_each(|page| self.forget(pid, page));
+        self.learned().ticks = None;
     }
 
     /// Forgets the pages of `pid` that were known by address and are not among `kept`, ascending: they are not there any more.

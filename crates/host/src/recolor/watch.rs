@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::process::{Pid, Region};
 use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
-use crate::palette::known::{KnownColors, Verified};
+use crate::palette::known::{KnownColors, VERIFIED_PAGES, Verified};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -110,17 +110,37 @@ impl Watch {
     }
 
     /// Puts samples of the pages of `pids` to eviction tests. `None` where colors are not measured, or nothing is on color.
+    ///
+    /// Where the sample of a process refutes that it is on color, its colors were measured in a noisy moment. They are forgotten, so that the
+    /// next round measures its pages again. A process that cannot be tested now counts as undecided, unless there is no other.
     pub fn verify(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Result<Option<Verified>, RecolorError> {
-        let mut sum: Option<Verified> = None;
+        let (mut sum, mut untested): (Option<Verified>, _) = (None, None);
+        let mut undecided = 0;
         for pid in pids {
+            let in_place = self.seen.get(&pid.0).map_or(&[][..], |seen| &seen.in_place);
             let mut pauses = Vec::new();
-            let verified = verify(*pid, wanted, limits, &mut pauses);
+            let verified = verify(*pid, wanted, limits, &mut pauses).and_then(|verified| {
+                if verified.is_some_and(|verified| verified.is_refuted()) {
+                    let entries = pid.page_map()?.entries(in_place)?;
+                    wanted.known.forget_measured(pid.0, in_place.iter().copied().zip(entries));
+                }
+                Ok(verified)
+            });
             self.tally.add_pauses(&pauses);
             match verified {
                 Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
                 Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Err(error) if error.may_pass() && !error.doubts_reference() => {
+                    undecided += in_place.len().min(VERIFIED_PAGES);
+                    untested = Some(error);
+                }
                 Err(error) => return Err(error),
             }
+        }
+        match (&mut sum, untested) {
+            (None, Some(error)) => return Err(error),
+            (Some(sum), _) => sum.undecided += undecided,
+            (None, None) => {}
         }
         Ok(sum)
     }
