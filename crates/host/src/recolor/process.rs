@@ -137,7 +137,7 @@ impl Region {
 }
 
 /// Mappings by the text of /proc/PID/smaps, or of /proc/PID/maps, which does not tell what is resident or locked, nor of every mapping
-/// what keeps it in place.
+/// what keeps it in place. They ascend, and no two of them overlap.
 pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
     let mut regions: Vec<Region> = Vec::new();
     for line in smaps.lines() {
@@ -191,6 +191,13 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             fixed: fixed.or(shared.then_some(SHARED)),
         });
     }
+    // The text is read in parts, between which the program runs: a mapping that was joined to the next one meanwhile is listed once more.
+    let mut behind = 0;
+    regions.retain_mut(|region| {
+        region.start = region.start.max(behind);
+        behind = behind.max(region.end);
+        region.start < region.end
+    });
     Some(regions)
 }
 
@@ -764,6 +771,15 @@ VmFlags: rd mr pf io de dd
         assert_eq!(registered_buffers(text), Some(6 << 20));
         assert_eq!(registered_buffers("UserBufs:\t0\n"), Some(0));
         assert_eq!(registered_buffers("SqMask:\t0x3\n"), None);
+    }
+
+    #[test]
+    fn a_mapping_that_is_listed_again_counts_once() {
+        // The first two were joined after the first was listed, and the last grew down after the one before it was gone.
+        let text = "1000-3000 rw-p 0 0 0\n1000-5000 rw-p 0 0 0\n8000-9000 rw-p 0 0 0\n7000-8000 rw-p 0 0 0\n";
+        let regions = regions_of(text).unwrap();
+        let found: Vec<(u64, u64)> = regions.iter().map(|region| (region.start, region.end)).collect();
+        assert_eq!(found, [(0x1000, 0x3000), (0x3000, 0x5000), (0x8000, 0x9000)]);
     }
 
     #[test]
