@@ -474,6 +474,9 @@ pub struct CrpdOptions {
     /// What the working set is
     #[arg(long, value_enum, default_value_t = TouchKind::Data)]
     pub kind: TouchKind,
+    /// Lines of code from one jump to the next; more jumps than the branch predictor stores bend the curve
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub lines_per_jump: u32,
     /// Colors of the working set [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use isochrome_host::sys::clock;
-use isochrome_lab::crpd::modeled::{Request, play};
-use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, conclude, section};
+use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
+use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, Walk, conclude, section};
 use isochrome_lab::samples::csv;
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::{Color, parse_list};
@@ -37,13 +37,15 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
     let settings = station.settle();
-    let mut experiment = Preempting { pool: &pool, target, touches, percents, colors };
+    let mut experiment =
+        Preempting { pool: &pool, target, touches, lines_per_jump: options.lines_per_jump, percents, colors };
     let blocks = results::measure("preempting", &mut experiment, &station.amount(options.blocks, options.jobs))?;
     let warnings: Vec<String> =
         station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
     let measured = Crpd {
         touches,
+        lines_per_jump: options.lines_per_jump,
         level: target.level,
         ways: target.geometry.ways,
         lines_per_color: target.geometry.lines_per_color(station.machine.page_bytes),
@@ -73,10 +75,21 @@ fn modeled(options: &CrpdOptions, name: &str, mhz: u32, touches: Touches) -> Res
     let level = &level.with_context(|| format!("{name} has no level {number}\n  hint: --level chooses one"))?.cache;
     let count = level.geometry.color_count(machine.page_bytes);
     let (colors, percents) = (own_colors(options.colors.as_deref(), count)?, sizes(options.step));
-    let request = Request { machine: &machine, level, touches, percents: &percents, colors: &colors, passes: PASSES };
+    // Each miss is waited for, so that one walk is all there is to see.
+    let request = Request {
+        machine: &machine,
+        level,
+        touches,
+        front_end: FrontEnd::SERIAL,
+        walks: &[Walk::InOrder],
+        percents: &percents,
+        colors: &colors,
+        passes: PASSES,
+    };
     let blocks = play(&request)?;
     let measured = Crpd {
         touches,
+        lines_per_jump: options.lines_per_jump,
         level: number,
         ways: level.geometry.ways,
         lines_per_color: level.geometry.lines_per_color(machine.page_bytes),

@@ -424,7 +424,7 @@ fn bench_crpd_of_code() -> Outcome {
     let points = result["points"].as_array().unwrap();
     assert_eq!(points.len(), 4 * 2 * 2);
     assert!(points.iter().all(|point| point["pass_ns"].as_f64().unwrap() > 0.0), "{result}");
-    assert!(reported(&evidence).contains("code of a jump per line"));
+    assert!(reported(&evidence).contains("code of a jump per 8 lines"));
     Ok(())
 }
 

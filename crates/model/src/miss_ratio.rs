@@ -52,10 +52,10 @@ impl std::fmt::Display for Touches {
     }
 }
 
-/// Instructions of a visit to a line at most, its jump among them.
+/// Instructions of a visit within a line at most, its jump among them.
 pub const INSTRUCTIONS_MAX: u64 = 5;
 
-/// Bytes that a visit to a line takes at most, with the end of the loop.
+/// Bytes that a visit of [`INSTRUCTIONS_MAX`] instructions takes at most, with the end of the loop.
 pub const VISIT_BYTES: usize = 32;
 
 /// By what the ratio is set.
@@ -204,27 +204,25 @@ impl Processor {
     }
 }
 
-/// A part of a line that is executed at once.
+/// A piece of code that is executed from its first instruction to its jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// Where it begins.
     pub offset: u32,
-    /// Instructions, its jump among them: 1 to [`INSTRUCTIONS_MAX`].
+    /// Instructions of 4 bytes, its jump among them: 1 or more. Up to [`INSTRUCTIONS_MAX`] of them stay in half of a line of 64 bytes.
     pub instructions: u32,
 }
 
 /// A function in `bytes` bytes of code that makes as many passes over `visits`, in their order, as its argument says, 1 or more, and
 /// returns. It begins at the first visit.
 ///
-/// Panics when there are no visits, or one does not lie inside with its [`VISIT_BYTES`] bytes.
+/// Panics when there are no visits, or one does not lie inside.
 pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec<u8> {
     let first = visits.first().expect("a loop visits something").offset;
     let mut code = vec![0; bytes];
     for (i, visit) in visits.iter().enumerate() {
         let begin = visit.offset as usize;
-        assert!(begin + VISIT_BYTES <= bytes, "a visit at {begin} does not lie inside {bytes} bytes");
-        assert!((1..=INSTRUCTIONS_MAX).contains(&u64::from(visit.instructions)), "{visit:?} is too long");
-        let mut part = Vec::with_capacity(VISIT_BYTES);
+        let mut part = Vec::new();
         let jump_to = visits.get(i + 1).map(|next| next.offset);
         match processor {
             Processor::X86 => {
@@ -268,7 +266,7 @@ pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec
                 }
             }
         }
-        assert!(part.len() <= VISIT_BYTES, "a visit of {} bytes", part.len());
+        assert!(begin + part.len() <= bytes, "{visit:?} does not lie inside {bytes} bytes");
         code[begin..begin + part.len()].copy_from_slice(&part);
     }
     code
@@ -350,5 +348,15 @@ mod tests {
         // nop; b -17 words. subs x0, x0, #1; b.eq +8; b +14 words, from 8 to 64; ret. As the assembler of LLVM writes them.
         assert_eq!(words(&arm[64..72]), [0xd503_201f, 0x17ff_ffef]);
         assert_eq!(words(&arm[..16]), [0xf100_0400, 0x5400_0040, 0x1400_000e, 0xd65f_03c0]);
+    }
+
+    #[test]
+    fn a_visit_can_go_on_into_the_next_line() {
+        let visits = [Visit { offset: 0, instructions: 17 }, Visit { offset: 128, instructions: 1 }];
+        // 16 instructions fill the first line; then jmp 128 from 64 + 5 = 69: 59; b +16 words from 64.
+        let x86 = machine_code(Processor::X86, 192, &visits);
+        assert_eq!(x86[60..69], [0x0f, 0x1f, 0x40, 0x00, 0xe9, 59, 0, 0, 0]);
+        let arm = machine_code(Processor::Arm, 192, &visits);
+        assert_eq!(arm[60..68], [0x1f, 0x20, 0x03, 0xd5, 0x10, 0x00, 0x00, 0x14]);
     }
 }

@@ -23,7 +23,7 @@ pub use section::section;
 pub enum Walk {
     /// Every line in order of addresses; loads do not wait for each other: misses overlap and are foreseen.
     InOrder,
-    /// Along a chain through all lines in random order: each miss is waited for. Of code, as far as jumps are not foreseen.
+    /// Along a chain through all lines in random order: each miss is waited for. Of code, its pieces from jump to jump in random order.
     Random,
 }
 
@@ -84,6 +84,12 @@ pub struct Crpd {
     /// What the working set is.
     #[serde(default)]
     pub touches: Touches,
+    /// Lines of code that are executed from one jump to the next.
+    ///
+    /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps than that runs at another speed, so that
+    /// its delay shows the size of the predictor as well as what the cache lost. The code of [Sebek2002] has no jumps. Data have none.
+    #[serde(default = "every_line")]
+    pub lines_per_jump: u32,
     /// Cache level.
     pub level: u8,
     /// Its ways.
@@ -102,6 +108,11 @@ pub struct Crpd {
     /// The modeled machine, where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modeled: Option<String>,
+}
+
+/// The distance of jumps in code of earlier versions.
+fn every_line() -> u32 {
+    1
 }
 
 /// What follows from the points of one walk.
@@ -226,6 +237,7 @@ pub(crate) mod tests {
     pub(crate) fn modeled() -> Crpd {
         let mut crpd = Crpd {
             touches: Touches::Data,
+            lines_per_jump: 1,
             level: 2,
             ways: 8,
             lines_per_color: 512,

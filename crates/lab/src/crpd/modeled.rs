@@ -1,5 +1,7 @@
 //! The experiment on a modeled machine: what the caches alone make of it, in cycles and without noise.
 
+use std::collections::VecDeque;
+
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::sim::{Access, Allocation, ConfigError, DescribedMachine, Hierarchy, Kind, Level, PageTable};
 use isochrome_model::units::Color;
@@ -15,6 +17,10 @@ pub struct Request<'a> {
     pub level: &'a Level,
     /// What the working set is.
     pub touches: Touches,
+    /// How far the core fetches ahead.
+    pub front_end: FrontEnd,
+    /// The walks through the working set.
+    pub walks: &'a [Walk],
     /// Sizes of the working set, in percent of its colors.
     pub percents: &'a [u32],
     /// Colors of the working set.
@@ -23,28 +29,46 @@ pub struct Request<'a> {
     pub passes: u32,
 }
 
+/// How a core fetches ahead of what it executes: along the jumps that its branch predictor has stored.
+///
+/// The predictor replaces the least recently used jump, so that a loop with more jumps than it stores finds none of them there.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontEnd {
+    /// Lines fetched and not yet executed at most, 1 or more.
+    pub ahead: usize,
+    /// Jumps that the predictor stores.
+    pub jumps: usize,
+    /// Cycles until the target of a jump is known that the predictor has not stored.
+    pub redirect_cycles: u64,
+    /// Lines that are executed from one jump to the next, 1 or more.
+    pub lines_per_jump: usize,
+}
+
+impl FrontEnd {
+    /// A core that waits for each line before it fetches the next, so that neither jumps nor their order make a difference.
+    pub const SERIAL: FrontEnd = FrontEnd { ahead: 1, jumps: usize::MAX, redirect_cycles: 0, lines_per_jump: 1 };
+}
+
 /// Frames of the flood lie so much further up: others, of the same colors.
 const APART: u64 = 1 << 40;
 
-/// A block of one job for each size, with and without partitions; times are cycles.
-///
-/// Misses are waited for one by one, so the order of a walk makes no difference: there is one.
+/// A block of one job for each walk and size, with and without partitions; times are cycles.
 ///
 /// Fails where the machine is described wrongly.
 pub fn play(request: &Request) -> Result<Vec<Block<Condition>>, ConfigError> {
-    let mut blocks = Vec::new();
-    for partitioned in [false, true] {
-        for &percent in request.percents {
-            let condition = Condition { walk: Walk::InOrder, partitioned, percent };
-            let lines = request.lines(percent);
-            let sample = |(arm, flood)| Ok(Sample { arm, values: request.job(lines, partitioned, flood)? });
-            // Without noise one control decides, and the same is compared with.
-            let arms = [(Arm::Treatment, true), (Arm::Control, false), (Arm::Control, false)];
-            let samples = arms.into_iter().map(sample).collect::<Result<Vec<_>, ConfigError>>()?;
-            blocks.push(Block { condition, steal_ns: 0, elapsed_ns: 1, samples });
-        }
-    }
-    Ok(blocks)
+    let block = |condition| {
+        let sample = |(arm, flood)| Ok(Sample { arm, values: request.job(condition, flood)? });
+        // Without noise one control decides, and the same is compared with.
+        let arms = [(Arm::Treatment, true), (Arm::Control, false), (Arm::Control, false)];
+        let samples = arms.into_iter().map(sample).collect::<Result<Vec<_>, ConfigError>>()?;
+        Ok(Block { condition, steal_ns: 0, elapsed_ns: 1, samples })
+    };
+    let of = |walk| {
+        [false, true].into_iter().flat_map(move |partitioned| {
+            request.percents.iter().map(move |&percent| Condition { walk, partitioned, percent })
+        })
+    };
+    request.walks.iter().copied().flat_map(of).map(block).collect()
 }
 
 impl Request<'_> {
@@ -66,33 +90,68 @@ impl Request<'_> {
         (0..lines).map(|number| pages.translate(Access { kind, ..Access::read(number * line) })).collect()
     }
 
-    fn job(&self, lines: u64, partitioned: bool, flood: bool) -> Result<Vec<f64>, ConfigError> {
-        let set = self.walk(lines, self.colors);
-        let others =
-            (0..self.color_count() as u16).map(Color).filter(|color| !partitioned || !self.colors.contains(color));
+    fn job(&self, condition: Condition, flood: bool) -> Result<Vec<f64>, ConfigError> {
+        let lines = self.lines(condition.percent);
+        let mut set = self.walk(lines, self.colors);
+        if condition.walk == Walk::Random {
+            let mut pieces: Vec<&[Access]> = set.chunks(self.front_end.lines_per_jump).collect();
+            // The last piece may be shorter, and stays the last.
+            let whole = pieces.len() - 1;
+            fastrand::Rng::with_seed(lines).shuffle(&mut pieces[..whole]);
+            set = pieces.concat();
+        }
+        let others = (0..self.color_count() as u16)
+            .map(Color)
+            .filter(|color| !condition.partitioned || !self.colors.contains(color));
         let others: Vec<Color> = others.collect();
         // Twice what the cache holds there.
         let per_color = 2 * self.level.geometry.lines_per_color(self.machine.page_bytes);
         let floods = if others.is_empty() { Vec::new() } else { self.walk(per_color * others.len() as u64, &others) };
         let mut caches = self.machine.hierarchy(1)?;
+        let predicted = set.len().div_ceil(self.front_end.lines_per_jump) <= self.front_end.jumps;
+        let run = |caches: &mut Hierarchy, accesses: &mut dyn Iterator<Item = (usize, &Access)>| {
+            self.front_end.run(caches, condition.walk, predicted, accesses)
+        };
         let half = self.passes as usize * set.len() / 2;
-        let iteration = || set.iter().cycle().take(self.passes as usize * set.len());
-        run(&mut caches, iteration());
-        let alone = run(&mut caches, iteration());
-        let mut preempted = run(&mut caches, iteration().take(half));
+        let iteration = || set.iter().enumerate().cycle().take(self.passes as usize * set.len());
+        run(&mut caches, &mut iteration());
+        let alone = run(&mut caches, &mut iteration());
+        let mut preempted = run(&mut caches, &mut iteration().take(half));
         if flood {
             floods.iter().for_each(|access| caches.access(Access { address: access.address + APART, ..*access }));
         }
-        preempted += run(&mut caches, iteration().skip(half));
+        preempted += run(&mut caches, &mut iteration().skip(half));
         Ok([lines, alone, preempted].map(|value| value as f64).to_vec())
     }
 }
 
-/// Cycles that `accesses` take.
-fn run<'a>(caches: &mut Hierarchy, accesses: impl Iterator<Item = &'a Access>) -> u64 {
-    caches.reset_counts();
-    accesses.for_each(|access| caches.access(*access));
-    caches.cycles()
+impl FrontEnd {
+    /// Cycles that `accesses` take, each with its position in the working set. `predicted`: whether the predictor has stored the jumps.
+    fn run<'a>(
+        &self,
+        caches: &mut Hierarchy,
+        walk: Walk,
+        predicted: bool,
+        accesses: impl Iterator<Item = (usize, &'a Access)>,
+    ) -> u64 {
+        // When the last lines were executed, as many as are fetched ahead, and from when on the address of the next one is known.
+        let mut executed = VecDeque::from(vec![0; self.ahead]);
+        let mut known = 0;
+        for (position, access) in accesses {
+            let before = caches.clock();
+            caches.access(*access);
+            let latency = caches.clock() - before;
+            let (last, room) = (executed[self.ahead - 1], executed[0]);
+            if !predicted && position % self.lines_per_jump == 0 {
+                known = last + self.redirect_cycles;
+            }
+            // The lines that follow in memory are fetched ahead whatever the predictor knows.
+            let fetched = if walk == Walk::InOrder { room } else { room.max(known) };
+            executed.pop_front();
+            executed.push_back((fetched + latency).max(known).max(last + 1));
+        }
+        executed[self.ahead - 1]
+    }
 }
 
 #[cfg(test)]
@@ -110,6 +169,8 @@ mod tests {
             machine: &machine,
             level: &level.cache,
             touches: Touches::Data,
+            front_end: FrontEnd::SERIAL,
+            walks: &[Walk::InOrder],
             percents: &percents,
             colors: &colors,
             passes: 4,

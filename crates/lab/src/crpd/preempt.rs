@@ -35,6 +35,8 @@ pub struct Preempting<'a> {
     pub target: Target,
     /// What the working set is.
     pub touches: Touches,
+    /// Lines of code from one jump to the next. See [`Crpd::lines_per_jump`](super::Crpd::lines_per_jump).
+    pub lines_per_jump: u32,
     /// Its sizes, in percent of its colors.
     pub percents: Vec<u32>,
     /// Its colors.
@@ -61,13 +63,13 @@ enum Body<'a> {
 impl<'a> Task<'a> {
     fn new(
         region: &'a mut ColoredRegion,
-        line_bytes: usize,
-        touches: Touches,
+        experiment: &Preempting,
         walk: Walk,
         rng: &mut fastrand::Rng,
     ) -> Result<Task<'a>, HostError> {
+        let line_bytes = experiment.target.geometry.line_bytes.0 as usize;
         let lines = region.size().0 as usize / line_bytes;
-        let body = match (touches, walk) {
+        let body = match (experiment.touches, walk) {
             (Touches::Data, Walk::InOrder) => {
                 let arena = region.arena();
                 Body::InOrder { arena, pages: (0..arena.page_count() as u32).collect(), line_bytes }
@@ -77,8 +79,14 @@ impl<'a> Task<'a> {
                 Body::Random { arena: region.arena() }
             }
             (Touches::Code, walk) => {
-                let visit = |line: usize| Visit { offset: (line * line_bytes) as u32, instructions: 1 };
-                let mut visits: Vec<Visit> = (0..lines).map(visit).collect();
+                // The first word of the last line is the jump, and the words before it do nothing.
+                let words_per_line = line_bytes / Touches::Code.word_bytes() as usize;
+                let visit = |line: usize| {
+                    let last = (lines - line).min(experiment.lines_per_jump as usize) - 1;
+                    Visit { offset: (line * line_bytes) as u32, instructions: (last * words_per_line + 1) as u32 }
+                };
+                let mut visits: Vec<Visit> =
+                    (0..lines).step_by(experiment.lines_per_jump as usize).map(visit).collect();
                 if walk == Walk::Random {
                     rng.shuffle(&mut visits);
                 }
@@ -164,8 +172,7 @@ impl Experiment for Preempting<'_> {
         let flooder =
             Flooder::new(self.pool, self.target.geometry, None, &flooded, Pattern::Write)?.with_passes(FLOOD_PASSES);
         let mut region = self.pool.take(&self.colors, pages(self.target, self.colors.len(), condition.percent))?;
-        let line_bytes = self.target.geometry.line_bytes.0 as usize;
-        let task = Task::new(&mut region, line_bytes, self.touches, condition.walk, &mut recorder.rng)?;
+        let task = Task::new(&mut region, self, condition.walk, &mut recorder.rng)?;
         for _ in 0..WARM_UP {
             task.job(|| {});
         }

@@ -43,10 +43,11 @@ fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
 }
 
 /// What the working set is.
-fn set(crpd: &Crpd) -> &'static str {
-    match crpd.touches {
-        Touches::Data => "data",
-        Touches::Code => "code of a jump per line",
+fn set(crpd: &Crpd) -> String {
+    match (crpd.touches, crpd.lines_per_jump) {
+        (Touches::Data, _) => "data".to_owned(),
+        (Touches::Code, 1) => "code of a jump per line".to_owned(),
+        (Touches::Code, lines) => format!("code of a jump per {lines} lines"),
     }
 }
 
