@@ -1,15 +1,15 @@
 //! Error rates of the statistics on recorded noise: false positives, and how often an interval holds the true effect.
 //!
 //! The noise is that of the recorded filter jobs that nothing but spinning preceded (`filter.csv` of the corpus). Each simulated block is a recorded
-//! one whose jobs are dealt at random: some decide whether the block counts, some are the control, some the treatment, lengthened by a
-//! known effect. Seeds were fixed before the first run.
+//! one whose jobs are dealt at random: a quarter decides whether the block counts, a quarter is the control, and half are the treatment, as in the
+//! experiments, lengthened by a known effect. Seeds were fixed before the first run.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use isochrome_model::running::{Comparison, Difference, JobRecord, Window};
-use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, holm, median, proportion_interval};
+use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, halves, holm, median, proportion_interval};
 use isochrome_model::units::Ns;
 
 /// Simulated experiments of each kind.
@@ -45,8 +45,9 @@ fn experiment(noise: &[Vec<f64>], blocks: usize, effect_of: impl Fn(usize) -> f6
     for block in 0..blocks {
         let mut jobs = rng.choice(noise).unwrap().clone();
         rng.shuffle(&mut jobs);
-        let third = jobs.len() / 3;
-        let [gate, control, treatment] = [0, 1, 2].map(|part| median(&jobs[part * third..(part + 1) * third]).unwrap());
+        let (controls, treated) = jobs.split_at(jobs.len() / 2);
+        let [deciding, compared] = halves(controls);
+        let [gate, control, treatment] = [&deciding, &compared, treated].map(|jobs| median(jobs).unwrap());
         gates.push(Gate { canaries_lost: None, steal: 0.0, control: gate });
         differences.push(treatment * (1.0 + effect_of(block)) / control - 1.0);
     }
