@@ -10,6 +10,7 @@ use isochrome_lab::crpd::{self, Crpd};
 use isochrome_lab::flood::{self, Verification};
 use isochrome_lab::interference::{self, Interference, Sharing};
 use isochrome_lab::kernels::{self, At, Condition, Experiment, Kernels};
+use isochrome_lab::miss_ratio::{self, By, Comparison};
 use isochrome_lab::packets::{self, Net, Packets};
 use isochrome_lab::samples::{Block, read};
 use isochrome_lab::switch::{self, Switches};
@@ -164,6 +165,21 @@ fn the_miss_penalty_is_concluded_as_recorded() {
         assert_near("conflicts", [(now.unwrap().ns_per_line, then["ns_per_line"].as_f64().unwrap())], 1e-9);
     }
     assert_stands("conflicts", &conflicts::section(&was), Holds);
+}
+
+#[test]
+fn a_miss_ratio_is_concluded_as_recorded() {
+    let then = recorded("workload");
+    let was: Comparison = serde_json::from_value(then.clone()).unwrap();
+    let executed = miss_ratio::conclude(&was.task, &blocks("workload")).unwrap();
+    // It was the median over the 44 of 60 turns whose control was near the quickest; turns are dealt six to a block here, of which 9 are accepted.
+    assert_near("workload", [(executed.miss_ratio, was.executed.unwrap().miss_ratio)], 0.01);
+    assert_eq!((executed.by, executed.blocks, executed.blocks_quiet), (By::Time, 10, 9));
+    // In place of the quartiles of single turns, 25 to 36 %: where the ratio lies. Nothing was required of it.
+    let [low, high] = executed.interval.unwrap();
+    assert!((0.25..0.31).contains(&low) && (0.31..0.36).contains(&high), "{executed:?}");
+    let now = Comparison { executed: Some(executed), ..was };
+    assert_eq!((text("workload.status").trim(), miss_ratio::section(&now).standing), ("0", None));
 }
 
 #[test]
