@@ -1,6 +1,6 @@
 #!/bin/sh
 # Records a small run of every experiment: its raw samples, what isochrome concludes from them, and its exit status.
-# The tests of crates/lab/tests/corpus.rs, and for interference and workload of crates/model/tests/corpus.rs, draw the same conclusions again.
+# The tests of crates/lab/tests/corpus.rs draw the same conclusions again.
 #
 #     scripts/corpus.sh target/release/isochrome crates/lab/tests/corpus
 set -u
@@ -23,6 +23,6 @@ record switch bench switch --blocks 10 --jobs 5
 record net bench net --path memory --sizes 64,1500,8192 --blocks 15 --packets 4
 record interference bench interference --blocks 6 --by colors
 record flood flood --verify --blocks 6 --looks 2
-record workload workload --miss-ratio 0.33 --turns 60
+record workload workload --miss-ratio 0.33 --blocks 10
 "$isochrome" bench conflicts --buffers 12 --rounds 30 --json > conflicts.json
 echo $? > conflicts.status

@@ -483,7 +483,7 @@ pub struct CrpdOptions {
     /// Working sets from 5 to 130 percent of these colors, in steps of this
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=50))]
     pub step: u32,
-    /// Blocks of each size, walk and condition; more are run, up to four times as many, while too few are quiet
+    /// Blocks of each size, walk and condition; more are run, up to four times as many, while fewer than 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
     /// Pre-emptions of each kind in a block
@@ -523,7 +523,7 @@ pub struct SwitchOptions {
     /// Colors that floods keep out of in partitioned conditions [default: the first half]
     #[arg(long, value_name = "LIST")]
     pub colors: Option<String>,
-    /// Blocks of each condition; more are run, up to four times as many, while too few are quiet
+    /// Blocks of each condition; more are run, up to four times as many, while fewer than 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
     /// Passages of each kind in a block
@@ -654,7 +654,7 @@ pub struct RunOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
-    /// Blocks of each condition; more are run, up to four times as many, while too few are quiet
+    /// Blocks of each condition; more are run, up to four times as many, while fewer than 10 are accepted
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub blocks: u32,
     /// Jobs of each kind per block
@@ -934,7 +934,7 @@ pub struct RunPlanOptions {
     /// For so many times the least common multiple of all periods instead
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     pub hyperperiods: Option<u64>,
-    /// Also run the set without partitions, in blocks that alternate in random order, and state the difference
+    /// Also run the set without partitions, in pairs of blocks in random order, and state the difference with its confidence interval
     #[arg(long, value_enum, value_name = "WITH")]
     pub compare: Option<CompareWith>,
     /// What to do when a job is beyond its bound, its deadline or its budget
@@ -1183,9 +1183,12 @@ pub struct WorkloadOptions {
     /// Where to measure.
     #[command(flatten)]
     pub place: Place,
-    /// Turns of the task and of both controls; up to five times as many while too few are quiet
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub turns: u32,
+    /// Blocks, each on other memory; more are run, up to four times as many, while fewer than 10 are accepted
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub blocks: u32,
+    /// Samples of the task and of both controls in a block
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub samples: u32,
     /// Tune the size until the measured ratio is within 2 percentage points, twice at one size
     #[arg(long, conflicts_with = "machine")]
     pub search: bool,

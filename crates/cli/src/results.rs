@@ -21,6 +21,15 @@ pub fn measure<E: Experiment>(
     amount: &Amount,
 ) -> Result<Vec<Block<E::Condition>>> {
     eprintln!("{}", amount.power(experiment.conditions().len()));
+    measure_again(doing, experiment, amount)
+}
+
+/// The blocks of `experiment`, beside a bar that says what is done.
+pub fn measure_again<E: Experiment>(
+    doing: &'static str,
+    experiment: &mut E,
+    amount: &Amount,
+) -> Result<Vec<Block<E::Condition>>> {
     let bar = progress(doing, 1);
     let blocks = run(experiment, amount, &mut |done, total| {
         bar.set_length(total as u64);

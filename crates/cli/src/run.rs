@@ -25,8 +25,9 @@ use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::running::{
     Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
-    TaskComparison, TaskOutcome, Window,
+    TaskOutcome, Window,
 };
+use isochrome_model::stats::blocks_needed;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
 use isochrome_report as report;
@@ -41,8 +42,14 @@ use crate::{Verdict, evidence, files};
 /// Length of a window of a comparison.
 const WINDOW: Ns = Ns(250_000_000);
 
-/// Programs are started anew for every block of a comparison, about this long.
-const BLOCK: Ns = Ns(3_000_000_000);
+/// Pairs of blocks of a comparison, where the run is long enough for them. Programs are started anew for every block.
+const PAIRS: u64 = 20;
+
+/// The shortest and the longest block. A run that is too short for two of the shortest has two that are shorter.
+const BLOCK: [Ns; 2] = [Ns(500_000_000), Ns(3_000_000_000)];
+
+/// Pairs of blocks at most.
+const PAIRS_MAX: u64 = 1000;
 
 /// Bytes of jobs kept in memory before they are written; they are written every second in any case.
 const UNWRITTEN: usize = 64 << 10;
@@ -104,12 +111,17 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let retention = options.compare.and_then(|_| retention(&mut station, programs));
     let mut book = Book::new(folder, &placed, options.compare.is_some())?;
     let mut rng = fastrand::Rng::with_seed(station.seed);
-    let blocks = if options.compare.is_some() { (length.0 / BLOCK.0).clamp(2, 1000) } else { 1 };
+    let blocks = if options.compare.is_some() { pairs(length) } else { 1 };
     let block = Ns(length.0 / blocks);
     let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
     let counted = proved_events(&station.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
     let mut uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
+    if options.compare.is_some() {
+        let tasks = placed.iter().filter(|placed| placed.planned.promise.is_some()).count();
+        let needed = blocks_needed(tasks * if counted.is_some() { 3 } else { 2 });
+        eprintln!("{blocks} pairs of blocks; a difference can be significant from {needed} on");
+    }
     let request = Request {
         programs: &planned,
         length: block,
@@ -171,8 +183,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
     inputs.extend(executables(programs));
     let tasks = book.outcomes(true, &outcome.placements);
-    let comparison =
-        options.compare.map(|_| Comparison { window: WINDOW, blocks: done, tasks: book.compared(&placed) });
+    let comparison = options.compare.map(|_| book.compared(&placed, done));
     let recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: !by(&[Partitioning::None]),
@@ -265,6 +276,12 @@ fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     };
     ensure!(length.0 > 0, "a run of no time\n  hint: --duration 30s");
     Ok(length)
+}
+
+/// Pairs of blocks of a comparison in which each kind runs for `length`.
+fn pairs(length: Ns) -> u64 {
+    let [shortest, longest] = BLOCK;
+    (length.0 / shortest.0).min(PAIRS).max(length.0 / longest.0).clamp(2, PAIRS_MAX)
 }
 
 fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
@@ -576,7 +593,7 @@ impl Book {
 
     fn block(&mut self, number: u64, partitioned: bool) -> Sheet<'_> {
         let tasks = self.names.len();
-        Sheet { book: self, number, partitioned, window: vec![(0, Vec::new()); tasks] }
+        Sheet { book: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
     }
 
     /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
@@ -612,11 +629,10 @@ impl Book {
             .collect()
     }
 
-    fn compared(&self, placed: &[Placed]) -> Vec<TaskComparison> {
-        let compared = placed.iter().enumerate().filter(|(_, placed)| placed.planned.promise.is_some());
-        compared
-            .map(|(task, _)| TaskComparison::of(&self.names[task], &self.windows[0][task], &self.windows[1][task]))
-            .collect()
+    fn compared(&self, placed: &[Placed], blocks: u64) -> Comparison {
+        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.promise.is_some());
+        let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
+        Comparison::of(WINDOW, blocks, tasks.map(|(task, _)| (self.names[task].as_str(), sides(task))))
     }
 }
 
@@ -625,8 +641,8 @@ struct Sheet<'a> {
     book: &'a mut Book,
     number: u64,
     partitioned: bool,
-    /// Which window, and the jobs of it so far, by task.
-    window: Vec<(u64, Vec<JobRecord>)>,
+    /// The number of the window, and what it has so far, by task.
+    window: Vec<(u64, Window)>,
 }
 
 impl Sheet<'_> {
@@ -641,7 +657,7 @@ impl Sheet<'_> {
                 self.close_window(job.task);
                 self.window[job.task].0 = number;
             }
-            self.window[job.task].1.push(*job);
+            self.window[job.task].1.push(job);
         }
         let Book { names, unwritten, .. } = &mut *self.book;
         job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
@@ -653,13 +669,24 @@ impl Sheet<'_> {
     }
 
     fn close_window(&mut self, task: usize) {
-        let jobs = std::mem::take(&mut self.window[task].1);
-        if let Some(window) = Window::of(&jobs) {
+        let window = std::mem::replace(&mut self.window[task].1, Window::new(self.number));
+        if window.jobs > 0 {
             self.book.windows[usize::from(!self.partitioned)][task].push(window);
         }
     }
 
     fn end(&mut self) {
         (0..self.window.len()).for_each(|task| self.close_window(task));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_has_twenty_pairs_of_blocks_unless_they_were_shorter_than_half_a_second_or_longer_than_three() {
+        let of = |ms: u64| pairs(Ns(ms * 1_000_000));
+        assert_eq!([400, 1000, 5000, 10_000, 60_000, 90_000].map(of), [2, 2, 10, 20, 20, 30]);
     }
 }

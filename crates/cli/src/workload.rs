@@ -1,7 +1,5 @@
 //! `isochrome workload`: a task that misses with a set ratio, here or on a modeled machine.
 
-use std::fmt::Write;
-
 use anyhow::{Context, Result, ensure};
 use isochrome_host::counters::miss_counters;
 use isochrome_host::error::HostError;
@@ -9,16 +7,15 @@ use isochrome_host::events::INSTRUCTIONS;
 use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
 use isochrome_host::pool::FramePool;
-use isochrome_host::workload::{WorkloadRequest, execute, pages_per_color};
-use isochrome_lab::miss_ratio::section;
+use isochrome_lab::miss_ratio::modeled::miss_ratio;
+use isochrome_lab::miss_ratio::search::{self, search};
+use isochrome_lab::miss_ratio::{COLUMNS, Comparison, Executed, Modeled, Walks, conclude, pages_per_color, section};
+use isochrome_lab::runner::Amount;
+use isochrome_lab::samples::csv;
 use isochrome_model::evidence::{PaletteEvidence, Section};
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
-use isochrome_model::miss_ratio::measured::{Comparison, Modeled, Turn, conclude};
-use isochrome_model::miss_ratio::search::{self, search};
-use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES, measured};
-use isochrome_model::sim::Simulator;
-use isochrome_model::trace::Access;
+use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES};
 use isochrome_model::units::Bytes;
 use isochrome_report::figure;
 
@@ -78,18 +75,7 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
         format!("{name} has no level {number}\n  hint: it has {}; --level chooses one", holding().count())
     })?;
     let task = Task::of_ratio(touches, level.cache.geometry, options.miss_ratio, locality)?;
-    let mut simulator = Simulator::machine(&machine)?;
-    let pass: Vec<Access> = task.accesses(1).collect();
-    let mut misses = || {
-        simulator.run(&pass);
-        let (levels, _) = simulator.counts();
-        levels.iter().find(|counts| counts.name == level.cache.name).map_or(0, |counts| counts.counts.read_misses)
-    };
-    // From the third pass on every one is like the one before under LRU; other policies take some more.
-    let warm = (0..4).map(|_| misses()).last().unwrap_or(0);
-    const PASSES: u64 = 4;
-    let end = (0..PASSES).map(|_| misses()).last().unwrap_or(0);
-    let miss_ratio = (end - warm) as f64 / (PASSES * pass.len() as u64) as f64;
+    let miss_ratio = miss_ratio(&machine, &level.cache, &task)?;
     let colors = level.cache.geometry.color_count(machine.page_bytes);
     let mut compared = Comparison::of(task, number, colors, locality, options.miss_ratio);
     compared.modeled = Some(Modeled { machine: name.to_owned(), policy: level.cache.policy.to_string(), miss_ratio });
@@ -174,52 +160,45 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     let counters = miss_counters(&station.processor, target.level, touches);
     let settings = station.settle();
     let task = Task::of_ratio(touches, target.geometry, asked, locality)?;
-    let mut rows =
-        "try,lines,turn,task_ns,fitting_ns,missing_ns,task_misses,fitting_misses,missing_misses\n".to_owned();
-    let mut tries = 0;
-    let mut measure = |lines: u64| -> Result<Option<measured::Executed>> {
-        tries += 1;
-        let request = WorkloadRequest { turns: options.turns as usize, seed: station.seed.wrapping_add(tries) };
+    let amount = station.amount(options.blocks, options.samples);
+    eprintln!("{}", amount.power(1));
+    let mut blocks = Vec::new();
+    let mut attempt = 0;
+    let mut measure = |lines: u64| -> Result<Option<Executed>> {
+        attempt += 1;
         let task = Task { lines, ..task };
-        let turns = execute(place.pool.as_ref(), target, &task, counters.as_ref().ok(), &request)?;
-        add_rows(&mut rows, tries, lines, &turns);
-        Ok(conclude(&task, &turns))
+        let mut walks = Walks { pool: place.pool.as_ref(), target, task, counters: counters.as_ref().ok(), attempt };
+        let amount = Amount { seed: station.seed.wrapping_add(attempt), ..amount };
+        let measured = results::measure_again("executing", &mut walks, &amount)?;
+        let executed = conclude(&task, &measured);
+        blocks.extend(measured);
+        Ok(executed)
     };
-    let (tried, outcome) = if options.search {
+    let (tried, (lines, executed)) = if options.search {
         let capacity = capacity(target.geometry);
         let tried = search(asked, [capacity / 2, task.lines, 2 * capacity], |lines| match interrupt::interrupted() {
             true => Ok(None),
             false => measure(lines),
         })?;
-        let outcome = search::outcome(&tried, asked).map(|tried| (tried.lines, tried.executed));
-        (tried, outcome)
+        let outcome = search::outcome(&tried, asked);
+        (tried, (outcome.map_or(task.lines, |tried| tried.lines), outcome.map(|tried| tried.executed)))
     } else {
-        (Vec::new(), measure(task.lines)?.map(|executed| (task.lines, executed)))
+        (Vec::new(), (task.lines, measure(task.lines)?))
     };
-    let (lines, executed) = outcome.context("interrupted before anything was measured\n  hint: run it again")?;
     let colors = target.geometry.color_count(station.machine.page_bytes);
     let compared = Comparison {
-        executed: Some(executed),
+        executed,
         colored: place.pool.is_some(),
         not_counted: counters.as_ref().err().map(not_counted),
         search: tried,
         ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
     };
-    let told = station.notes.iter().chain(settings.notes()).map(evidence::told);
-    let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(told).collect();
+    let noted = station.notes.iter().chain(settings.notes()).map(evidence::told);
+    let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(noted).collect();
     drop(settings);
     let section = section(&compared);
     draw(options, &section)?;
-    let outcome = Outcome { station, palette: place.palette.clone(), section, raw: rows, warnings };
+    let raw = csv(&blocks, &COLUMNS.map(str::to_owned));
+    let outcome = Outcome { station, palette: place.palette.clone(), section, raw, warnings };
     results::leave(&options.results, outcome)
-}
-
-/// Every turn, one line each: ns and counted misses per access; empty fields were not counted.
-fn add_rows(rows: &mut String, tried: u64, lines: u64, turns: &[Turn]) {
-    for (at, turn) in turns.iter().enumerate() {
-        let passes = [turn.task, turn.fitting, turn.missing];
-        let ns = passes.map(|passes| passes.access_ns.to_string()).join(",");
-        let misses = passes.map(|passes| passes.misses.map_or_else(String::new, |misses| misses.to_string())).join(",");
-        let _ = writeln!(rows, "{tried},{lines},{at},{ns},{misses}");
-    }
 }

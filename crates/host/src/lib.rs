@@ -27,4 +27,3 @@ pub mod steal;
 pub mod switches;
 pub mod sys;
 pub mod sysfs;
-pub mod workload;

@@ -4,9 +4,6 @@
 //! larger than the cache the lines of those sets miss that hold one line too many. *Spatial* locality sets it by how many words of a line are
 //! touched before the next: one to all. Combined, each does its part.
 
-pub mod measured;
-pub mod search;
-
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;

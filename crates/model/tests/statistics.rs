@@ -1,14 +1,16 @@
 //! Error rates of the statistics on recorded noise: false positives, and how often an interval holds the true effect.
 //!
 //! The noise is that of the recorded filter jobs that nothing but spinning preceded (`filter.csv` of the corpus). Each simulated block is a recorded
-//! one whose jobs are dealt at random: some decide whether the block counts, some are the control, some the treatment, lengthened by a
-//! known effect. Seeds were fixed before the first run.
+//! one whose jobs are dealt at random: a quarter decides whether the block counts, a quarter is the control, and half are the treatment, as in the
+//! experiments, lengthened by a known effect. Seeds were fixed before the first run.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, holm, median, proportion_interval};
+use isochrome_model::running::{Comparison, Difference, JobRecord, Window};
+use isochrome_model::stats::{Effect, Gate, Line, Straightness, accepted, halves, holm, median, proportion_interval};
+use isochrome_model::units::Ns;
 
 /// Simulated experiments of each kind.
 const EXPERIMENTS: u64 = 2000;
@@ -43,8 +45,9 @@ fn experiment(noise: &[Vec<f64>], blocks: usize, effect_of: impl Fn(usize) -> f6
     for block in 0..blocks {
         let mut jobs = rng.choice(noise).unwrap().clone();
         rng.shuffle(&mut jobs);
-        let third = jobs.len() / 3;
-        let [gate, control, treatment] = [0, 1, 2].map(|part| median(&jobs[part * third..(part + 1) * third]).unwrap());
+        let (controls, treated) = jobs.split_at(jobs.len() / 2);
+        let [deciding, compared] = halves(controls);
+        let [gate, control, treatment] = [&deciding, &compared, treated].map(|jobs| median(jobs).unwrap());
         gates.push(Gate { canaries_lost: None, steal: 0.0, control: gate });
         differences.push(treatment * (1.0 + effect_of(block)) / control - 1.0);
     }
@@ -153,4 +156,88 @@ fn curves_are_not_straight_on_recorded_noise_and_straight_lines_are() {
     let points: Vec<(f64, f64)> =
         groups(|x| x * x, 1).into_iter().flat_map(|(x, ys)| ys.into_iter().map(move |y| (x, y))).collect();
     assert!(Line::through(&points).unwrap().r_squared > 0.85);
+}
+
+/// Pairs of blocks of a comparison of runs, windows of a block, and jobs of a window.
+const PAIRS: u64 = 20;
+/// Simulated comparisons with an effect.
+const COMPARISONS: u64 = 1000;
+const WINDOWS: usize = 6;
+const JOBS: usize = 10;
+
+/// The difference that a comparison of runs shows in execution time, as a share of that as planned, where a share of the windows without
+/// partitions takes longer by the share `longer`. `whole_blocks`: all windows of a block do, or none.
+fn compared(noise: &[Vec<f64>], (affected, longer): (f64, f64), whole_blocks: bool, seed: u64) -> Difference {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut windows = [Vec::new(), Vec::new()];
+    for block in 0..PAIRS {
+        for (side, windows) in windows.iter_mut().enumerate() {
+            // Each block has a placement of its own, hence another recorded one on either side.
+            let jobs = rng.choice(noise).unwrap();
+            let block_is_slow = rng.f64() < affected;
+            for _ in 0..WINDOWS {
+                let is_slow = side == 1 && if whole_blocks { block_is_slow } else { rng.f64() < affected };
+                let mut window = Window::new(block);
+                for _ in 0..JOBS {
+                    let time = Ns((rng.choice(jobs).unwrap() * if is_slow { 1.0 + longer } else { 1.0 }) as u64);
+                    window.push(&JobRecord { completion: time, execution: time, ..JobRecord::default() });
+                }
+                windows.push(window);
+            }
+        }
+    }
+    let [planned, without] = &windows;
+    let task = &Comparison::of(Ns(250_000_000), PAIRS, [("task", [&planned[..], &without[..]])]).tasks[0];
+    let Difference { effect, visible } = task.execution.unwrap();
+    let share = |value: f64| value / task.partitioned.execution_ns;
+    let effect =
+        Effect { estimate: share(effect.estimate), interval: effect.interval.map(|ends| ends.map(share)), ..effect };
+    Difference { effect, visible: share(visible) }
+}
+
+#[test]
+fn a_difference_in_a_minority_of_the_windows_is_seen_and_its_interval_holds_the_mean_of_all() {
+    let noise = recorded_noise();
+    // 30 % in 40 % of the windows is 12 % on average; in whole blocks it is harder to see.
+    for (group, affected, whole_blocks, seen_least) in
+        [(10, 0.4, false, 0.9), (11, 0.75, false, 0.95), (12, 0.4, true, 0.3)]
+    {
+        let mean = 0.3 * affected;
+        let comparisons: Vec<Effect> = (0..COMPARISONS)
+            .map(|seed| compared(&noise, (affected, 0.3), whole_blocks, group * 1_000_000 + seed).effect)
+            .collect();
+        let holds = |effect: &&Effect| effect.interval.is_some_and(|[low, high]| (low..=high).contains(&mean));
+        let held = comparisons.iter().filter(holds).count();
+        let seen = comparisons.iter().filter(|effect| effect.is_significant()).count();
+        println!(
+            "30 % in {affected} of the windows, whole blocks {whole_blocks}: held {held}, seen {seen} of {COMPARISONS}"
+        );
+        assert!(held as f64 >= 0.9 * COMPARISONS as f64, "{held} of {COMPARISONS} intervals hold {mean}");
+        assert!(seen as f64 >= seen_least * COMPARISONS as f64, "seen in {seen} of {COMPARISONS} comparisons");
+    }
+}
+
+#[test]
+fn runs_that_do_not_differ_are_said_to_in_5_percent_of_the_comparisons_at_most() {
+    let noise = recorded_noise();
+    let comparisons: Vec<Effect> =
+        (0..EXPERIMENTS).map(|seed| compared(&noise, (0.0, 0.0), false, 13_000_000 + seed).effect).collect();
+    let seen = comparisons.iter().filter(|effect| effect.is_significant()).count() as u64;
+    let (low, _) = proportion_interval(seen, EXPERIMENTS);
+    println!("runs that do not differ: seen {seen} of {EXPERIMENTS}");
+    assert!(low <= 0.05, "{seen} of {EXPERIMENTS}");
+    let holds = |effect: &&Effect| effect.interval.is_some_and(|[low, high]| low <= 0.0 && high >= 0.0);
+    assert_rate("runs that do not differ, held", comparisons.iter().filter(holds).count() as u64, 0.95);
+}
+
+#[test]
+fn the_smallest_visible_difference_is_seen_in_80_percent_of_the_comparisons() {
+    let noise = recorded_noise();
+    let typical = |seed: u64| compared(&noise, (0.0, 0.0), false, 14_000_000 + seed).visible;
+    let visible = median(&(0..COMPARISONS).map(typical).collect::<Vec<_>>()).unwrap();
+    let sees = |seed: &u64| compared(&noise, (1.0, visible), false, 15_000_000 + seed).effect.is_significant();
+    let seen = (0..COMPARISONS).filter(sees).count() as u64;
+    println!("a difference of {visible:.3}: seen {seen} of {COMPARISONS}");
+    // The tails of this noise are longer than normal, where the signed-rank test sees more than is promised.
+    assert!(seen as f64 >= 0.8 * COMPARISONS as f64, "{visible}: seen in {seen} of {COMPARISONS} comparisons");
 }

@@ -1,3 +1,331 @@
+//! Tasks with a set miss ratio: how often they miss here, against the prediction. [Sebek2002, §3.3]
+//!
+//! The task is a loop over lines. Where misses of the level are counted, counters tell its ratio. Elsewhere time does, between two controls with as
+//! many pages, hence the same translation of addresses: of one all lines fit, of the other none does.
+
+pub mod modeled;
+pub mod search;
 mod section;
+mod walks;
+
+use isochrome_model::evidence::Standing;
+use isochrome_model::miss_ratio::{Locality, Task};
+use isochrome_model::stats::{BLOCKS_MIN, Effect, median};
+use serde::{Deserialize, Serialize};
+
+use crate::samples::{Arm, Block, Judged, accept};
+use search::{NEAR, TRIES, Tried, found};
 
 pub use section::section;
+pub use walks::{Walks, pages_per_color};
+
+/// What is measured together: one size of the loop, in one try of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Condition {
+    /// Which try, from 1.
+    pub attempt: u64,
+    /// Lines of the task's loop.
+    pub lines: u64,
+}
+
+/// The values of a sample, per access: time in ns, and misses where they are counted. The control is the loop whose lines all fit, the treatment the
+/// task, the extreme the loop of which no line fits.
+pub const COLUMNS: [&str; 2] = ["access_ns", "misses"];
+
+fn access_ns(passes: &[f64]) -> f64 {
+    passes[0]
+}
+
+fn misses(passes: &[f64]) -> f64 {
+    passes[1]
+}
+
+/// Slow passes over the lines that fit show a disturbance.
+pub const JUDGED: Judged = Judged { cost: access_ns, canary: None };
+
+/// Most misses per line that a counter may show of the control whose lines all fit.
+const COUNTED_FITTING: f64 = 0.25;
+/// Misses per line that it must show of the control of which no line fits: prefetches take some away, and fetches that come to nothing add some.
+const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
+
+/// How a ratio was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// Counters of misses.
+    Counters,
+    /// Time between that of two controls.
+    Time,
+}
+
+/// A task that was executed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Executed {
+    /// Misses per access: the [estimate](Effect) over accepted blocks.
+    pub miss_ratio: f64,
+    /// Its 95 % confidence interval; `None` for fewer than six blocks, and in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<[f64; 2]>,
+    /// How it was measured.
+    pub by: By,
+    /// Time per access, in ns.
+    pub access_ns: f64,
+    /// The same of the control that always hits.
+    pub hit_ns: f64,
+    /// The same of the control that always misses.
+    pub miss_ns: f64,
+    /// Misses per line that were counted of both controls, where there were counters: about 0 and 1 if they count what they should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted: Option<[f64; 2]>,
+    /// Blocks run.
+    #[serde(alias = "turns")]
+    pub blocks: u64,
+    /// Accepted blocks.
+    #[serde(alias = "turns_quiet")]
+    pub blocks_quiet: u64,
+}
+
+/// What the blocks of one condition say of `task`; `None` where none was accepted.
+///
+/// Counters are believed where they count next to nothing of the control that fits and about a miss per line of the other; else time
+/// between the two gives the ratio.
+pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
+    let all = accept(blocks, &JUDGED);
+    let [accepted] = &all[..] else { return None };
+    let accesses_per_line = task.accesses_per_pass() as f64 / task.lines as f64;
+    let per_line = |arm: Arm| Some(median(&accepted.values(arm, misses))? * accesses_per_line);
+    let counted = per_line(Arm::Control).zip(per_line(Arm::Extreme));
+    let by = match counted {
+        Some((fitting, missing)) if fitting <= COUNTED_FITTING && COUNTED_MISSING.contains(&missing) => By::Counters,
+        _ => By::Time,
+    };
+    let ratio = |block: &&Block<Condition>| match by {
+        By::Counters => block.median(Arm::Treatment, misses),
+        // Of the lines; of the accesses, as many as there are words of a line.
+        By::Time => {
+            let missing = block.median(Arm::Extreme, access_ns) - block.median(Arm::Control, access_ns);
+            block.difference(access_ns) / missing / accesses_per_line
+        }
+    };
+    let ratios: Vec<f64> = accepted.blocks.iter().map(ratio).filter(|ratio| ratio.is_finite()).collect();
+    let effect = Effect::of(&ratios)?;
+    Some(Executed {
+        miss_ratio: effect.estimate,
+        interval: effect.interval,
+        by,
+        access_ns: accepted.median(Arm::Treatment, access_ns),
+        hit_ns: accepted.median(Arm::Control, access_ns),
+        miss_ns: accepted.median(Arm::Extreme, access_ns),
+        counted: counted.map(|(fitting, missing)| [fitting, missing]),
+        blocks: accepted.run,
+        blocks_quiet: effect.n,
+    })
+}
+
+/// The ratio on a modeled machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Modeled {
+    /// The machine.
+    pub machine: String,
+    /// How the level replaces lines.
+    pub policy: String,
+    /// Misses per access.
+    pub miss_ratio: f64,
+}
+
+/// A task with a set miss ratio: predicted, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// Cache level.
+    pub level: u8,
+    /// Page colors that the level has by its size; 1 is none.
+    pub colors: u32,
+    /// By what the ratio is set.
+    pub locality: Locality,
+    /// Misses per access that were asked for.
+    pub asked: f64,
+    /// The task; after a search the one of its outcome.
+    pub task: Task,
+    /// Size of its lines.
+    pub bytes: u64,
+    /// Misses per access by LRU exactly.
+    pub predicted_lru: f64,
+    /// The same by the document's straight line.
+    pub predicted_straight: f64,
+    /// On a modeled machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modeled: Option<Modeled>,
+    /// On the machine itself; `None` where no block was accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executed: Option<Executed>,
+    /// Whether the pages of the task had colors in turn. Otherwise some sets have more of its lines than others, and the prediction is for
+    /// another task.
+    pub colored: bool,
+    /// Why misses were not counted, where they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_counted: Option<String>,
+    /// What a search has tried, in order; the outcome is among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub search: Vec<Tried>,
+}
+
+impl Comparison {
+    /// Of `task`, before anything came of it.
+    pub fn of(task: Task, level: u8, colors: u32, locality: Locality, asked: f64) -> Comparison {
+        Comparison {
+            level,
+            colors,
+            locality,
+            asked,
+            task,
+            bytes: task.lines * task.geometry.line_bytes.0,
+            predicted_lru: task.predicted(),
+            predicted_straight: task.predicted_straight(),
+            modeled: None,
+            executed: None,
+            colored: false,
+            not_counted: None,
+            search: Vec::new(),
+        }
+    }
+
+    /// How what was measured stands to what was required. Of a task whose size was not searched nothing is required.
+    pub fn standing(&self) -> Option<Standing> {
+        let is_enough = |executed: Executed| executed.blocks_quiet >= BLOCKS_MIN;
+        match self.search.len() {
+            _ if self.modeled.is_some() => None,
+            _ if !self.executed.is_some_and(is_enough) => Some(Standing::Inconclusive),
+            0 => None,
+            _ if found(&self.search, self.asked) => Some(Standing::Holds),
+            tries if tries < TRIES => Some(Standing::Inconclusive),
+            _ => Some(Standing::Violated),
+        }
+    }
+
+    /// By how much what was executed is above LRU and what that comes from; `None` where they agree within 2 points, or the interval contains LRU.
+    pub fn apart(&self) -> Option<(f64, &'static str)> {
+        let executed = self.executed?;
+        let apart = executed.miss_ratio - self.predicted_lru;
+        let why = if !self.colored && self.colors > 1 {
+            "without colors some sets have more lines of the loop than others"
+        } else if apart < 0.0 {
+            "this cache does not replace by exact LRU, and keeps some lines of a set with one too many; or lines are fetched ahead, or misses overlap"
+        } else {
+            "others use the cache too (stack, kernel, whoever shares the core), or replacement evicts before a set is full"
+        };
+        let [low, high] = executed.interval?;
+        (apart.abs() > NEAR && !(low..=high).contains(&self.predicted_lru)).then_some((apart, why))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::samples::Sample;
+    use isochrome_model::geometry::Geometry;
+    use isochrome_model::miss_ratio::Touches;
+    use isochrome_model::units::Bytes;
+
+    pub(crate) fn task() -> Task {
+        let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
+        Task::of_ratio(Touches::Data, geometry, 0.33, Locality::Temporal).unwrap()
+    }
+
+    /// What was executed, by time.
+    pub(crate) fn executed(miss_ratio: f64) -> Executed {
+        Executed {
+            miss_ratio,
+            interval: Some([miss_ratio - 0.05, miss_ratio + 0.04]),
+            by: By::Time,
+            access_ns: 5.0,
+            hit_ns: 2.0,
+            miss_ns: 12.0,
+            counted: None,
+            blocks: 20,
+            blocks_quiet: 15,
+        }
+    }
+
+    /// Blocks of a task that misses in 30, 40 or 50 % of its lines, at 2 ns a hit and 12 ns a miss; every fourth is disturbed. `counted`: what a
+    /// counter reads per line of the control that fits, the task and the other control.
+    fn blocks(counted: [f64; 3]) -> Vec<Block<Condition>> {
+        let block = |i: usize| {
+            let noise = if i % 4 == 3 { 5.0 } else { 0.0 };
+            let missed = [0.3, 0.4, 0.5][i % 4 % 3];
+            let times = [2.0, 2.0 + 10.0 * missed, 12.0].map(|ns| ns + noise);
+            let arms = [Arm::Control, Arm::Treatment, Arm::Extreme].into_iter().zip(times).zip(counted);
+            let each: Vec<Sample> =
+                arms.map(|((arm, ns), counted)| Sample { arm, values: vec![ns, counted] }).collect();
+            let samples = std::iter::repeat_n(each, 4).flatten().collect();
+            Block { condition: Condition { attempt: 1, lines: 8504 }, steal_ns: 0, elapsed_ns: 1, samples }
+        };
+        (0..40).map(block).collect()
+    }
+
+    const NOT_COUNTED: [f64; 3] = [f64::NAN; 3];
+
+    fn near(value: f64, expected: f64) {
+        assert!((value - expected).abs() < 1e-9, "{value} {expected}");
+    }
+
+    #[test]
+    fn time_between_the_controls_of_accepted_blocks_is_the_ratio() {
+        let executed = conclude(&task(), &blocks(NOT_COUNTED)).unwrap();
+        assert_eq!((executed.blocks, executed.blocks_quiet, executed.by), (40, 30, By::Time));
+        near(executed.miss_ratio, 0.4);
+        let [low, high] = executed.interval.unwrap();
+        assert!(0.3 < low && low < 0.4 && 0.4 < high && high < 0.5, "{low} {high}");
+        assert_eq!((executed.hit_ns, executed.miss_ns, executed.counted), (2.0, 12.0, None));
+        assert_eq!(conclude(&task(), &[]), None);
+        // Two words of a line: half of the accesses.
+        let combined = Task { words: 2.0, ..task() };
+        near(conclude(&combined, &blocks(NOT_COUNTED)).unwrap().miss_ratio, 0.2);
+    }
+
+    #[test]
+    fn a_slow_task_does_not_decide_whether_its_block_counts() {
+        let mut slow = blocks(NOT_COUNTED);
+        for sample in slow[0].samples.iter_mut().filter(|sample| sample.arm == Arm::Treatment) {
+            sample.values[0] = 500.0;
+        }
+        assert_eq!(conclude(&task(), &slow).unwrap().blocks_quiet, 30);
+    }
+
+    #[test]
+    fn counters_are_believed_only_where_they_count_the_controls_right() {
+        let by = |counted| {
+            let executed = conclude(&task(), &blocks(counted)).unwrap();
+            (executed.by, executed.miss_ratio)
+        };
+        assert_eq!(by([0.01, 0.35, 0.97]), (By::Counters, 0.35));
+        // One that stands still, one that also counts hits, one that counts everything twice.
+        for wrong in [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.0, 0.7, 2.0]] {
+            let (by, ratio) = by(wrong);
+            assert!(by == By::Time && (ratio - 0.4).abs() < 1e-9, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_apart_from_the_prediction_is_reported_with_the_likeliest_cause() {
+        let mut comparison = Comparison::of(task(), 2, 16, Locality::Temporal, 0.33);
+        assert_eq!((comparison.apart(), comparison.standing()), (None, Some(Standing::Inconclusive)));
+        comparison.executed = Some(executed(0.4));
+        assert!(comparison.apart().unwrap().1.contains("without colors"));
+        comparison.colored = true;
+        assert!(comparison.apart().unwrap().1.contains("others use the cache too"));
+        comparison.executed = Some(executed(0.2));
+        let (apart, why) = comparison.apart().unwrap();
+        assert!((apart + 0.13).abs() < 0.001 && why.contains("exact LRU"), "{apart}");
+        assert_eq!(comparison.standing(), None, "nothing was required");
+        // 33 % lies between 32 and 41 %.
+        comparison.executed = Some(Executed { blocks_quiet: BLOCKS_MIN - 1, ..executed(0.37) });
+        assert_eq!((comparison.apart(), comparison.standing()), (None, Some(Standing::Inconclusive)));
+    }
+
+    #[test]
+    fn what_earlier_versions_recorded_is_read() {
+        let text = r#"{"miss_ratio":0.3,"quartiles":[0.2,0.4],"by":"time","access_ns":5,"hit_ns":2,"miss_ns":12,"turns":60,"turns_quiet":44}"#;
+        let executed: Executed = serde_json::from_str(text).unwrap();
+        assert_eq!((executed.blocks, executed.blocks_quiet, executed.interval), (60, 44, None));
+    }
+}

@@ -4,10 +4,12 @@ use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, exte
 use isochrome_model::evidence::format::{self, DASH};
 use isochrome_model::evidence::{Section, Standing};
 use isochrome_model::geometry::Geometry;
-use isochrome_model::miss_ratio::measured::{By, Comparison, Executed, QUIET_MIN, Verdict};
-use isochrome_model::miss_ratio::search::{NEAR, TRIES, found};
 use isochrome_model::miss_ratio::{Touches, line_ratio, straight_line};
+use isochrome_model::stats::BLOCKS_MIN;
 use isochrome_model::units::Bytes;
+
+use super::search::{NEAR, TRIES, found};
+use super::{By, Comparison, Executed};
 
 fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
@@ -23,7 +25,7 @@ fn headline(comparison: &Comparison) -> (Option<Standing>, String, String) {
     );
     let asked = percent(comparison.asked);
     let sentence = match (&comparison.modeled, comparison.executed) {
-        (_, Some(executed)) if comparison.verdict() != Verdict::Inconclusive => {
+        (_, Some(executed)) if comparison.standing() != Some(Standing::Inconclusive) => {
             format!(
                 "A task made to miss in {asked} of its accesses was seen to miss in {}.",
                 percent(executed.miss_ratio)
@@ -37,14 +39,7 @@ fn headline(comparison: &Comparison) -> (Option<Standing>, String, String) {
         ),
         _ => format!("Whether a task made to miss in {asked} of its accesses does so cannot be told from this run."),
     };
-    let standing = match comparison.verdict() {
-        Verdict::Inconclusive => Some(Standing::Inconclusive),
-        Verdict::Violated => Some(Standing::Violated),
-        // Nothing is required of a task whose size was not searched.
-        Verdict::Holds if comparison.search.is_empty() => None,
-        Verdict::Holds => Some(Standing::Holds),
-    };
-    (standing, sentence, basis)
+    (comparison.standing(), sentence, basis)
 }
 
 /// What there is to say of the comparison, a sentence each.
@@ -69,8 +64,8 @@ fn findings(comparison: &Comparison) -> Vec<String> {
             "counted of the controls, {fitting:.2} misses per line where all fit and {missing:.2} where none does: {verdict}"
         ));
     }
-    if executed.turns_quiet < QUIET_MIN {
-        found.push(format!("inconclusive: fewer than {QUIET_MIN} blocks were accepted"));
+    if executed.blocks_quiet < BLOCKS_MIN {
+        found.push(format!("inconclusive: fewer than {BLOCKS_MIN} blocks were accepted"));
     }
     found.extend(search_finding(comparison));
     found
@@ -80,7 +75,7 @@ fn findings(comparison: &Comparison) -> Vec<String> {
 fn search_finding(comparison: &Comparison) -> Option<String> {
     let (tries, points, asked) = (comparison.search.len(), 100.0 * NEAR, percent(comparison.asked));
     let lines = comparison.task.lines;
-    let ratio = comparison.miss_ratio().filter(|_| tries > 0)?;
+    let ratio = comparison.executed.filter(|_| tries > 0)?.miss_ratio;
     if found(&comparison.search, comparison.asked) {
         return Some(format!(
             "found after {tries} tries: {lines} lines, measured twice within {points:.0} points of {asked}"
@@ -108,13 +103,13 @@ pub fn section(comparison: &Comparison) -> Section {
         Touches::Code => "instructions",
     };
     let row = |name: String, lines: u64, ratio: f64, executed: Option<&Executed>| {
-        let quartiles = |it: &Executed| format!("{} to {}", percent(it.quartiles[0]), percent(it.quartiles[1]));
+        let interval = executed.and_then(|executed| executed.interval);
         vec![
             name,
             lines.to_string(),
             percent(ratio),
-            executed.map_or(DASH.to_owned(), quartiles),
-            executed.map_or(DASH.to_owned(), |executed| format!("{}/{}", executed.turns_quiet, executed.turns)),
+            interval.map_or(DASH.to_owned(), |[low, high]| format!("{} to {}", percent(low), percent(high))),
+            executed.map_or(DASH.to_owned(), |executed| format!("{}/{}", executed.blocks_quiet, executed.blocks)),
         ]
     };
     let mut rows = vec![
@@ -139,13 +134,13 @@ pub fn section(comparison: &Comparison) -> Section {
         .text(format!(
             "A loop that is a little larger than a cache ({}, {} ways) misses in those sets that have one line too many; of each line it \
              touches {:.2} {touches}. How many of its lines miss follows exactly from LRU; the straight line is the document’s. [Sebek2002, \
-             Figure 5] The point is what was measured, with its quartiles; hollow ones are what a search tried.",
+             Figure 5] The point is what was measured, with its 95 % confidence interval; hollow ones are what a search tried.",
             geometry.cache_bytes(),
             geometry.ways,
             task.words
         ))
         .figure(chart(comparison))
-        .table(&["", "lines", "misses per access", "quartiles", "blocks"], rows)
+        .table(&["", "lines", "misses per access", "interval", "blocks"], rows)
         .findings(findings(comparison))
 }
 
@@ -171,13 +166,16 @@ fn chart(comparison: &Comparison) -> Chart {
     };
     let per_line = task.accesses_per_pass() as f64 / task.lines.max(1) as f64;
     let at = |lines: u64, ratio: f64| (share(lines), 100.0 * ratio * per_line);
-    // A point with its quartiles is a line from one to the other, which ends at the point, beside which its name is written.
+    // A point with its interval is a line from one to the other, which ends at the point, beside which its name is written.
     let point = |name: &str, lines, ratios: [f64; 3], hollow| {
         let points = ratios.map(|ratio| at(lines, ratio));
         let marks = vec![Mark { at: points[1], hollow }];
         Line { marks, ..Line::new(name, Hue::Unpartitioned, Dash::Thin, vec![points[0], points[2], points[1]]) }
     };
-    let spread = |it: &Executed| [it.quartiles[0], it.miss_ratio, it.quartiles[1]];
+    let spread = |it: &Executed| {
+        let [low, high] = it.interval.unwrap_or([it.miss_ratio; 2]);
+        [low, it.miss_ratio, high]
+    };
     let mut lines = vec![
         curve("LRU", Hue::Alone, Dash::Solid, line_ratio),
         curve("straight", Hue::SingleWriter, Dash::Dashed, straight_line),
@@ -191,7 +189,7 @@ fn chart(comparison: &Comparison) -> Chart {
     let (low, high) = extent(lines.iter().flat_map(|line| &line.points).map(|point| point.1).chain([0.0, 100.0]));
     Chart {
         title: format!("Misses of a loop in level {}", comparison.level),
-        description: "Misses per line of a loop against its size: exactly under LRU, by a straight line, and measured, with quartiles."
+        description: "Misses per line of a loop against its size: exactly under LRU, by a straight line, and measured, with its interval."
             .to_owned(),
         x: Axis::linear("size of the loop, % of the cache", (share(first), share(last)), format::tick),
         y: Axis::linear_rounded("misses per line, %", (low, high), format::tick),
@@ -203,25 +201,11 @@ fn chart(comparison: &Comparison) -> Chart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isochrome_model::miss_ratio::measured::tests::task;
-    use isochrome_model::miss_ratio::search::Tried;
+    use crate::miss_ratio::search::Tried;
+    use crate::miss_ratio::tests::{executed, task};
     use isochrome_model::miss_ratio::{Locality, Task};
     use isochrome_report::chart::draw;
     use isochrome_report::text::section as text;
-
-    fn executed(miss_ratio: f64) -> Executed {
-        Executed {
-            miss_ratio,
-            quartiles: [miss_ratio - 0.05, miss_ratio + 0.04],
-            by: By::Time,
-            access_ns: 5.0,
-            hit_ns: 2.0,
-            miss_ns: 12.0,
-            counted: None,
-            turns: 200,
-            turns_quiet: 60,
-        }
-    }
 
     /// A search in which these sizes had these ratios, the last of which it ended with.
     fn searched(tries: &[(u64, f64)]) -> Comparison {
@@ -247,7 +231,7 @@ mod tests {
         for part in [
             "LRU exactly 8504 33.0 %",
             "straight line 8504 30.5 %",
-            "measured by time 8504 20.0 % 15.0 % to 24.0 % 60/200",
+            "measured by time 8504 20.0 % 15.0 % to 24.0 % 15/20",
             "-13.0 points from LRU: this cache does not replace by exact LRU",
             "measured by time: this machine offers no counters",
         ] {
@@ -255,12 +239,12 @@ mod tests {
         }
         assert_eq!(section(&comparison).standing, None, "nothing was required");
         if let Some(executed) = &mut comparison.executed {
-            (executed.by, executed.counted, executed.turns_quiet) = (By::Counters, Some([0.01, 0.98]), 9);
+            (executed.by, executed.counted, executed.blocks_quiet) = (By::Counters, Some([0.01, 0.98]), 5);
         }
         comparison.not_counted = None;
         let told = words(&comparison);
         assert!(told.contains("by counters") && told.contains("0.01 misses per line where all fit and 0.98"), "{told}");
-        assert!(told.contains("inconclusive: fewer than 10 blocks were accepted"), "{told}");
+        assert!(told.contains("inconclusive: fewer than 6 blocks were accepted"), "{told}");
     }
 
     #[test]
@@ -278,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_figure_has_both_curves_the_task_and_every_try_with_its_quartiles() {
+    fn the_figure_has_both_curves_the_task_and_every_try_with_its_interval() {
         let section = section(&searched(&[(8504, 0.2), (8700, 0.34), (8700, 0.32)]));
         let svg = draw(section.figures().next().unwrap()).0.into_string();
         let of_class = |class: &str| svg.matches(&format!("class=\"{class}\"")).count();

@@ -1,8 +1,8 @@
 //! A run as a report shows it: response times against their bounds, utilization, violations, conditions.
 
 use super::{
-    CONFIDENCE, Conclusion, Envelope, JOBS_WANTED, Observed, Run, Side, TaskComparison, TaskOutcome, Utilization,
-    Violation,
+    CONFIDENCE, Comparison, Conclusion, Difference, Envelope, JOBS_WANTED, Observed, Run, TaskComparison, TaskOutcome,
+    Utilization, Violation,
 };
 use crate::evidence::figure::{Axis, Bar, Bars, Chart, Dash, Hue, Line, Track, TrackBar, Tracks, extent};
 use crate::evidence::format::{self, DASH};
@@ -118,40 +118,52 @@ fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
 }
 
 /// The difference in words, and why there may be none.
-fn difference(run: &Run, compared: &TaskComparison) -> String {
+fn difference(run: &Run, comparison: &Comparison, compared: &TaskComparison) -> String {
     let period = run.tasks.iter().find(|task| task.promise.name == compared.name).map(|task| task.promise.period);
-    let told = format!("{}: {}", compared.name, side_by_side(compared));
+    let said = format!("{}: {}", compared.name, side_by_side(comparison, compared));
     match run.retention.zip(period).filter(|(retention, period)| retention < period) {
         Some((retention, period)) => format!(
-            "{told}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
+            "{said}; level {} loses half of its contents within {} here, whatever runs on its CPU, and the period is {}: what partitions keep \
              from one job to the next is gone by then",
             run.level,
             format::nanoseconds(retention.0 as f64),
             format::nanoseconds(period.0 as f64)
         ),
-        None => told,
+        None => said,
     }
 }
 
-fn side_by_side(compared: &TaskComparison) -> String {
-    let (with, without) = (compared.partitioned, compared.unpartitioned);
-    if !compared.is_conclusive() {
-        return format!(
-            "inconclusive: {} and {} quiet windows, {} are needed",
-            with.quiet,
-            without.quiet,
-            TaskComparison::WINDOWS_MIN
-        );
-    }
-    let change = |value: fn(&Side) -> f64| format::overhead(value(&without) / value(&with).max(1.0));
-    let misses = match (with.misses, without.misses) {
-        (Some(with), Some(without)) => {
-            format!(", {} misses per job instead of {}", format::significant(without), format::significant(with))
-        }
-        _ => String::new(),
+fn side_by_side(comparison: &Comparison, compared: &TaskComparison) -> String {
+    let with = compared.partitioned;
+    let quantities = [
+        ("execution", compared.execution, with.execution_ns),
+        ("response", compared.response, with.response_ns),
+        ("misses", compared.misses, with.misses.unwrap_or_default()),
+    ];
+    let differences: Vec<_> =
+        quantities.into_iter().filter_map(|(name, difference, base)| Some((name, difference?, base))).collect();
+    let Some((_, Difference { effect, .. }, _)) = differences.first() else {
+        return "not compared: no pair of blocks is complete, or an earlier version recorded this".to_owned();
     };
-    let (execution, response) = (change(|side| side.execution_ns), change(|side| side.response_ns));
-    format!("without partitions: execution {execution}, response {response}{misses}")
+    if effect.n < comparison.pairs_needed() {
+        return format!("inconclusive: {} pairs of blocks, {} are needed", effect.n, comparison.pairs_needed());
+    }
+    let words = |(name, difference, base): &(&str, Difference, f64)| {
+        let share = |value: f64| format::overhead(1.0 + value / base);
+        let effect = difference.effect;
+        let p = format::p_value(effect.p);
+        let within = effect
+            .interval
+            .map_or_else(String::new, |[low, high]| format!("between {} and {}, ", share(low), share(high)));
+        match effect.is_significant() {
+            true => format!("{name} {} ({within}{p})", share(effect.estimate)),
+            false => format!(
+                "no significant difference in {name} ({within}{p}; one of {} would be seen in 80 % of such comparisons)",
+                format::share(difference.visible / base)
+            ),
+        }
+    };
+    format!("without partitions: {}", differences.iter().map(words).collect::<Vec<_>>().join("; "))
 }
 
 /// The range of a value job by job, as a band with its upper end as a line.
@@ -299,7 +311,7 @@ impl Run {
                     vec![
                         task.name.clone(),
                         name.to_owned(),
-                        format!("{}/{}", side.quiet, side.windows),
+                        format!("{}/{}", side.accepted, side.windows),
                         format::grouped(side.jobs),
                         number(side.execution_ns),
                         number(side.response_ns),
@@ -311,14 +323,14 @@ impl Run {
             section = section
                 .heading("With and without partitions")
                 .text(format!(
-                    "The same programs in {} blocks of each kind, alternating in random order, equally long. A window of {} counts if its median \
-                     execution time is at most 10 % above that of the quietest window of its kind, and equally many count of both kinds. Times are \
-                     medians over these windows, in microseconds.",
+                    "The same programs in {} pairs of blocks, one of each kind, in random order and equally long. Windows of {} count, fast and slow, \
+                     unless the hypervisor took more than 5 % of one. Times are means of a block’s jobs, of these the medians over all pairs, in microseconds. A difference \
+                     is that of the two blocks of a pair, with its 95 % confidence interval; p-values are corrected for all tasks and quantities.",
                     comparison.blocks,
                     format::nanoseconds(comparison.window.0 as f64)
                 ))
                 .table(&["task", "", "windows", "jobs", "execution", "response", "longest response", "misses per job"], cells)
-                .findings(comparison.tasks.iter().map(|task| difference(self, task)).collect());
+                .findings(comparison.tasks.iter().map(|task| difference(self, comparison, task)).collect());
         }
         let shares =
             |name: &str, shares: [Option<f64>; 4]| [name.to_owned()].into_iter().chain(shares.map(percent)).collect();
@@ -371,9 +383,9 @@ impl Run {
 mod tests {
     use super::*;
     use crate::running::{
-        Comparison, Fault, JobRecord, Limit, Overhead, Placement, Promise, ResponseBound, Setting, Stretch, Tally,
-        Window,
+        Fault, JobRecord, Limit, Overhead, Placement, Promise, ResponseBound, Setting, Side, Stretch, Tally, Window,
     };
+    use crate::stats::Effect;
     use crate::units::{Color, CpuId};
 
     /// A run of two tasks, the second of which is late once.
@@ -404,17 +416,14 @@ mod tests {
             tally.outcome()
         };
         let placement = Placement { colors: vec![Color(0)], resident: 100, right: 90, fixed: 10 };
-        let windows = |execution: u64| {
-            vec![
-                Window {
-                    jobs: 9,
-                    execution: Ns(execution),
-                    response: Ns(execution),
-                    response_max: Ns(execution),
-                    misses: None
-                };
-                6
-            ]
+        let windows = |execution: u64| -> Vec<Window> {
+            let window = |block| Window {
+                jobs: 9,
+                execution: Ns(9 * execution),
+                response: Ns(9 * execution),
+                ..Window::new(block)
+            };
+            (0..6).map(|block| Window { misses: None, ..window(block) }).collect()
         };
         Run {
             cpus: vec![CpuId(1)],
@@ -444,11 +453,11 @@ mod tests {
             inputs: vec![],
             memory: vec![],
             retention: Some(Ns(50_000)),
-            comparison: Some(Comparison {
-                window: Ns(250_000_000),
-                blocks: 2,
-                tasks: vec![TaskComparison::of("log", &windows(100_000), &windows(150_000))],
-            }),
+            comparison: Some(Comparison::of(
+                Ns(250_000_000),
+                6,
+                [("log", [&windows(100_000)[..], &windows(150_000)[..]])],
+            )),
         }
     }
 
@@ -466,7 +475,8 @@ mod tests {
         let said = said(&run);
         for part in [
             "95 % confidence",
-            "without partitions: execution +50",
+            // Six pairs, two effects: each can be significant from 7 on.
+            "log: inconclusive: 6 pairs of blocks, 7 are needed",
             "loses half of its contents within 50.0",
             "watching took 0.25 % of a CPU",
             "log: 1 of 400 jobs were beyond the bound",
@@ -475,6 +485,31 @@ mod tests {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
+    }
+
+    #[test]
+    fn a_comparison_says_the_difference_or_what_would_have_been_seen() {
+        let effect = Effect { estimate: 30.0, interval: Some([20.0, 45.0]), p: 0.012, n: 20 };
+        let execution = Difference { effect, visible: 12.0 };
+        let unclear = Effect { estimate: -1.0, interval: Some([-3.0, 2.0]), p: 0.4, n: 20 };
+        let response = Difference { effect: unclear, visible: 4.0 };
+        let side = Side { execution_ns: 100.0, response_ns: 200.0, ..Side::default() };
+        let task = TaskComparison {
+            name: "log".to_owned(),
+            partitioned: side,
+            unpartitioned: side,
+            execution: Some(execution),
+            response: Some(response),
+            misses: None,
+        };
+        let comparison = Comparison { window: Ns(1), blocks: 20, tasks: vec![task] };
+        assert_eq!(
+            side_by_side(&comparison, &comparison.tasks[0]).replace('\u{a0}', " "),
+            "without partitions: execution +30 % (between +20 % and +45 %, p = 0.012); no significant difference in response (between −1.5 % and \
+             +1.0 %, p = 0.400; one of 2.0 % would be seen in 80 % of such comparisons)"
+        );
+        let earlier = TaskComparison { execution: None, response: None, ..comparison.tasks[0].clone() };
+        assert!(side_by_side(&comparison, &earlier).starts_with("not compared"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod effect;
 mod line;
 mod summary;
 
-pub use blocks::{Gate, QuietBlocks, accepted, all_quiet, halves, quiet_blocks};
+pub use blocks::{Gate, accepted, halves};
 pub use counts::{chi_square_uniform, proportion_interval};
 pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, blocks_needed, holm, visible_effect};
 pub use line::{Line, Straightness};

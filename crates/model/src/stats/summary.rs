@@ -172,17 +172,27 @@ pub(crate) fn nearest_rank(q: f64, n: usize) -> usize {
     rank.clamp(1, n) - 1
 }
 
-/// Median by the definition of [`Sorted::median`]; `None` for no values. Values must not be NaN.
+/// Median, of an even number of values the middle of the two in the middle; `None` for no values. Values must not be NaN.
+///
+/// It is no sample, as [`Sorted::median`] is, because the lower of two values in the middle is too low on average. Medians of different numbers of samples
+/// would then differ without an effect, and an experiment compares some samples with half as many.
 pub fn median(values: &[f64]) -> Option<f64> {
-    quantile(values, 0.5)
+    let last = values.len().checked_sub(1)?;
+    let values = ascending(values);
+    Some((values[last / 2] + values[values.len() / 2]) / 2.0)
 }
 
 /// Quantile by the definition of [`Sorted::quantile`]; `None` for no values. Values must not be NaN, and `q` is from 0 to 1.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
+    let values = ascending(values);
+    (!values.is_empty()).then(|| values[nearest_rank(q, values.len())])
+}
+
+fn ascending(values: &[f64]) -> Vec<f64> {
     assert!(values.iter().all(|value| !value.is_nan()), "a measured value is NaN");
     let mut values = values.to_vec();
     values.sort_unstable_by(f64::total_cmp);
-    (!values.is_empty()).then(|| values[nearest_rank(q, values.len())])
+    values
 }
 
 /// Where the median of what was sampled lies with a confidence of 95 %; see [`quantile_interval`].
@@ -197,9 +207,7 @@ pub fn median_interval(values: &[f64]) -> Option<[f64; 2]> {
 /// of at most 0.025, and so does it the value of rank `high`. [Hollander1999, 3.6]
 pub fn quantile_interval(values: &[f64], q: f64) -> Option<[f64; 2]> {
     const TAIL: f64 = 0.025;
-    assert!(values.iter().all(|value| !value.is_nan()), "a measured value is NaN");
-    let mut values = values.to_vec();
-    values.sort_unstable_by(f64::total_cmp);
+    let values = ascending(values);
     let below = Binomial::new(q, values.len() as u64).ok()?;
     // Ranks count from 1.
     let low = (1..=values.len()).rev().find(|rank| below.cdf(*rank as u64 - 1) <= TAIL)?;
@@ -236,11 +244,11 @@ mod tests {
     }
 
     #[test]
-    fn medians_of_floats_are_medians_of_their_order() {
+    fn the_median_of_an_even_number_lies_between_the_two_in_the_middle() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[2.5]), Some(2.5));
         assert_eq!(median(&[9.0, -1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&[9.0, -1.0, 2.0, 3.0]), Some(2.0));
+        assert_eq!(median(&[9.0, -1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]

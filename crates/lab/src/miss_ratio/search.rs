@@ -5,10 +5,10 @@
 //! shutting the right size out, as halving would. A size counts as found when two tries in a row there are near: the second one was not chosen for its
 //! outcome.
 
+use isochrome_model::stats::median;
 use serde::{Deserialize, Serialize};
 
-use super::measured::Executed;
-use crate::stats::median;
+use super::Executed;
 
 /// How near to what was asked for a search gets, as a share.
 pub const NEAR: f64 = 0.02;
@@ -96,29 +96,15 @@ fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::geometry::Geometry;
-    use crate::miss_ratio::measured::By;
-    use crate::miss_ratio::{Locality, Task, Touches, line_ratio};
-    use crate::sim::{Level, Policy, Semantics, Simulator};
-    use crate::units::Bytes;
+    use crate::miss_ratio::tests::executed;
+    use isochrome_model::geometry::Geometry;
+    use isochrome_model::miss_ratio::{Locality, Task, Touches, line_ratio};
+    use isochrome_model::sim::{Level, Policy, Semantics, Simulator};
+    use isochrome_model::units::Bytes;
     use std::convert::Infallible;
 
     fn geometry() -> Geometry {
         Geometry::of_size(Bytes(32 << 10), 8, Bytes(64)).unwrap()
-    }
-
-    fn executed(miss_ratio: f64) -> Executed {
-        Executed {
-            miss_ratio,
-            quartiles: [miss_ratio; 2],
-            by: By::Time,
-            access_ns: 1.0,
-            hit_ns: 1.0,
-            miss_ns: 1.0,
-            counted: None,
-            turns: 200,
-            turns_quiet: 100,
-        }
     }
 
     /// The tries of a search in a cache of 512 lines whose loops miss as `response` says.

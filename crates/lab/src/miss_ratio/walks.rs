@@ -1,39 +1,26 @@
-//! Tasks with a set miss ratio, executed here: [`isochrome_model::miss_ratio`].
+//! The task and its controls, executed on the calling thread.
 //!
-//! The lines are visited in one random order, so that no prefetcher foresees it; under LRU the order makes no difference. Where misses of the
-//! level are counted, counters tell the ratio. Elsewhere time does, against two controls with as many pages, hence the same translation of
-//! addresses: one whose lines all fit, and one whose pages lie in a quarter of the colors, so that none do. They take
-//! turns, the task between two of the first control.
+//! The lines are visited in one random order, so that no prefetcher predicts it; under LRU the order makes no difference. The control of which no
+//! line fits has its pages in a quarter of the colors.
 
-use isochrome_model::miss_ratio::measured::{Passes, Turn, conclude};
+use isochrome_host::counters::Counters;
+use isochrome_host::error::HostError;
+use isochrome_host::palette::Target;
+use isochrome_host::pool::{ColoredRegion, FramePool};
+use isochrome_host::sys::clock;
+use isochrome_host::sys::code::Code;
+use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::miss_ratio::{Task, Touches, Visit};
 use isochrome_model::units::{Bytes, Color, Cycles};
 
-use crate::counters::Counters;
-use crate::error::HostError;
-use crate::interrupt;
-use crate::palette::Target;
-use crate::pool::{ColoredRegion, FramePool};
-use crate::sys::clock;
-use crate::sys::memory::{Arena, page_bytes};
+use super::{COLUMNS, Condition};
+use crate::runner::{Experiment, Recorder};
+use crate::samples::{Arm, Judged};
 
-/// Passes in a turn that count, after one that does not.
+/// Passes in a sample that count, after one that does not.
 const PASSES: u64 = 4;
-/// Quiet turns after which there are enough.
-const QUIET_ENOUGH: u64 = 20;
-/// How many times as many turns are made at most while too few are quiet.
-const MORE: usize = 5;
-/// Of how many colors the control that always misses has one, and how many times as large it is where there are no colors.
+/// The control that always misses has one of so many colors, and is so many times as large where there are no colors.
 const CROWDED: usize = 4;
-
-/// How much to run.
-#[derive(Clone, Copy, Debug)]
-pub struct WorkloadRequest {
-    /// Turns of the task and of each control.
-    pub turns: usize,
-    /// Seed of every random choice.
-    pub seed: u64,
-}
 
 /// Memory of a walk.
 enum Memory {
@@ -75,7 +62,7 @@ struct Walk<'a> {
 
 enum Body<'a> {
     Data { arena: &'a Arena, start: u64 },
-    Code(crate::sys::code::Code<'a>),
+    Code(Code<'a>),
 }
 
 impl<'a> Walk<'a> {
@@ -155,61 +142,71 @@ pub fn pages_per_color(task: &Task, colors: usize) -> usize {
     own * (2 + CROWDED) + 2
 }
 
-/// Executes `task` on the calling thread, in memory of `pool` if there is one, whose colors are those of `target`: every turn, from which
-/// [`conclude`] tells the ratio.
-///
-/// `counters`: of misses of the level. An interrupt ends it after the turns under way; there are none when it came before. Fails when
-/// the pool has too few pages, and where memory cannot be made executable.
-pub fn execute(
-    pool: Option<&FramePool>,
-    target: Target,
-    task: &Task,
-    counters: Option<&Counters>,
-    request: &WorkloadRequest,
-) -> Result<Vec<Turn>, HostError> {
-    let mut rng = fastrand::Rng::with_seed(request.seed);
-    let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
-    let layout = Layout::of(task, pool.map_or_else(|| target_colors(target), |_| all.len()));
-    // Without colors to crowd into there are more pages instead.
-    let crowd = &all[..(all.len() / CROWDED).max(1)];
-    let crowded_pages = if all.len() >= CROWDED { layout.pages } else { CROWDED * layout.pages };
+/// A task of one size and its controls.
+pub struct Walks<'a> {
+    /// Memory, whose colors are those of the target; ordinary memory without it.
+    pub pool: Option<&'a FramePool>,
+    /// The level.
+    pub target: Target,
+    /// The task.
+    pub task: Task,
+    /// Counters of misses of the level, where there are any.
+    pub counters: Option<&'a Counters>,
+    /// Which try of a search this is, from 1.
+    pub attempt: u64,
+}
 
-    let mut own = Memory::take(pool, &all, layout.pages)?;
-    let mut thin = Memory::take(pool, &all, layout.pages)?;
-    let mut crowded = Memory::take(pool, crowd, crowded_pages)?;
-    let own = Walk::new(&mut own, &layout.parts(0..task.lines, task, &mut rng), task.touches)?;
-    let thin = Walk::new(&mut thin, &layout.parts(layout.thin(), task, &mut rng), task.touches)?;
-    let crowded_lines = 0..crowded_pages as u64 * layout.lines_per_page;
-    let crowded = Walk::new(&mut crowded, &layout.parts(crowded_lines, task, &mut rng), task.touches)?;
-    let ns = 1e9 / clock::rate_hz() as f64;
-    let passes = |walk: &Walk<'_>| -> Result<Passes, HostError> {
-        walk.run(1);
-        let accesses = (PASSES * walk.accesses) as f64;
-        let before = counters.map(Counters::read).transpose()?;
-        let ticks = walk.run(PASSES);
-        let misses = match counters.zip(before) {
-            Some((counters, before)) => {
-                Some(counters.between(&before, &counters.read()?)?.values()[0] as f64 / accesses)
-            }
-            None => None,
-        };
-        Ok(Passes { access_ns: ticks.0 as f64 * ns / accesses, misses })
-    };
-    let mut turns: Vec<Turn> = Vec::new();
-    while turns.len() < MORE * request.turns && !interrupt::interrupted() {
-        for _ in 0..request.turns {
-            // The task between two controls: what disturbs others' lines disturbs those of one of them.
-            let before = passes(&thin)?;
-            let task = passes(&own)?;
-            let after = passes(&thin)?;
-            let fitting = if before.access_ns > after.access_ns { before } else { after };
-            turns.push(Turn { task, fitting, missing: passes(&crowded)? });
-        }
-        if conclude(task, &turns).is_some_and(|executed| executed.turns_quiet >= QUIET_ENOUGH) {
-            break;
-        }
+impl Experiment for Walks<'_> {
+    type Condition = Condition;
+    const JUDGED: Judged = super::JUDGED;
+
+    fn columns(&self) -> Vec<String> {
+        COLUMNS.map(str::to_owned).to_vec()
     }
-    Ok(turns)
+
+    fn conditions(&self) -> Vec<Condition> {
+        vec![Condition { attempt: self.attempt, lines: self.task.lines }]
+    }
+
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+        let (pool, task, rng) = (self.pool, &self.task, &mut recorder.rng);
+        if let Some(pool) = pool {
+            pool.shuffle(rng);
+        }
+        let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
+        let layout = Layout::of(task, pool.map_or_else(|| target_colors(self.target), |_| all.len()));
+        // Without colors to crowd into there are more pages instead.
+        let crowd = &all[..(all.len() / CROWDED).max(1)];
+        let crowded_pages = if all.len() >= CROWDED { layout.pages } else { CROWDED * layout.pages };
+        let crowded_lines = 0..crowded_pages as u64 * layout.lines_per_page;
+
+        let mut own = Memory::take(pool, &all, layout.pages)?;
+        let mut thin = Memory::take(pool, &all, layout.pages)?;
+        let mut crowded = Memory::take(pool, crowd, crowded_pages)?;
+        let own = Walk::new(&mut own, &layout.parts(0..task.lines, task, rng), task.touches)?;
+        let thin = Walk::new(&mut thin, &layout.parts(layout.thin(), task, rng), task.touches)?;
+        let crowded = Walk::new(&mut crowded, &layout.parts(crowded_lines, task, rng), task.touches)?;
+        let ns = 1e9 / clock::rate_hz() as f64;
+        let sample = |walk: &Walk<'_>| -> Result<Vec<f64>, HostError> {
+            walk.run(1);
+            let accesses = (PASSES * walk.accesses) as f64;
+            let before = self.counters.map(Counters::read).transpose()?;
+            let ticks = walk.run(PASSES);
+            let misses = match self.counters.zip(before) {
+                Some((counters, before)) => counters.between(&before, &counters.read()?)?.values()[0] as f64 / accesses,
+                None => f64::NAN,
+            };
+            Ok(vec![ticks.0 as f64 * ns / accesses, misses])
+        };
+        recorder.measure(condition, &[Arm::Control, Arm::Treatment, Arm::Extreme], |arm| {
+            let walk = match arm {
+                Arm::Control | Arm::Reference => &thin,
+                Arm::Treatment => &own,
+                Arm::Extreme => &crowded,
+            };
+            sample(walk).map(Some)
+        })
+    }
 }
 
 fn target_colors(target: Target) -> usize {
@@ -219,9 +216,11 @@ fn target_colors(target: Target) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::miss_ratio::{By, conclude};
+    use crate::runner::{Amount, run};
     use isochrome_model::geometry::Geometry;
     use isochrome_model::miss_ratio::Locality;
-    use isochrome_model::miss_ratio::measured::By;
+    use isochrome_model::units::CpuId;
     use std::collections::BTreeMap;
 
     fn task(touches: Touches) -> Task {
@@ -251,12 +250,14 @@ mod tests {
         let geometry = task(Touches::Data).geometry;
         let target = Target { level: 2, geometry, inner: Bytes(4096) };
         for touches in [Touches::Data, Touches::Code] {
-            let request = WorkloadRequest { turns: 3, seed: 1 };
-            let task = task(touches);
-            let executed = conclude(&task, &execute(None, target, &task, None, &request).unwrap()).unwrap();
-            assert!(executed.access_ns > 0.0 && executed.hit_ns > 0.0 && executed.miss_ns > 0.0, "{executed:?}");
-            assert_eq!((executed.by, executed.counted), (By::Time, None));
-            assert!((3..=15).contains(&executed.turns));
+            let mut walks = Walks { pool: None, target, task: task(touches), counters: None, attempt: 1 };
+            let amount = Amount { blocks: 3, samples: 2, seed: 1, cpu: CpuId(0), limit: None };
+            let blocks = run(&mut walks, &amount, &mut |_, _| {}).unwrap();
+            let of = |arm| blocks.iter().flat_map(|block| block.rows(arm)).all(|row| row[0] > 0.0 && row[1].is_nan());
+            assert!([Arm::Control, Arm::Treatment, Arm::Extreme].into_iter().all(of), "{blocks:?}");
+            assert!((3..=12).contains(&blocks.len()));
+            let executed = conclude(&walks.task, &blocks);
+            assert!(executed.is_none_or(|executed| (executed.by, executed.counted) == (By::Time, None)));
         }
     }
 }

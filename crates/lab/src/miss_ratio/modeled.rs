@@ -1,0 +1,25 @@
+//! A task with a set miss ratio on a modeled machine.
+
+use isochrome_model::miss_ratio::Task;
+use isochrome_model::sim::{ConfigError, DescribedMachine, Level, Simulator};
+use isochrome_model::trace::Access;
+
+/// Passes until each is like the one before. Under LRU that is from the third on; other policies take some more.
+const WARM_UP: u64 = 4;
+/// Passes that are counted.
+const PASSES: u64 = 4;
+
+/// Misses per access of `task` in `level` of `machine`.
+///
+/// Fails where the machine is described wrongly.
+pub fn miss_ratio(machine: &DescribedMachine, level: &Level, task: &Task) -> Result<f64, ConfigError> {
+    let mut simulator = Simulator::machine(machine)?;
+    let pass: Vec<Access> = task.accesses(1).collect();
+    let mut misses_after = |passes: u64| {
+        (0..passes).for_each(|_| simulator.run(&pass));
+        let (levels, _) = simulator.counts();
+        levels.iter().find(|counts| counts.name == level.name).map_or(0, |counts| counts.counts.read_misses)
+    };
+    let before = misses_after(WARM_UP);
+    Ok((misses_after(PASSES) - before) as f64 / (PASSES * pass.len() as u64) as f64)
+}
