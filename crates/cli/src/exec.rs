@@ -87,7 +87,8 @@ fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
     let own = Owner::of(std::process::id()).map_err(|error| failed(error.into()))?;
     let mut prepared = None;
     if options.strict {
-        let mut coloring = Coloring::of(&options.colors, cpus.clone(), station::seed(None)).map_err(failed)?;
+        let mut coloring =
+            Coloring::of(&options.colors, cpus.clone(), station::seed(options.colors.frames.seed)).map_err(failed)?;
         coloring.limits.gives_way = true;
         coloring.grant(own.clone(), None).map_err(failed)?;
         prepared = Some(coloring);
@@ -345,7 +346,7 @@ impl<'a> Keeper<'a> {
     fn prepare(&self) -> JoinHandle<Result<Coloring>> {
         let (colors, cpus, own) = (self.options.colors.clone(), self.cpus.clone(), self.own.clone());
         std::thread::spawn(move || {
-            let mut coloring = Coloring::of(&colors, cpus, station::seed(None))?;
+            let mut coloring = Coloring::of(&colors, cpus, station::seed(colors.frames.seed))?;
             coloring.limits.gives_way = true;
             coloring.grant(own, None)?;
             Ok(coloring)

@@ -97,11 +97,7 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
         }
         None => measured(options)?,
     };
-    if options.json {
-        files::print_json(&outcome)?;
-    } else {
-        files::print(&text(&outcome))?;
-    }
+    files::show(options.output.json, &outcome, || text(&outcome))?;
     let verified = outcome.verification.as_ref().is_none_or(Verification::holds);
     let same = outcome.again.iter().all(|again| again.agreement.is_some_and(|share| share >= SAME));
     Ok(if outcome.doubts.is_empty() && verified && same { Verdict::Holds } else { Verdict::Inconclusive })
@@ -151,7 +147,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     if let Some(path) = &options.samples {
         files::write_json_compact(path, &seen)?;
     }
-    if let Some(path) = &options.output {
+    if let Some(path) = &options.output.output {
         anyhow::ensure!(
             inference.doubts.is_empty(),
             "{}: not written, the palette is in doubt: {}\n  hint: try again when the machine is quieter",

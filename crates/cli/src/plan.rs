@@ -85,20 +85,9 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     if let Some(runnable) = runnable {
         plan = plan.for_programs(runnable)?;
     }
-    if let Some(path) = &options.gantt {
-        files::write(path, &schedule(&set, &plan))?;
-    }
-    if let Some(path) = &options.output {
-        files::write_json(path, &plan)?;
-    }
-    if let Some(path) = &options.svg {
-        files::write(path, &plan::color_map(&plan, set.platform().partitions))?;
-    }
-    if options.json {
-        files::print_json(&plan)?;
-    } else {
-        files::print(&told(&set, &plan, &reasons))?;
-    }
+    files::write_if(&options.gantt, || schedule(&set, &plan))?;
+    files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
+    files::leave(&options.output, &plan, || told(&set, &plan, &reasons))?;
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
@@ -360,19 +349,15 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
             .collect(),
         overfull_partitions: overfull,
     };
-    if let Some(path) = &options.svg {
+    files::write_if(&options.svg, || {
         let name = |&task: &usize| set.tasks()[task].name.as_str();
-        let timelines: Vec<Timeline> = cores
-            .iter()
-            .map(|core| Timeline { cpu: core.cpu, names: core.members.iter().map(name).collect(), core: &core.tasks })
-            .collect();
-        files::write(path, &plan::gantt(&timelines, charges, analysis))?;
-    }
-    if options.json {
-        files::print_json(&analyzed)?;
-    } else {
-        files::print(&analysis_told(&set, &cores, &analyzed))?;
-    }
+        let timelines = cores.iter().map(|core| {
+            let names = core.members.iter().map(name).collect();
+            Timeline { cpu: core.cpu, names, core: &core.tasks }
+        });
+        plan::gantt(&timelines.collect::<Vec<_>>(), charges, analysis)
+    })?;
+    files::show(options.json, &analyzed, || analysis_told(&set, &cores, &analyzed))?;
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 

@@ -5,7 +5,7 @@ mod scenario;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -22,7 +22,7 @@ use isochrome_model::units::{Bytes, Color};
 use isochrome_report::figure;
 use serde::Serialize;
 
-use crate::args::{ModeledMachine, Program, ResultOptions, SimulateOptions, SimulateQuestion};
+use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::{Verdict, files};
 
 /// Accesses of a workload handed over at a time.
@@ -39,24 +39,16 @@ struct Outcome {
 pub fn run(options: &SimulateOptions) -> Result<Verdict> {
     match &options.question {
         Some(SimulateQuestion::Machines) => machines()?,
-        Some(SimulateQuestion::Curve { level, program, verify, svg, result }) => {
-            return curve(level, program, *verify, svg.as_deref(), result);
+        Some(SimulateQuestion::Curve { level, program, verify, svg, output }) => {
+            return curve(level, program, *verify, svg, output);
         }
-        Some(SimulateQuestion::Flood { machine, result }) => flood(machine, result)?,
+        Some(SimulateQuestion::Flood { machine, output }) => flood(machine, output)?,
         None => match &options.scenario {
-            Some(path) => scenario::run(path, options.svg.as_deref(), &options.result)?,
+            Some(path) => scenario::run(path, &options.svg, &options.output)?,
             None => count(options)?,
         },
     }
     Ok(Verdict::Holds)
-}
-
-/// Writes and prints a result, as text unless JSON is asked for.
-fn tell(result: &impl Serialize, options: &ResultOptions, text: impl FnOnce() -> String) -> Result<()> {
-    if let Some(path) = &options.output {
-        files::write_json(path, result)?;
-    }
-    if options.json { files::print_json(result) } else { files::print(&text()) }
 }
 
 fn count(options: &SimulateOptions) -> Result<()> {
@@ -68,7 +60,7 @@ fn count(options: &SimulateOptions) -> Result<()> {
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    tell(&outcome, &options.result, || counts_told(&outcome.levels, outcome.memory))
+    files::leave(&options.output, &outcome, || counts_told(&outcome.levels, outcome.memory))
 }
 
 /// A table of counts.
@@ -261,7 +253,7 @@ impl FullSimulation {
     }
 }
 
-fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, options: &ResultOptions) -> Result<Verdict> {
+fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, output: &Output) -> Result<Verdict> {
     let level: Level = format!("{level}:lru:wb:wa").parse()?;
     let Geometry { set_count, .. } = level.geometry;
     ensure!(
@@ -293,13 +285,11 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
     let differs = curve.verified.iter().find(|full| {
         curve.colors.iter().zip(&curve.misses_by_colors).any(|(k, misses)| *k == full.colors && *misses != full.misses)
     });
-    if let Some(path) = svg {
+    files::write_if(svg, || {
         let title = format!("Misses in {}, {} ways", level.geometry.cache_bytes(), level.geometry.ways);
-        let colors: Vec<(u32, u64)> =
-            curve.colors.iter().copied().zip(curve.misses_by_colors.iter().copied()).collect();
-        files::write(path, &figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &colors))?;
-    }
-    tell(&curve, options, || {
+        figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &by_colors.misses())
+    })?;
+    files::leave(output, &curve, || {
         let mut text = format!("{} accesses to lines\nways   misses\n", curve.accesses);
         for (n, misses) in curve.misses_by_ways.iter().enumerate() {
             let _ = writeln!(text, "{n:4} {misses:>12}");
@@ -338,7 +328,7 @@ const FAR: u64 = 1 << 20;
 /// Lines tried at most: each is tried on caches of its own.
 const TRIED_MAX: usize = 2000;
 
-fn flood(machine: &ModeledMachine, options: &ResultOptions) -> Result<()> {
+fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
     let (levels, semantics, timing) = match resolve(machine)? {
         Resolved::Chain(levels, semantics) => (levels, semantics, None),
         Resolved::Described(machine) => {
@@ -385,7 +375,7 @@ fn flood(machine: &ModeledMachine, options: &ResultOptions) -> Result<()> {
             })
             .filter(|share| share.is_finite()),
     };
-    tell(&floods, options, || {
+    files::leave(output, &floods, || {
         let per_line = |count: u64, lines: u64| count as f64 / lines.max(1) as f64;
         let of_time = floods
             .naive_shortfall_cycles

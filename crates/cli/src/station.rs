@@ -20,6 +20,7 @@ use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
 
 use crate::args::{By, Place};
+use crate::evidence;
 
 /// Priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
@@ -112,6 +113,11 @@ impl Station {
     /// Pins the calling thread to the station's CPU.
     pub fn pin(&self) -> RealtimeSettings {
         RealtimeRequest::new().pin(self.cpu).apply()
+    }
+
+    /// What could not be learned of the machine, or set for `settings`, as warnings.
+    pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
+        self.notes.iter().chain(settings.notes()).map(evidence::told).collect()
     }
 
     /// So many blocks and samples, measured here.

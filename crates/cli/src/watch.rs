@@ -136,20 +136,14 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     };
     sinks.finish()?;
     leave(options, &watched, head)?;
-    if options.json {
-        files::print_json(&watched)?
-    } else {
-        files::print(&watched.text(options.rows))?
-    }
+    files::show(options.json, &watched, || watched.text(options.rows))?;
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
 /// Writes evidence and figure of the tasks shown where they are asked for.
 fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let shown = watched.longest(options.rows);
-    if let Some(path) = &options.svg {
-        files::write(path, &figure::of_sections("Tasks over time", [&shown.section()]))?;
-    }
+    files::write_if(&options.svg, || figure::of_sections("Tasks over time", [&shown.section()]))?;
     let Some(path) = &options.output else { return Ok(()) };
     let mut warnings = watched.state.notes.clone();
     let machine = match head.machine {

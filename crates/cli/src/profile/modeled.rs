@@ -11,7 +11,7 @@ use isochrome_model::taskset::programs::Programs;
 use isochrome_model::trace::Format;
 use isochrome_model::units::{Bytes, Color};
 
-use crate::args::{ModeledOptions, ProfileOptions, Program};
+use crate::args::{ProfileOptions, Program};
 use crate::files;
 use crate::simulate::{each_batch, named_machine};
 
@@ -19,11 +19,10 @@ use crate::simulate::{each_batch, named_machine};
 const MEMORY: Bytes = Bytes(64 << 30);
 
 /// The profile of the tasks on the machine, from a trace of each.
-pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Programs, text: &str) -> Result<Profile> {
-    let name = modeled.from_trace.as_deref().context("no machine\n  hint: --from-trace zen3")?;
+pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str) -> Result<Profile> {
     let machine = named_machine(name)?;
-    let mhz = modeled.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
-    let traces = programs.periodic().map(|task| trace_of(&modeled.trace, &task.name)).collect::<Result<Vec<_>>>()?;
+    let mhz = options.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
+    let traces = programs.periodic().map(|task| trace_of(&options.trace, &task.name)).collect::<Result<Vec<_>>>()?;
     let number = usize::from(programs.level);
     let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     let level = data().nth(number - 1);
