@@ -1,6 +1,7 @@
 //! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
 
 use anyhow::Result;
+use isochrome_host::events::Quantity;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::sys::clock;
 use isochrome_lab::kernels::{At, Jobs, Kernels, Outcome, Work, section};
@@ -39,7 +40,7 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     let colors = options.colors.as_deref().map(|list| own_colors(Some(list), count)).transpose()?;
     let (palette, pool) = station.collect(place, target, colors.as_ref().map(Vec::len))?;
 
-    let (counters, settings) = (station.counters(), station.settle());
+    let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
     let mut jobs = Jobs::new(Some(&pool), target, counters.as_ref(), &[work], colors)?;
     let blocks = measure(&mut jobs, &station, work.name(), (options.blocks, options.jobs))?;
     let warnings = evidence::warnings(&station, &jobs, counters.is_some(), &settings);

@@ -54,13 +54,7 @@ impl Coloring {
     pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
-        let named = chosen
-            .frames
-            .palette
-            .as_ref()
-            .map(|path| named_palette(&sysfs, path, &machine.fingerprint()))
-            .transpose()?;
-        let (known, numbers) = known_colors(chosen, named, &sysfs, &machine, &cpus, seed)?;
+        let (known, numbers) = known_colors(chosen, &machine, &Boot::of(&machine, &sysfs), &cpus, seed)?;
         if let Some(level) = chosen.level {
             anyhow::ensure!(
                 known.level() == level,
@@ -91,7 +85,7 @@ impl Coloring {
         let (machine, _) = sysfs.machine()?;
         let cpu = *cpus.first().context("the program may run on no CPU")?;
         let count = match &chosen.frames.palette {
-            Some(path) => named_palette(&sysfs, path, &machine.fingerprint())?.colors,
+            Some(path) => named_palette(path, &Boot::of(&machine, &sysfs))?.colors,
             None => Target::of(&machine, chosen.level, cpu)?.geometry.color_count(machine.page_bytes),
         };
         asked(chosen, count).map(drop)
@@ -286,13 +280,13 @@ impl Drop for Known {
 /// What is known of the colors of the level that `chosen` means.
 fn known_colors(
     chosen: &ChosenColors,
-    named: Option<Palette>,
-    sysfs: &Sysfs,
     machine: &Machine,
+    boot: &Boot,
     cpus: &[CpuId],
     seed: u64,
 ) -> Result<(KnownColors, Option<Numbers>)> {
-    let (folder, boot) = (runtime::folder(), Boot::of(machine, sysfs));
+    let folder = runtime::folder();
+    let named = chosen.frames.palette.as_ref().map(|path| named_palette(path, boot)).transpose()?;
     let cpu = *cpus.first().context("the program may run on no CPU")?;
     if chosen.frames.trust_palette {
         if pagemap::hidden() {
@@ -300,13 +294,13 @@ fn known_colors(
         }
         let trusted = match named {
             Some(palette) => palette,
-            None => saved::load(&folder, Target::of(machine, chosen.level, cpu)?.level, &boot)?,
+            None => saved::load(&folder, Target::of(machine, chosen.level, cpu)?.level, boot)?,
         };
         return Ok((KnownColors::trusted(trusted), None));
     }
     let level = named.as_ref().map(|palette| palette.level).or(chosen.level);
     let target = Target::of(machine, level, cpu)?;
-    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, seed, &boot))?;
+    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, seed, boot))?;
     let Ready { reference, mut tester, numbers } = ready;
     let is_named = named.is_some();
     let palette = match named {
@@ -317,7 +311,7 @@ fn known_colors(
             Some(palette)
         }
         // What is saved only saves time, so whatever is wrong with it is no reason to stop.
-        None => saved::load(&folder, target.level, &boot).ok().or(reference.rule.clone()),
+        None => saved::load(&folder, target.level, boot).ok().or(reference.rule.clone()),
     };
     let reference = reference.with_sets(tester.sets().to_vec());
     Ok((KnownColors::measured(reference, palette, is_named, cpus.to_vec()), Some(numbers)))
@@ -355,32 +349,25 @@ fn asked(chosen: &ChosenColors, count: u32) -> Result<(ledger::Wanted, Vec<Color
 }
 
 /// The palette in a file, if it holds here and now.
-fn named_palette(sysfs: &Sysfs, path: &Path, fingerprint: &str) -> Result<Palette> {
+fn named_palette(path: &Path, now: &Boot) -> Result<Palette> {
     let shown = path.display();
     let palette: Palette = files::read_json(path, SCHEMA)?;
-    anyhow::ensure!(
-        palette.rule != Rule::Hidden,
-        "{shown}: holds no colors of frames, as the kernel hid their numbers\n  hint: as root: isochrome palette -o {shown}"
-    );
-    anyhow::ensure!(
-        palette.fingerprint.as_ref().is_none_or(|of| of == fingerprint),
-        "{shown}: was measured on another machine\n  hint: isochrome palette -o {shown}"
-    );
-    let boot = sysfs.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let of_this_boot = palette.boot_id.as_deref() == Some(boot.trim());
-    anyhow::ensure!(
-        of_this_boot || !matches!(palette.rule, Rule::Table { .. }),
-        "{shown}: a table of frames holds for one boot, and this is another\n  hint: isochrome palette -o {shown}"
-    );
-    Ok(palette)
+    let wrong = match (&palette.fingerprint, &palette.boot_id, &palette.rule) {
+        (_, _, Rule::Hidden) => "holds no colors of frames, as the kernel hid their numbers to all but root",
+        (Some(of), ..) if *of != now.fingerprint => "was measured on another machine",
+        (_, of, Rule::Table { .. }) if of.as_ref() != Some(&now.boot_id) => {
+            "a table of frames holds for one boot, and this is another"
+        }
+        _ => return Ok(palette),
+    };
+    anyhow::bail!("{shown}: {wrong}\n  hint: isochrome palette -o {shown}")
 }
 
 /// Memory that programs can have without swapping.
 pub fn available(sysfs: &Sysfs) -> Result<Bytes> {
-    let text = sysfs.text("proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(Bytes(kib.context("/proc/meminfo does not say how much memory is available\n  hint: --memory 1G")? * 1024))
+    let hint = "hint: --memory 1G";
+    let unknown = || format!("/proc/meminfo does not say how much memory is available\n  {hint}");
+    sysfs.memory("MemAvailable").with_context(unknown)
 }
 
 /// Colors of `.0` in the ledger; given back when it goes.

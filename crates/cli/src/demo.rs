@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use isochrome_host::doctor;
 use isochrome_host::error::HostError;
+use isochrome_host::events::Quantity;
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Target;
@@ -66,7 +67,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
     if let Some(target) = target {
-        let (counters, settings) = (station.counters(), station.settle());
+        let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
         let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
         let mut of_machine = None;
         for (kernel, works) in works(options.quick) {

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use isochrome_host::counters::Counters;
-use isochrome_host::events::{Quantity, event, miss_events};
+use isochrome_host::events::Quantity;
 use isochrome_host::flooder::{Flooder, reserved_colors};
 use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
@@ -18,7 +17,6 @@ use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
 use isochrome_model::flood::parameters::Parameters;
 use isochrome_model::geometry::Geometry;
-use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::Bytes;
 use serde::Serialize;
 use serde_json::json;
@@ -97,14 +95,6 @@ fn last_level(station: &Station) -> Bytes {
     levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
 }
 
-/// Counters of misses of the level and, where the processor has such an event, of its write-backs.
-fn counters(station: &Station, target: Target) -> Option<Counters> {
-    let misses = miss_events(&station.processor, target.level, Touches::Data).next()?;
-    let write_backs = event(&station.processor, Quantity::L2WriteBacks).filter(|_| target.level == 2);
-    let events: Vec<_> = [misses].into_iter().chain(write_backs).collect();
-    Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
-}
-
 fn check(
     options: &FloodOptions,
     station: &Station,
@@ -122,7 +112,8 @@ fn check(
         pool.colors()
     );
     let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };
-    let counters = counters(station, target);
+    let write_backs = (target.level == 2).then_some(Quantity::L2WriteBacks);
+    let counters = station.counters(target.level, write_backs);
     if counters.is_none() {
         eprintln!("no counters of misses here: lines gone are judged by time, write-backs are not counted");
     }

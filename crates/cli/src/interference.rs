@@ -94,30 +94,14 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     };
     let mut divided = Vec::new();
     let wanted = |division| options.by.is_empty() || options.by.contains(&division);
-    let colored = match wanted(Partitioning::Colors).then(|| colored(options, &station, chosen.parties)).transpose() {
-        Ok(None) => None,
-        Ok(Some((coloring, lease, part))) => {
-            divided.push(part);
-            Some((coloring, lease))
-        }
-        Err(error) => {
-            warn(format!("No colors, so what they are worth is not shown: {error:#}"));
-            None
-        }
-    };
-    let given = || divided_by_ways(&station, chosen.parties).and_then(|(given, part)| Ok((given.give()?, given, part)));
-    let ways = match wanted(Partitioning::Ways).then(given).transpose() {
-        Ok(None) => None,
-        Ok(Some((ways, given, part))) => {
-            divided.push(part);
-            given.warning().into_iter().for_each(&mut warn);
-            Some((ways, given))
-        }
-        Err(error) => {
-            warn(format!("No cache ways, so what they are worth is not shown: {error}"));
-            None
-        }
-    };
+    let colored = wanted(Partitioning::Colors).then(|| colored(options, &station, chosen.parties));
+    let colored = had("colors", colored, &mut divided, &mut warn);
+    let ways = wanted(Partitioning::Ways).then(|| {
+        let (given, part) = divided_by_ways(&station, chosen.parties)?;
+        Ok(((given.give()?, given), part))
+    });
+    let ways = had("cache ways", ways, &mut divided, &mut warn);
+    ways.iter().filter_map(|(_, given)| given.warning()).for_each(&mut warn);
     let joins = ways
         .as_ref()
         .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
@@ -215,6 +199,25 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     }
     let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
+}
+
+/// What the cache is divided by, if that was asked for and can be had.
+fn had<T>(
+    what: &str,
+    got: Option<Result<(T, Divided)>>,
+    divided: &mut Vec<Divided>,
+    warn: &mut impl FnMut(String),
+) -> Option<T> {
+    match got? {
+        Ok((part, how)) => {
+            divided.push(how);
+            Some(part)
+        }
+        Err(error) => {
+            warn(format!("No {what}, so what they are worth is not shown: {error:#}"));
+            None
+        }
+    }
 }
 
 /// The time slices asked for, else `usual`.
@@ -347,7 +350,7 @@ fn command(text: &str) -> Result<Vec<String>> {
 }
 
 /// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
-fn colored(options: &InterferenceOptions, station: &Station, programs: usize) -> Result<(Coloring, Lease, Divided)> {
+fn colored(options: &InterferenceOptions, station: &Station, programs: usize) -> Result<((Coloring, Lease), Divided)> {
     let mut coloring =
         Coloring::of(&options.frames.colors("all", options.level), station.allowed.clone(), station.seed)?;
     let count = coloring.color_count();
@@ -356,7 +359,7 @@ fn colored(options: &InterferenceOptions, station: &Station, programs: usize) ->
     })?;
     let lease = coloring.lease(Owner::of(std::process::id())?)?;
     let divided = Divided { by: Partitioning::Colors, level: coloring.level(), count, shares };
-    Ok((coloring, lease, divided))
+    Ok(((coloring, lease), divided))
 }
 
 /// The ways of the outermost level that has some to give, in equal shares.

@@ -109,7 +109,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let station = Station::new(&place)?;
     let hidden = pagemap::hidden();
     if options.save && !hidden && place.memory.is_none() {
-        place.memory = station.sysfs.free_memory().map(|free| Bytes(free.0 / 4 * 3));
+        place.memory = station.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
     }
     let place = &place;
     let target = station.target(place)?;
@@ -155,8 +155,8 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
             inference.doubts[0]
         );
         let mut palette = inference.palette.clone();
-        palette.fingerprint = Some(station.machine.fingerprint());
-        palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
+        let boot = saved::Boot::of(&station.machine, &station.sysfs);
+        (palette.fingerprint, palette.boot_id) = (Some(boot.fingerprint), Some(boot.boot_id));
         files::write_json_compact(path, &palette)?;
     }
     let saved = match (options.save, &verification) {

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::RecolorOptions;
 use crate::coloring::{Coloring, PLACING_LIMIT};
-use crate::exec::{ATTEMPTS, expected};
+use crate::exec::ATTEMPTS;
 use crate::placed::{Event, Placed};
 use crate::{Verdict, files, station};
 
@@ -51,7 +51,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
         );
         let report = coloring.look(pid)?;
-        show(options, expected(&report, &coloring), &report)?;
+        show(options, Placed::expected(&report, &coloring), &report)?;
         return Ok(Verdict::Holds);
     }
     // An `exec` that watches over the program stands aside until this ends.
@@ -87,7 +87,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         numbers: coloring.numbers().cloned(),
         ..Placed::of(Event::OnColors, pid.0, watch.tally())
     };
-    let nothing = placed.on_color == 0 && placed.resident > 0;
+    let nothing = placed.tally.on_color == 0 && placed.tally.resident > 0;
     show(options, placed, &report)?;
     Ok(if nothing { Verdict::Inconclusive } else { Verdict::Holds })
 }

@@ -15,15 +15,18 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
 use isochrome_model::sim::{
     Access, Allocation, ColorCurve, DESCRIBED_SCHEMA, DescribedMachine, FloodCheck, FloodResult, Hierarchy, Kind,
-    Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances, Timing,
+    Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances,
 };
 use isochrome_model::trace::Reader;
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::units::Bytes;
 use isochrome_report::figure;
 use serde::Serialize;
 
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::{Verdict, files};
+
+/// Why a level is not simulated color by color.
+pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 
 /// Accesses of a workload handed over at a time.
 const BATCH: usize = 4096;
@@ -52,11 +55,7 @@ pub fn run(options: &SimulateOptions) -> Result<Verdict> {
 }
 
 fn count(options: &SimulateOptions) -> Result<()> {
-    let machine = resolve(&options.machine)?;
-    let mut simulator = match &machine {
-        Resolved::Described(machine) => Simulator::machine(machine)?,
-        Resolved::Chain(levels, semantics) => Simulator::chain(levels.clone(), *semantics)?,
-    };
+    let mut simulator = Simulator::machine(&resolve(&options.machine)?)?;
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
@@ -79,33 +78,23 @@ fn counts_told(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     text
 }
 
-enum Resolved {
-    Described(Box<DescribedMachine>),
-    Chain(Vec<Level>, Semantics),
-}
-
-/// The machine asked for, with names for levels that have none.
-fn resolve(machine: &ModeledMachine) -> Result<Resolved> {
-    if let Some(name) = &machine.machine {
-        let mut described = named_machine(name)?;
-        if machine.pycachesim {
-            described.semantics = Semantics::pycachesim();
-        }
-        for level in &mut described.levels {
-            level.cache.policy = machine.policy.unwrap_or(level.cache.policy);
-        }
-        return Ok(Resolved::Described(Box::new(described)));
-    }
+/// The machine asked for.
+fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
+    let mut described = match &machine.machine {
+        Some(name) => named_machine(name)?,
+        None => DescribedMachine::of_levels("the levels given", machine.levels.iter().cloned()),
+    };
     ensure!(
-        !machine.levels.is_empty(),
+        !described.levels.is_empty(),
         "no machine\n  hint: --machine zen3, or --level 32K:8:64:lru:wb:wa for each level from the innermost out"
     );
-    let named = |(i, level): (usize, &Level)| {
-        let policy = machine.policy.unwrap_or(level.policy);
-        Level { policy, ..level.clone() }.named(&format!("L{}", i + 1))
-    };
-    let semantics = if machine.pycachesim { Semantics::pycachesim() } else { Semantics::default() };
-    Ok(Resolved::Chain(machine.levels.iter().enumerate().map(named).collect(), semantics))
+    if machine.pycachesim {
+        described.semantics = Semantics::pycachesim();
+    }
+    for level in &mut described.levels {
+        level.cache.policy = machine.policy.unwrap_or(level.cache.policy);
+    }
+    Ok(described)
 }
 
 /// A machine that comes with isochrome, or that a file describes.
@@ -148,18 +137,14 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
             progress.finish_and_clear();
         }
         (None, Some(workload)) => {
-            let mut batch = Vec::with_capacity(BATCH);
-            for access in workload.accesses() {
-                batch.push(access);
-                if batch.len() == BATCH {
-                    hand_over(&batch);
-                    batch.clear();
-                    if interrupted() {
-                        break;
-                    }
+            let mut accesses = workload.accesses();
+            loop {
+                let batch: Vec<Access> = accesses.by_ref().take(BATCH).collect();
+                if batch.is_empty() || interrupted() {
+                    break;
                 }
+                hand_over(&batch);
             }
-            hand_over(&batch);
         }
         _ => bail!("no program\n  hint: --trace FILE [--format din|lackey|u64|iso], or --workload matmul"),
     }
@@ -228,30 +213,7 @@ struct Verified {
     misses: u64,
 }
 
-/// A program on some colors of a level, by the full simulator.
-struct FullSimulation {
-    colors: u32,
-    pages: PageTable,
-    cache: Hierarchy,
-}
-
 const PAGE: Bytes = Bytes(4096);
-
-impl FullSimulation {
-    fn new(level: &Level, colors: u32) -> Result<FullSimulation> {
-        let color_count =
-            u16::try_from(level.geometry.color_count(PAGE)).context("more colors than fit into 16 bits")?;
-        let granted = (0..colors as u16).map(Color).collect();
-        let pages = PageTable::new(PAGE, Allocation::Colored { colors: granted, color_count });
-        Ok(FullSimulation { colors, pages, cache: Hierarchy::chain(vec![level.clone()], Semantics::default())? })
-    }
-
-    fn run(&mut self, accesses: &[Access]) {
-        for part in accesses.iter().flat_map(|access| access.by_pages(PAGE.0.trailing_zeros())) {
-            self.cache.access(self.pages.translate(part));
-        }
-    }
-}
 
 fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, output: &Output) -> Result<Verdict> {
     let level: Level = format!("{level}:lru:wb:wa").parse()?;
@@ -265,16 +227,22 @@ fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, ou
     let tried: Vec<u32> = by_colors.misses().iter().map(|(colors, _)| *colors).collect();
     let mut sample = if verify { vec![0, (tried.len() - 1) / 2, tried.len() - 1] } else { Vec::new() };
     sample.dedup();
-    let mut full: Vec<FullSimulation> =
-        sample.iter().map(|i| FullSimulation::new(&level, tried[*i])).collect::<Result<_>>()?;
+    // A program on some colors of the level, by the full simulator.
+    let count = level.geometry.color_count(PAGE);
+    let simulated = |colors: u32| -> Result<_> {
+        let allocation = Allocation::first_colors(colors, count).context(TOO_MANY_COLORS)?;
+        let caches = Hierarchy::chain(vec![level.clone()], Semantics::default())?;
+        Ok((colors, PageTable::new(PAGE, allocation), caches))
+    };
+    let mut full = sample.iter().map(|i| simulated(tried[*i])).collect::<Result<Vec<_>>>()?;
     each_batch(program, |batch| {
         by_ways.run(batch);
         by_colors.run(batch);
-        full.iter_mut().for_each(|full| full.run(batch));
+        full.iter_mut().for_each(|(_, pages, caches)| pages.run(batch, caches));
     })?;
     let by_ways = by_ways.curve();
     let (colors, misses_by_colors): (Vec<u32>, Vec<u64>) = by_colors.misses().into_iter().unzip();
-    let full = full.iter().map(|full| Verified { colors: full.colors, misses: full.cache.memory().reads });
+    let full = full.iter().map(|(colors, _, caches)| Verified { colors: *colors, misses: caches.memory().reads });
     let curve = Curve {
         accesses: by_ways.accesses,
         misses_by_ways: by_ways.misses_by_ways,
@@ -329,13 +297,9 @@ const FAR: u64 = 1 << 20;
 const TRIED_MAX: usize = 2000;
 
 fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
-    let (levels, semantics, timing) = match resolve(machine)? {
-        Resolved::Chain(levels, semantics) => (levels, semantics, None),
-        Resolved::Described(machine) => {
-            let data = machine.levels.into_iter().filter(|level| level.holds != Holds::Instruction);
-            (data.map(|level| level.cache).collect(), machine.semantics, Some(machine.timing))
-        }
-    };
+    let DescribedMachine { levels, semantics, timing, .. } = resolve(machine)?;
+    let data = levels.into_iter().filter(|level| level.holds != Holds::Instruction);
+    let levels: Vec<Level> = data.map(|level| level.cache).collect();
     let [first, second, ..] = levels.as_slice() else {
         bail!("a flood of this kind needs two levels\n  hint: give --level twice, the innermost first")
     };
@@ -369,10 +333,8 @@ fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
         naive_memory_reads: naive.reads,
         naive_memory_writes: naive.writes,
         naive_shortfall_transfers: shortfall(naive, result, 1, 1),
-        naive_shortfall_cycles: timing
-            .map(|Timing { memory_read_cycles, memory_write_cycles, .. }| {
-                shortfall(naive, result, memory_read_cycles, memory_write_cycles)
-            })
+        // Where no time is known, it is not a number.
+        naive_shortfall_cycles: Some(shortfall(naive, result, timing.memory_read_cycles, timing.memory_write_cycles))
             .filter(|share| share.is_finite()),
     };
     files::leave(output, &floods, || {

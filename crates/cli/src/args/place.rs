@@ -15,6 +15,7 @@ pub struct ProbeOptions {
 
 /// Options of `palette`.
 #[derive(Debug, Args)]
+#[command(mut_arg("output", |output| output.help("Write the palette here, for --palette of other commands")))]
 pub struct PaletteOptions {
     /// Where to measure.
     #[command(flatten)]

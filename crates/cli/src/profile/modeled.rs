@@ -9,11 +9,11 @@ use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::Programs;
 use isochrome_model::trace::Format;
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::units::Bytes;
 
 use crate::args::{ProfileOptions, Program};
 use crate::files;
-use crate::simulate::{each_batch, named_machine};
+use crate::simulate::{TOO_MANY_COLORS, each_batch, named_machine};
 
 /// Memory of a modeled machine: enough that it decides nothing.
 const MEMORY: Bytes = Bytes(64 << 30);
@@ -93,18 +93,11 @@ fn trace_of(given: &[String], task: &str) -> Result<Program> {
 
 /// Cycles of the second of two jobs, and its misses of the level.
 fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
-    let color_count = u16::try_from(colors).context("more colors than fit into 16 bits")?;
-    let granted = (0..partitions as u16).map(Color).collect();
-    let mut pages = PageTable::new(machine.page_bytes, Allocation::Colored { colors: granted, color_count });
-    let mut caches = machine.hierarchy(1)?;
-    let shift = machine.page_bytes.0.trailing_zeros();
+    let allocation = Allocation::first_colors(partitions, colors).context(TOO_MANY_COLORS)?;
+    let (mut pages, mut caches) = (PageTable::new(machine.page_bytes, allocation), machine.hierarchy(1)?);
     for _ in 0..2 {
         caches.reset_counts();
-        each_batch(trace, |batch| {
-            for part in batch.iter().flat_map(|access| access.by_pages(shift)) {
-                caches.access(pages.translate(part));
-            }
-        })?;
+        each_batch(trace, |batch| pages.run(batch, &mut caches))?;
     }
     let data = machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     let name = data.map(|level| level.cache.name.clone()).nth(level - 1).unwrap_or_default();
