@@ -1,27 +1,24 @@
 //! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
 
 use anyhow::Result;
+use isochrome_host::events::Quantity;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::sys::clock;
 use isochrome_lab::kernels::{At, Jobs, Kernels, Outcome, Work, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::{Block, csv};
-use isochrome_model::evidence::RawFile;
-use isochrome_model::units::{Color, parse_list};
-use isochrome_report::text::table;
 use serde_json::json;
 
-use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
+use crate::args::{BenchKernel, Element};
+use crate::coloring::own_colors;
 use crate::station::Station;
-use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, results, switch};
+use crate::{Verdict, conflicts, crpd, evidence, interference, net, results, switch};
 
-pub fn run(options: &BenchOptions) -> Result<Verdict> {
-    let (work, options) = match &options.kernel {
-        BenchKernel::Filter { taps, element: Element::F64, options } => {
-            (Work::Short(KernelKind::FilterF64, *taps), options)
-        }
-        BenchKernel::Filter { taps, element: Element::I32, options } => {
-            (Work::Short(KernelKind::FilterI32, *taps), options)
+pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
+    let (work, options) = match kernel {
+        BenchKernel::Filter { taps, element, options } => {
+            let kind = if *element == Element::F64 { KernelKind::FilterF64 } else { KernelKind::FilterI32 };
+            (Work::Short(kind, *taps), options)
         }
         BenchKernel::Dct { points, options } => (Work::Short(KernelKind::Dct, *points), options),
         BenchKernel::Fft { points, options } => (Work::Short(KernelKind::Fft, *points), options),
@@ -39,41 +36,23 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let place = &options.place;
     let station = Station::new(place)?;
     let target = station.target(place)?;
-    let colors = own_colors(options, target.geometry.color_count(station.machine.page_bytes))?;
+    let count = target.geometry.color_count(station.machine.page_bytes);
+    let colors = options.colors.as_deref().map(|list| own_colors(Some(list), count)).transpose()?;
     let (palette, pool) = station.collect(place, target, colors.as_ref().map(Vec::len))?;
 
-    let (counters, settings) = (station.counters(), station.settle());
+    let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
     let mut jobs = Jobs::new(Some(&pool), target, counters.as_ref(), &[work], colors)?;
     let blocks = measure(&mut jobs, &station, work.name(), (options.blocks, options.jobs))?;
     let warnings = evidence::warnings(&station, &jobs, counters.is_some(), &settings);
     drop(settings);
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments: jobs.conclude(&blocks) };
-    let mut section = section(&kernels, &station.machine, Some(&palette));
-    let verdict = results::verdict(&section);
-    let mut raw = Vec::new();
-    if let Some(path) = &options.raw {
-        let text = csv(&blocks, &jobs.columns());
-        files::write(path, &text)?;
-        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&text) });
-    }
-    if options.json {
-        let experiment = &kernels.experiments[0];
-        let count = |of: fn(&Outcome) -> u64| experiment.conditions.values().map(of).sum::<u64>();
-        let mut numbers = serde_json::to_value(experiment)?;
-        (numbers["blocks"], numbers["blocks_quiet"]) =
-            (json!(count(|it| it.blocks)), json!(count(|it| it.blocks_quiet)));
-        let all = std::mem::replace(&mut section.numbers, numbers);
-        results::print(true, &section, station.seed)?;
-        section.numbers = all;
-    }
-    let evidence = evidence::of(&station, Some(palette), vec![section], &raw, warnings);
-    if let Some(path) = &options.output {
-        files::write_json(path, &evidence)?;
-    }
-    if !options.json {
-        files::print(&table(&evidence))?;
-    }
-    Ok(verdict)
+    let (section, raw) = (section(&kernels, &station.machine, Some(&palette)), csv(&blocks, &jobs.columns()));
+    let experiment = &kernels.experiments[0];
+    let count = |of: fn(&Outcome) -> u64| json!(experiment.conditions.values().map(of).sum::<u64>());
+    let mut numbers = serde_json::to_value(experiment)?;
+    (numbers["blocks"], numbers["blocks_quiet"]) = (count(|it| it.blocks), count(|it| it.blocks_quiet));
+    let outcome = results::Outcome { station: &station, palette: Some(palette), section, raw, warnings };
+    results::leave_as(&options.results, outcome, &numbers)
 }
 
 /// The blocks of `jobs`. Without canary pages no number of rounds makes a block count, so that there is one.
@@ -87,16 +66,4 @@ pub fn measure(
         eprintln!("cached and evicted lines cannot be told apart by time here: no block will count");
     }
     results::measure(what, jobs, &station.amount(blocks, samples))
-}
-
-fn own_colors(options: &RunOptions, count: u32) -> Result<Option<Vec<Color>>> {
-    let Some(list) = &options.colors else { return Ok(None) };
-    let colors = parse_list(list, count)?;
-    anyhow::ensure!(!colors.is_empty(), "the list of colors is empty\n  hint: --colors 0-3");
-    anyhow::ensure!(
-        (colors.len() as u32) < count,
-        "all {count} colors for the task leave none for anything else\n  hint: --colors 0-{}",
-        (count / 2).max(1) - 1
-    );
-    Ok(Some(colors.into_iter().map(|color| Color(color as u16)).collect()))
 }

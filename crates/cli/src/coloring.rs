@@ -19,7 +19,7 @@ use isochrome_host::sysfs::Sysfs;
 use isochrome_host::{pagemap, resident, runtime};
 use isochrome_model::machine::{CacheLevel, Machine};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
-use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, parse_list};
+use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber, format_list, parse_list};
 
 use crate::args::ChosenColors;
 use crate::files;
@@ -54,9 +54,7 @@ impl Coloring {
     pub fn of(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
-        let named =
-            chosen.palette.as_ref().map(|path| named_palette(&sysfs, path, &machine.fingerprint())).transpose()?;
-        let (known, numbers) = known_colors(chosen, named, &sysfs, &machine, &cpus, seed)?;
+        let (known, numbers) = known_colors(chosen, &machine, &Boot::of(&machine, &sysfs), &cpus, seed)?;
         if let Some(level) = chosen.level {
             anyhow::ensure!(
                 known.level() == level,
@@ -64,13 +62,12 @@ impl Coloring {
                 known.level()
             );
         }
-        let (asked, colors) =
-            asked(chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" }), known.colors())?;
+        let (asked, colors) = asked(chosen, known.colors())?;
         let available = available(&sysfs)?;
-        let memory = chosen.max_memory.unwrap_or(Bytes(available.0 / 2));
+        let memory = chosen.frames.memory.unwrap_or(Bytes(available.0 / 2));
         anyhow::ensure!(
             memory <= available,
-            "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --max-memory"
+            "a limit of {memory} is more than the {available} of memory that are available\n  hint: lower --memory"
         );
         let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
@@ -87,11 +84,11 @@ impl Coloring {
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine()?;
         let cpu = *cpus.first().context("the program may run on no CPU")?;
-        let count = match &chosen.palette {
-            Some(path) => named_palette(&sysfs, path, &machine.fingerprint())?.colors,
+        let count = match &chosen.frames.palette {
+            Some(path) => named_palette(path, &Boot::of(&machine, &sysfs))?.colors,
             None => Target::of(&machine, chosen.level, cpu)?.geometry.color_count(machine.page_bytes),
         };
-        asked(chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" }), count).map(drop)
+        asked(chosen, count).map(drop)
     }
 
     /// The same for another program, which gets `colors` and runs on `cpus`.
@@ -278,27 +275,27 @@ impl Drop for Known {
 /// What is known of the colors of the level that `chosen` means.
 fn known_colors(
     chosen: &ChosenColors,
-    named: Option<Palette>,
-    sysfs: &Sysfs,
     machine: &Machine,
+    boot: &Boot,
     cpus: &[CpuId],
     seed: u64,
 ) -> Result<(KnownColors, Option<Numbers>)> {
-    let (folder, boot) = (runtime::folder(), Boot::of(machine, sysfs));
+    let folder = runtime::folder();
+    let named = chosen.frames.palette.as_ref().map(|path| named_palette(path, boot)).transpose()?;
     let cpu = *cpus.first().context("the program may run on no CPU")?;
-    if chosen.trust_palette {
+    if chosen.frames.trust_palette {
         if pagemap::hidden() {
             return Err(HostError::FramesHidden.into());
         }
         let trusted = match named {
             Some(palette) => palette,
-            None => saved::load(&folder, Target::of(machine, chosen.level, cpu)?.level, &boot)?,
+            None => saved::load(&folder, Target::of(machine, chosen.level, cpu)?.level, boot)?,
         };
         return Ok((KnownColors::trusted(trusted), None));
     }
     let level = named.as_ref().map(|palette| palette.level).or(chosen.level);
     let target = Target::of(machine, level, cpu)?;
-    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, seed, &boot))?;
+    let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, seed, boot))?;
     let Ready { reference, mut tester, numbers } = ready;
     let is_named = named.is_some();
     let palette = match named {
@@ -309,58 +306,63 @@ fn known_colors(
             Some(palette)
         }
         // What is saved only saves time, so whatever is wrong with it is no reason to stop.
-        None => saved::load(&folder, target.level, &boot).ok().or(reference.rule.clone()),
+        None => saved::load(&folder, target.level, boot).ok().or(reference.rule.clone()),
     };
     let reference = reference.with_sets(tester.sets().to_vec());
     Ok((KnownColors::measured(reference, palette, is_named, cpus.to_vec()), Some(numbers)))
 }
 
-/// A list of colors, `all`, or `auto:N`.
-fn asked(text: &str, count: u32) -> Result<(ledger::Wanted, Vec<Color>)> {
-    if text == "all" {
-        let colors: Vec<Color> = (0..count).map(|color| Color(color as u16)).collect();
-        return Ok((ledger::Wanted::Colors(colors.clone()), colors));
-    }
+/// The colors in `list`, which may be `all`; at least one.
+pub fn listed(list: &str, count: u32) -> Result<Vec<Color>> {
+    let colors = if list == "all" { (0..count).collect() } else { parse_list(list, count)? };
+    let hint = "hint: --colors 0-3; for a program also auto:4, any four that are free";
+    anyhow::ensure!(!colors.is_empty(), "no colors were given\n  {hint}");
+    Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
+}
+
+/// The colors in `list` for a task, or the first half of `count`: some, but not all.
+pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
+    let half = format_list(&(0..(count / 2).max(1)).collect::<Vec<_>>());
+    let colors = listed(list.unwrap_or(&half), count)?;
+    anyhow::ensure!(
+        (colors.len() as u32) < count,
+        "all {count} colors for the task leave none for anything else\n  hint: --colors {half}"
+    );
+    Ok(colors)
+}
+
+/// The colors that `chosen` names, `auto:N` among them, out of `count`.
+fn asked(chosen: &ChosenColors, count: u32) -> Result<(ledger::Wanted, Vec<Color>)> {
+    let text = chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" });
     if let Some(number) = text.strip_prefix("auto:") {
         let number = number.parse().ok().filter(|number| *number > 0);
         let number = number.with_context(|| format!("`{text}` names no number of colors\n  hint: --colors auto:4"))?;
         return Ok((ledger::Wanted::Free(number), Vec::new()));
     }
-    let colors: Vec<Color> = parse_list(text, count)?.into_iter().map(|color| Color(color as u16)).collect();
-    anyhow::ensure!(
-        !colors.is_empty(),
-        "no colors were given\n  hint: --colors 0-3, or auto:4 for any four that are free"
-    );
+    let colors = listed(text, count)?;
     Ok((ledger::Wanted::Colors(colors.clone()), colors))
 }
 
 /// The palette in a file, if it holds here and now.
-fn named_palette(sysfs: &Sysfs, path: &Path, fingerprint: &str) -> Result<Palette> {
+fn named_palette(path: &Path, now: &Boot) -> Result<Palette> {
     let shown = path.display();
     let palette: Palette = files::read_json(path, SCHEMA)?;
-    anyhow::ensure!(
-        palette.rule != Rule::Hidden,
-        "{shown}: holds no colors of frames, as the kernel hid their numbers\n  hint: as root: isochrome palette -o {shown}"
-    );
-    anyhow::ensure!(
-        palette.fingerprint.as_ref().is_none_or(|of| of == fingerprint),
-        "{shown}: was measured on another machine\n  hint: isochrome palette -o {shown}"
-    );
-    let boot = sysfs.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let of_this_boot = palette.boot_id.as_deref() == Some(boot.trim());
-    anyhow::ensure!(
-        of_this_boot || !matches!(palette.rule, Rule::Table { .. }),
-        "{shown}: a table of frames holds for one boot, and this is another\n  hint: isochrome palette -o {shown}"
-    );
-    Ok(palette)
+    let wrong = match (&palette.fingerprint, &palette.boot_id, &palette.rule) {
+        (_, _, Rule::Hidden) => "holds no colors of frames, as the kernel hid their numbers to all but root",
+        (Some(of), ..) if *of != now.fingerprint => "was measured on another machine",
+        (_, of, Rule::Table { .. }) if of.as_ref() != Some(&now.boot_id) => {
+            "a table of frames holds for one boot, and this is another"
+        }
+        _ => return Ok(palette),
+    };
+    anyhow::bail!("{shown}: {wrong}\n  hint: isochrome palette -o {shown}")
 }
 
 /// Memory that programs can have without swapping.
 pub fn available(sysfs: &Sysfs) -> Result<Bytes> {
-    let text = sysfs.text("proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    Ok(Bytes(kib.context("/proc/meminfo does not say how much memory is available\n  hint: --max-memory 1G")? * 1024))
+    let hint = "hint: --memory 1G";
+    let unknown = || format!("/proc/meminfo does not say how much memory is available\n  {hint}");
+    sysfs.memory("MemAvailable").with_context(unknown)
 }
 
 /// Colors of `.0` in the ledger; given back when it goes.

@@ -6,10 +6,10 @@ use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
 use serde_json::json;
 
+use crate::Verdict;
 use crate::args::ConflictsOptions;
 use crate::results::{self, Outcome};
 use crate::station::Station;
-use crate::{Verdict, evidence};
 
 pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -21,15 +21,11 @@ pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let mut experiment = Walks::new(&pool, target, options.buffers, station.seed)?;
     let blocks = results::measure("walking over buffers", &mut experiment, &station.amount(options.rounds, 1))?;
     let measured = experiment.conclude(&blocks);
-    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
+    let warnings = station.warnings(&settings);
     drop(settings);
     let mut section = section(&measured);
-    let penalties = json!({"linear": measured.linear(), "random": measured.random()});
-    section
-        .numbers
-        .as_object_mut()
-        .into_iter()
-        .for_each(|all| all.extend(penalties.as_object().cloned().unwrap_or_default()));
+    section.numbers["linear"] = json!(measured.linear());
+    section.numbers["random"] = json!(measured.random());
     let raw = csv(&blocks, &experiment.columns());
     let outcome = Outcome { station: &station, palette: Some(palette), section, raw, warnings };
     results::leave(&options.results, outcome)

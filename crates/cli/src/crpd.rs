@@ -5,25 +5,21 @@ use isochrome_host::sys::clock;
 use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
 use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, Walk, conclude, section};
 use isochrome_lab::samples::csv;
-use isochrome_model::miss_ratio::Touches;
-use isochrome_model::units::{Color, parse_list};
 
-use crate::args::{CrpdOptions, TouchKind};
+use crate::args::CrpdOptions;
+use crate::coloring::own_colors;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::Station;
 use crate::workload::can_hold;
-use crate::{Verdict, evidence, files, probe};
+use crate::{Verdict, evidence, probe};
 
 pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let place = &options.place;
-    let touches = match options.kind {
-        TouchKind::Data => Touches::Data,
-        TouchKind::Code => Touches::Code,
-    };
-    if let (Some(name), Some(mhz)) = (&options.machine, options.mhz) {
-        return modeled(options, name, mhz, touches);
+    if let (Some(name), Some(mhz)) = (&options.modeled.machine, options.modeled.mhz) {
+        return modeled(options, name, mhz);
     }
+    let touches = options.kind;
     let mut station = Station::new(place)?;
     let target = station.target(place)?;
     let count = target.geometry.color_count(station.machine.page_bytes);
@@ -40,8 +36,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let mut experiment =
         Preempting { pool: &pool, target, touches, lines_per_jump: options.lines_per_jump, percents, colors };
     let blocks = results::measure("preempting", &mut experiment, &station.amount(options.blocks, options.jobs))?;
-    let warnings: Vec<String> =
-        station.notes.iter().chain(&notes).chain(settings.notes()).map(evidence::told).collect();
+    let warnings = notes.iter().map(evidence::told).chain(station.warnings(&settings)).collect();
     drop(settings);
     let measured = Crpd {
         touches,
@@ -55,19 +50,13 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         refill_ns: refill.map(|fact| [fact.value.clean_ns.0 as f64, fact.value.dirty_ns.0 as f64]),
         modeled: None,
     };
-    let section = section(&measured);
-    let outcome = Outcome {
-        station: &station,
-        palette: Some(palette),
-        section,
-        raw: csv(&blocks, &COLUMNS.map(str::to_owned)),
-        warnings,
-    };
-    results::leave(&options.results, outcome)
+    let (section, raw) = (section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned)));
+    results::leave(&options.results, Outcome { station: &station, palette: Some(palette), section, raw, warnings })
 }
 
 /// The experiment on a modeled machine.
-fn modeled(options: &CrpdOptions, name: &str, mhz: u32, touches: Touches) -> Result<Verdict> {
+fn modeled(options: &CrpdOptions, name: &str, mhz: u32) -> Result<Verdict> {
+    let touches = options.kind;
     let machine = named_machine(name)?;
     let number = options.place.level.unwrap_or(2);
     let mut holding = machine.levels.iter().filter(|level| can_hold(level.holds, touches));
@@ -99,27 +88,8 @@ fn modeled(options: &CrpdOptions, name: &str, mhz: u32, touches: Touches) -> Res
         refill_ns: None,
         modeled: Some(machine.name.clone()),
     };
-    if let Some(path) = &options.results.raw {
-        files::write(path, &csv(&blocks, &COLUMNS.map(str::to_owned)))?;
-    }
-    let section = section(&measured);
-    results::print(options.results.json, &section, 0)?;
-    Ok(results::verdict(&section))
-}
-
-/// The colors in `list`, or the first half of `count`: some, but not all.
-pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
-    let colors = match list {
-        Some(list) => parse_list(list, count)?,
-        None => (0..(count / 2).max(1)).collect(),
-    };
-    anyhow::ensure!(
-        !colors.is_empty() && (colors.len() as u32) < count,
-        "{} of {count} colors for the task leave none for the rest, or none at all\n  hint: --colors 0-{}",
-        colors.len(),
-        (count / 2).max(1) - 1
-    );
-    Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
+    let raw = csv(&blocks, &COLUMNS.map(str::to_owned));
+    results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
 /// Working sets from 5 % to 130 % of the partition in steps of `step`; half and all of it are among them.

@@ -5,18 +5,18 @@ mod taskset;
 use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use isochrome_host::doctor;
 use isochrome_host::error::HostError;
+use isochrome_host::events::Quantity;
 use isochrome_host::interrupt;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
 use isochrome_host::sys::clock;
 use isochrome_lab::kernels::{Jobs, Kernels, Work, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
-use isochrome_model::evidence::{PaletteEvidence, RawFile};
+use isochrome_model::evidence::RawFile;
 use isochrome_model::units::CpuId;
 use isochrome_report::{html, text::table};
 
@@ -38,15 +38,14 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
         return taskset::run_all(options);
     }
     let folder = &options.output;
-    let shown = folder.display();
-    fs::create_dir_all(folder)
-        .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
+    files::make_folder(folder)?;
     eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
 
     let place = &options.place;
     let mut station = Station::new(place)?;
     let mut warnings = Vec::new();
-    let (target, found) = match collect(&station, options) {
+    let colored = station.target(place).and_then(|target| Ok((target, station.collect(place, target, None)?)));
+    let (target, found) = match colored {
         Ok((target, found)) => (Some(target), Some(found)),
         // What the machine cannot do is part of the answer; what was asked wrongly is not.
         Err(error) if is_of_the_machine(&error) => {
@@ -68,7 +67,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
     if let Some(target) = target {
-        let (counters, settings) = (station.counters(), station.settle());
+        let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
         let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
         let mut of_machine = None;
         for (kernel, works) in works(options.quick) {
@@ -81,9 +80,9 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
             eprintln!("  {kernel}");
             let blocks = bench::measure(&mut jobs, &station, kernel, amount)?;
             experiments.extend(jobs.conclude(&blocks));
-            let (name, text) = (format!("{kernel}.csv"), csv(&blocks, &jobs.columns()));
-            files::write(&folder.join(&name), &text)?;
-            raw.push(RawFile { path: name, sha256: files::sha256(&text) });
+            let name = format!("{kernel}.csv");
+            let file = files::write_raw(&folder.join(&name), &csv(&blocks, &jobs.columns()))?;
+            raw.push(RawFile { path: name, ..file });
         }
         warnings.splice(0..0, of_machine.unwrap_or_default());
     }
@@ -99,11 +98,6 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     let index = fs::canonicalize(&index).unwrap_or(index);
     files::print(&format!("\nreport: {}\n", index.display()))?;
     Ok(verdict)
-}
-
-fn collect(station: &Station, options: &DemoOptions) -> Result<(Target, (PaletteEvidence, FramePool))> {
-    let target = station.target(&options.place)?;
-    Ok((target, station.collect(&options.place, target, None)?))
 }
 
 /// Whether `error` says what this machine, or its state, does not allow.

@@ -6,19 +6,14 @@ use std::time::Duration;
 use anyhow::Result;
 use isochrome_host::doctor::{Check, Status, examine};
 
-use crate::args::DoctorOptions;
 use crate::{Verdict, files};
 
 /// For how long steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
-pub fn run(options: &DoctorOptions) -> Result<Verdict> {
+pub fn run(json: bool) -> Result<Verdict> {
     let checks = examine(INTERVAL);
-    if options.json {
-        files::print_json(&checks)?;
-    } else {
-        files::print(&text(&checks))?;
-    }
+    files::show(json, &checks, || text(&checks))?;
     Ok(Verdict::Holds)
 }
 

@@ -83,7 +83,7 @@ pub fn warnings(station: &Station, jobs: &Jobs<'_>, counted: bool, settings: &Re
                 .to_owned(),
         );
     }
-    warnings.extend(station.notes.iter().chain(settings.notes()).map(told));
+    warnings.extend(station.warnings(settings));
     warnings
 }
 

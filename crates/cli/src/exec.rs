@@ -12,23 +12,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, ensure};
 use isochrome_host::doctor::{self, Status};
 use isochrome_host::ledger::Owner;
 use isochrome_host::palette::reference::Numbers;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
-use isochrome_host::recolor::{self, RecolorError, Report, inspect};
+use isochrome_host::recolor::{self, RecolorError};
+use isochrome_host::setting::allowed_cpus;
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
-use isochrome_host::sys::memory::page_bytes;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::units::{Bytes, CpuId, Ns, parse_list};
+use isochrome_model::units::{CpuId, Ns};
 
-use crate::args::{ExecOptions, Ready};
+use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::coloring::Coloring;
 use crate::notify::Relay;
-use crate::placed::{Event, Expected, Placed};
+use crate::placed::{Event, Placed};
+use crate::station::listed_cpus;
 use crate::{Verdict, files, station};
 
 /// Between two looks at whether a program has settled.
@@ -54,74 +55,62 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// SIGUSR1, as which a program may say that it is ready.
 const READY_SIGNAL: i32 = 10;
+/// SIGCHLD, which tells that a child has ended, and is not for the program.
+const CHILD_SIGNAL: i32 = 17;
 
 /// Exit codes of env(1): it failed itself, the program cannot be executed, the program is not found.
 pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// What the thread that passes signals on tells the one that moves pages.
-enum Message {
-    /// Look now: a child has ended, or the program has said that it is ready.
-    Look,
-}
-
 /// Runs the program. Ends with its exit status, or with that of env(1) where it does not start.
 pub fn run(options: &ExecOptions) -> Verdict {
-    start(options).unwrap_or_else(|(code, error)| {
-        eprintln!("isochrome: {}", crate::told(&error));
-        Verdict::Ended(ExitCode::from(code))
-    })
+    start(options).unwrap_or_else(|error| failed(FAILED, &error))
 }
 
-fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
-    let failed = |error: anyhow::Error| (FAILED, error);
-    let mut launch = launch_of(options).map_err(failed)?;
+/// Says what went wrong, and ends with `code`.
+fn failed(code: u8, error: &anyhow::Error) -> Verdict {
+    eprintln!("isochrome: {}", crate::told(error));
+    Verdict::Ended(ExitCode::from(code))
+}
+
+fn start(options: &ExecOptions) -> Result<Verdict> {
+    let mut launch = launch_of(options)?;
     let cpus = match &launch.cpus {
         Some(cpus) => cpus.iter().copied().map(CpuId).collect(),
-        None => isochrome_host::setting::allowed_cpus().map_err(|error| failed(error.into()))?,
+        None => allowed_cpus()?,
     };
-    if options.interval.0 == 0 {
-        return Err(failed(anyhow::anyhow!("an interval of no time\n  hint: --interval 1s")));
-    }
-    let own = Owner::of(std::process::id()).map_err(|error| failed(error.into()))?;
-    let mut prepared = None;
-    if options.strict {
-        let mut coloring = Coloring::of(&options.colors, cpus.clone(), station::seed(None)).map_err(failed)?;
-        coloring.limits.gives_way = true;
-        coloring.grant(own.clone(), None).map_err(failed)?;
-        prepared = Some(coloring);
-    }
+    ensure!(options.interval.0 > 0, "an interval of no time\n  hint: --interval 1s");
+    let own = Owner::of(std::process::id())?;
+    let prepared = options.strict.then(|| granted(&options.colors, cpus.clone(), own.clone())).transpose()?;
     // What is wrong whatever is measured is said at once.
     let hopeless = Coloring::check(&options.colors, &cpus).err().map(|error| crate::told(&error));
-    let signals = Signals::keep().context("signals cannot be kept").map_err(failed)?;
-    launch::adopt_orphans().context("orphans cannot be adopted").map_err(failed)?;
+    let signals = Signals::keep().context("signals cannot be kept")?;
+    launch::adopt_orphans().context("orphans cannot be adopted")?;
 
-    let (program, arguments) = options.command.split_first().context("no program was named").map_err(failed)?;
+    let (program, arguments) = options.command.split_first().context("no program was named")?;
     let mut command = Command::new(program);
     command.args(arguments);
     let ready = Arc::new(AtomicBool::new(false));
     // Also where it is not what is waited for: the program speaks to its service manager through us, as we are the main process.
     let waits_for_it = options.ready == Ready::SdNotify;
-    let relay = match waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some() {
-        true => match Relay::new(&mut command, &mut launch) {
-            Ok(relay) => Some(relay),
-            Err(error) if waits_for_it => return Err(failed(error)),
-            Err(error) => {
-                eprintln!(
-                    "isochrome: the program is left to talk to its service manager itself: {}",
-                    crate::told(&error)
-                );
-                None
-            }
-        },
-        false => None,
+    let needs_relay = waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some();
+    let relay = match needs_relay.then(|| Relay::new(&mut command, &mut launch)).transpose() {
+        Err(error) if !waits_for_it => {
+            let error = crate::told(&error);
+            eprintln!("isochrome: the program is left to talk to its service manager itself: {error}");
+            None
+        }
+        relay => relay?,
     };
     if matches!(options.ready, Ready::Line(_)) {
         command.stdout(Stdio::piped());
     }
     let begin = Instant::now();
-    let mut child = signals.start(&mut command, &launch).map_err(|error| cannot_start(program, error))?;
+    let mut child = match signals.start(&mut command, &launch) {
+        Ok(child) => child,
+        Err(error) => return Ok(not_started(program, error)),
+    };
     let pid = Pid(child.id() as i32);
     let copier = match (&options.ready, child.stdout.take()) {
         (Ready::Line(text), Some(output)) => Some(pass_on(output, text.clone(), Arc::clone(&ready))),
@@ -136,24 +125,20 @@ fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
         let keeper = scope.spawn(move || keeper.keep(prepared, &messages));
         while !keeper.is_finished() {
             let Some(arrival) = signals.next(5 * GLANCE) else { continue };
-            match arrival.signal {
-                READY_SIGNAL if options.ready == Ready::Signal && !ready.load(Ordering::Relaxed) => {
-                    ready.store(true, Ordering::Relaxed);
-                }
-                signal if arrival.sent && is_passed_on(signal) => {
-                    let _ = launch::send(pid.0, signal);
-                }
-                _ => {}
+            if arrival.signal == READY_SIGNAL && options.ready == Ready::Signal && !ready.load(Ordering::Relaxed) {
+                ready.store(true, Ordering::Relaxed);
+            } else if arrival.sent && arrival.signal != CHILD_SIGNAL {
+                let _ = launch::send(pid.0, arrival.signal);
             }
             // Where nobody listens any more the program has ended.
-            let _ = told.send(Message::Look);
+            let _ = told.send(());
         }
         keeper.join()
     });
     if let Some(relay) = relay {
         relay.finish();
     }
-    let (end, report) = kept.map_err(|_| failed(anyhow::anyhow!("the thread that moves pages has ended early")))?;
+    let (end, report) = kept.map_err(|_| anyhow!("the thread that moves pages has ended early"))?;
     if let Some(copier) = copier {
         // What the program printed last is on its way; what a program that it left behind prints is not waited for.
         let limit = Instant::now() + Duration::from_secs(1);
@@ -171,11 +156,19 @@ fn start(options: &ExecOptions) -> Result<Verdict, (u8, anyhow::Error)> {
     })
 }
 
-/// The exit code and the error for a program that does not start.
-fn cannot_start(program: &OsString, error: std::io::Error) -> (u8, anyhow::Error) {
+/// Says that the program does not start, and why.
+fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
     let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     let hint = "is it in PATH, and may you use the CPUs and the policy asked for?";
-    (code, anyhow::Error::from(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
+    failed(code, &anyhow!(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
+}
+
+/// Colors for a program, which are its own from now on.
+fn granted(chosen: &ChosenColors, cpus: Vec<CpuId>, own: Owner) -> Result<Coloring> {
+    let mut coloring = Coloring::of(chosen, cpus, station::seed(chosen.frames.seed))?;
+    coloring.limits.gives_way = true;
+    coloring.grant(own, None)?;
+    Ok(coloring)
 }
 
 /// Prints a report, and writes it where that was asked for.
@@ -251,7 +244,7 @@ impl<'a> Keeper<'a> {
     }
 
     /// Looks after the program until it has ended.
-    fn keep(mut self, prepared: Option<Coloring>, messages: &Receiver<Message>) -> (End, Placed) {
+    fn keep(mut self, prepared: Option<Coloring>, messages: &Receiver<()>) -> (End, Placed) {
         let mut coloring = prepared;
         if let Some(prepared) = &mut coloring {
             self.hand_over(prepared);
@@ -320,43 +313,26 @@ impl<'a> Keeper<'a> {
                 next = Instant::now() + pause;
             }
             match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Message::Look) if !ready && coloring.is_some() => next = next.min(Instant::now() + GLANCE),
-                Ok(Message::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(()) if !ready && coloring.is_some() => next = next.min(Instant::now() + GLANCE),
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(GLANCE),
             }
         };
-        let seconds = self.report.seconds_to_colors;
-        let (verified, expected) = (self.report.verified, self.report.expected);
-        let numbers = self.report.numbers.clone();
         let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
-        let report = Placed {
-            seconds_to_colors: seconds,
-            verified,
-            expected,
-            numbers,
-            movers: movers.map(|mover| mover.name).collect(),
-            errors: self.errors,
-            ..Placed::of(Event::End, self.pid.0, self.watch.tally())
-        };
-        (end, report)
+        let movers = movers.map(|mover| mover.name).collect();
+        (end, Placed { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
     }
 
     /// Begins to find out about colors while the program runs. Nobody waits for it should the program end before.
     fn prepare(&self) -> JoinHandle<Result<Coloring>> {
         let (colors, cpus, own) = (self.options.colors.clone(), self.cpus.clone(), self.own.clone());
-        std::thread::spawn(move || {
-            let mut coloring = Coloring::of(&colors, cpus, station::seed(None))?;
-            coloring.limits.gives_way = true;
-            coloring.grant(own, None)?;
-            Ok(coloring)
-        })
+        std::thread::spawn(move || granted(&colors, cpus, own))
     }
 
     /// Takes over what was found out. Where that failed the program runs on as it is, with a warning.
     fn prepared(&mut self, preparing: JoinHandle<Result<Coloring>>) -> Option<Coloring> {
-        let found = preparing
-            .join()
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread that measures colors has ended early")));
+        let found =
+            preparing.join().unwrap_or_else(|_| Err(anyhow!("the thread that measures colors has ended early")));
         match found {
             Ok(mut coloring) => {
                 self.hand_over(&mut coloring);
@@ -457,13 +433,8 @@ impl<'a> Keeper<'a> {
                     None
                 }
             };
-            let numbers = self.report.numbers.clone();
-            self.report = Placed {
-                seconds_to_colors: Some(seconds),
-                verified,
-                numbers,
-                ..Placed::of(Event::OnColors, self.pid.0, self.watch.tally())
-            };
+            let report = self.report.clone().later(Event::OnColors, self.watch.tally());
+            self.report = Placed { seconds_to_colors: Some(seconds), verified, ..report };
             publish(self.options, &self.report);
             self.release();
         } else if failed {
@@ -492,28 +463,12 @@ impl<'a> Keeper<'a> {
 
     /// Says what would be done.
     fn expect(&mut self, coloring: &Coloring) {
-        if self.report.expected.is_some() {
-            return;
+        if self.report.expected.is_none()
+            && let Ok(report) = coloring.look(self.pid)
+        {
+            self.report = Placed::expected(&report, coloring);
+            publish(self.options, &self.report);
         }
-        let looked = coloring.with(|wanted| inspect(self.pid, wanted));
-        let Ok(report) = looked else { return };
-        self.report = expected(&report, coloring);
-        publish(self.options, &self.report);
-    }
-}
-
-/// What would be done to a program that `report` is about.
-pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
-    let mut tally = Default::default();
-    crate::placed::add(&mut tally, report);
-    let page = Bytes(page_bytes() as u64);
-    let (allowed, colors) = (coloring.colors().len(), coloring.color_count() as usize);
-    let pause_ns = coloring.limits.max_pause.as_nanos() as u64;
-    Placed {
-        moved: false,
-        expected: Some(Expected::of(report.moved(), page, allowed, colors, pause_ns)),
-        numbers: coloring.numbers().cloned(),
-        ..Placed::of(Event::DryRun, report.pid, &tally)
     }
 }
 
@@ -527,37 +482,20 @@ enum Round {
     Failed,
 }
 
-/// Whether a child's end is not to be passed on as a signal.
-fn is_passed_on(signal: i32) -> bool {
-    /// SIGCHLD.
-    const CHILD: i32 = 17;
-    signal != CHILD
-}
-
 fn launch_of(options: &ExecOptions) -> Result<Launch> {
-    let cpus = match &options.cpu {
-        Some(list) => {
-            let allowed = isochrome_host::setting::allowed_cpus()?;
-            let count = allowed.last().map_or(0, |cpu| cpu.0 + 1);
-            let cpus = parse_list(list, count)?;
-            anyhow::ensure!(
-                !cpus.is_empty() && cpus.iter().all(|cpu| allowed.iter().any(|a| a.0 == *cpu)),
-                "`{list}` names CPUs that this process may not run on\n  hint: see Cpus_allowed_list in /proc/self/status"
-            );
-            Some(cpus)
-        }
-        None => None,
-    };
+    let listed = |list: &String| listed_cpus(list, &allowed_cpus()?);
+    let cpus = options.cpu.as_ref().map(listed).transpose()?;
     let scheduling = match (&options.deadline, options.fifo) {
         (Some(text), _) => {
             let malformed = || format!("`{text}` is not RUNTIME:PERIOD\n  hint: --deadline 2ms:10ms");
             let (runtime, period) = text.split_once(':').with_context(malformed)?;
             let (Ns(runtime), Ns(period)) = (runtime.parse()?, period.parse()?);
-            anyhow::ensure!(0 < runtime && runtime <= period, malformed());
+            ensure!(0 < runtime && runtime <= period, malformed());
             Some(Scheduling::deadline(runtime, period, period))
         }
         (None, priority) => priority.map(Scheduling::fifo),
     };
+    let cpus = cpus.map(|cpus| cpus.iter().map(|cpu| cpu.0).collect());
     Ok(Launch { cpus, scheduling, ..Launch::default() })
 }
 

@@ -58,7 +58,7 @@ fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
 }
 
 fn save(files: &[File], folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot be made", folder.display()))?;
+    files::make_folder(folder)?;
     for file in files {
         let path = folder.join(&file.name);
         files::write(&path, &file.text)?;

@@ -2,12 +2,15 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use isochrome_model::evidence::RawFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
+
+use crate::args::Output;
 
 /// The text of `path`; of standard input for `-`.
 pub fn read(path: &Path) -> Result<String> {
@@ -62,6 +65,23 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
 }
 
+/// Writes what `text` gives to `path`, if there is one.
+pub fn write_if(path: &Option<PathBuf>, text: impl FnOnce() -> String) -> Result<()> {
+    path.as_ref().map_or(Ok(()), |path| write(path, &text()))
+}
+
+/// Writes samples to `path`; what evidence says of the file.
+pub fn write_raw(path: &Path, samples: &str) -> Result<RawFile> {
+    write(path, samples)?;
+    Ok(RawFile { path: path.display().to_string(), sha256: sha256(samples) })
+}
+
+/// Makes `folder`, and those it lies in, where they are missing.
+pub fn make_folder(folder: &Path) -> Result<()> {
+    let shown = folder.display();
+    fs::create_dir_all(folder).with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))
+}
+
 /// SHA-256 of the file at `path`, which may be larger than memory, in hexadecimal.
 pub fn sha256_of(path: &Path) -> Result<String> {
     let shown = path.display();
@@ -69,7 +89,7 @@ pub fn sha256_of(path: &Path) -> Result<String> {
     let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut buffer).with_context(|| format!("{shown}"))? {
-            0 => return Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()),
+            0 => return Ok(hex(hash)),
             length => hash.update(&buffer[..length]),
         }
     }
@@ -77,16 +97,12 @@ pub fn sha256_of(path: &Path) -> Result<String> {
 
 /// Writes `value` to `path` as JSON.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string_pretty(value)?;
-    text.push('\n');
-    write(path, &text)
+    write(path, &(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 /// Writes `value` to `path` as JSON on one line: for files too large to be read by eye.
 pub fn write_json_compact(path: &Path, value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string(value)?;
-    text.push('\n');
-    write(path, &text)
+    write(path, &(serde_json::to_string(value)? + "\n"))
 }
 
 /// Prints `text` on standard output.
@@ -98,9 +114,18 @@ pub fn print(text: &str) -> Result<()> {
 
 /// Prints `value` on standard output as one line of JSON.
 pub fn print_json(value: &impl Serialize) -> Result<()> {
-    let mut text = serde_json::to_string(value)?;
-    text.push('\n');
-    print(&text)
+    print(&(serde_json::to_string(value)? + "\n"))
+}
+
+/// Prints `value` as JSON if that is asked for, and as `text` otherwise.
+pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    if json { print_json(value) } else { print(&text()) }
+}
+
+/// Writes `value` where `output` says, and shows it.
+pub fn leave(output: &Output, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
+    output.output.as_ref().map_or(Ok(()), |path| write_json(path, value))?;
+    show(output.json, value, text)
 }
 
 /// Whether `error` only says that the reader of standard output has gone, as `head` does.
@@ -110,5 +135,10 @@ pub fn nobody_listens(error: &anyhow::Error) -> bool {
 
 /// SHA-256 of `text`, in hexadecimal.
 pub fn sha256(content: impl AsRef<[u8]>) -> String {
-    Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(Sha256::new_with_prefix(content))
+}
+
+/// The hash of what was hashed, in hexadecimal.
+fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

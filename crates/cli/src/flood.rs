@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use isochrome_host::counters::Counters;
-use isochrome_host::events::{Quantity, event, miss_events};
+use isochrome_host::events::Quantity;
 use isochrome_host::flooder::{Flooder, reserved_colors};
 use isochrome_host::interrupt;
 use isochrome_host::palette::Target;
@@ -18,16 +17,16 @@ use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::flood::Pattern;
 use isochrome_model::flood::parameters::Parameters;
 use isochrome_model::geometry::Geometry;
-use isochrome_model::machine::{Machine, SCHEMA as MACHINE_SCHEMA};
-use isochrome_model::miss_ratio::Touches;
-use isochrome_model::units::{Bytes, Color, parse_list};
+use isochrome_model::units::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
 use crate::args::{FloodOptions, Results};
+use crate::coloring::listed;
+use crate::probe::saved;
 use crate::results::{self, Outcome};
 use crate::station::Station;
-use crate::{Verdict, evidence, files};
+use crate::{Verdict, files};
 
 /// What a flood without self-check came to.
 #[derive(Serialize)]
@@ -68,16 +67,11 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
 
 /// Of the first level and the one to flood what the system says, and what a saved probe has measured.
 fn parameters(probe: Option<&Path>, station: &Station, level: u8) -> Result<Vec<Parameters>> {
-    let probed: Option<Machine> = probe.map(|path| files::read_json(path, MACHINE_SCHEMA)).transpose()?;
-    if let (Some(path), Some(probed)) = (probe, &probed) {
-        let shown = path.display();
-        anyhow::ensure!(
-            probed.fingerprint() == station.machine.fingerprint(),
-            "{shown}: was measured on another machine\n  hint: isochrome probe -o {shown}"
-        );
+    let probed = probe.map(|path| saved(path, &station.machine)).transpose()?;
+    if let (Some(path), Some(probed)) = (probe.map(Path::display), &probed) {
         anyhow::ensure!(
             !probed.latency.is_empty(),
-            "{shown}: holds no times of loads\n  hint: isochrome probe -o {shown}"
+            "{path}: holds no times of loads\n  hint: isochrome probe -o {path}"
         );
     }
     let of = |number: u8| {
@@ -101,14 +95,6 @@ fn last_level(station: &Station) -> Bytes {
     levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
 }
 
-/// Counters of misses of the level and, where the processor has such an event, of its write-backs.
-fn counters(station: &Station, target: Target) -> Option<Counters> {
-    let misses = miss_events(&station.processor, target.level, Touches::Data).next()?;
-    let write_backs = event(&station.processor, Quantity::L2WriteBacks).filter(|_| target.level == 2);
-    let events: Vec<_> = [misses].into_iter().chain(write_backs).collect();
-    Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
-}
-
 fn check(
     options: &FloodOptions,
     station: &Station,
@@ -126,7 +112,8 @@ fn check(
         pool.colors()
     );
     let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };
-    let counters = counters(station, target);
+    let write_backs = (target.level == 2).then_some(Quantity::L2WriteBacks);
+    let counters = station.counters(target.level, write_backs);
     if counters.is_none() {
         eprintln!("no counters of misses here: lines gone are judged by time, write-backs are not counted");
     }
@@ -134,8 +121,7 @@ fn check(
     let levels = (first, last_level(station));
     let mut experiment = Check::new(pool, target, levels, (patterns, options.passes), counters.as_ref())?;
     let blocks = results::measure("flooding", &mut experiment, &station.amount(options.blocks, options.looks))?;
-    let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
-    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    let warnings = station.warnings(&settings);
     drop(settings);
     let achieved = conclude(&blocks, experiment.lines(), clock::rate_hz(), |pattern| experiment.memory(pattern));
     let verification = Verification {
@@ -149,9 +135,8 @@ fn check(
     };
     let mut section = section(&verification);
     section.numbers["worst"] = json!(verification.worst().map(|worst| worst.pattern));
-    let outcome =
-        Outcome { station, palette: Some(palette), section, raw: csv(&blocks, &experiment.columns()), warnings };
-    results::leave(&options.results, outcome)
+    let raw = csv(&blocks, &experiment.columns());
+    results::leave(&options.results, Outcome { station, palette: Some(palette), section, raw, warnings })
 }
 
 /// Floods again and again.
@@ -162,12 +147,7 @@ fn flood(
     target: Target,
     first: Option<Geometry>,
 ) -> Result<Verdict> {
-    let colors = match &options.colors {
-        Some(list) => parse_list(list, pool.colors())?,
-        None => (0..pool.colors()).collect(),
-    };
-    anyhow::ensure!(!colors.is_empty(), "the list of colors is empty\n  hint: --colors 0-3");
-    let colors: Vec<Color> = colors.into_iter().map(|color| Color(color as u16)).collect();
+    let colors = listed(options.colors.as_deref().unwrap_or("all"), pool.colors())?;
     let pattern = match options.pattern[..] {
         [] => Pattern::Write,
         [pattern] => pattern,
@@ -182,14 +162,9 @@ fn flood(
         floods += 1;
     }
     let flooded = Flooded { pattern, memory: flooder.size(), floods, seconds: begin.elapsed().as_secs_f64() };
-    if options.results.json {
-        files::print_json(&flooded)?;
-    } else {
-        let per_flood = 1e6 * flooded.seconds / flooded.floods.max(1) as f64;
-        files::print(&format!(
-            "{floods} floods of {} by {pattern} in {:.1} s, {per_flood:.0} us each\n",
-            flooded.memory, flooded.seconds
-        ))?;
-    }
+    let Flooded { memory, seconds, .. } = flooded;
+    let per_flood = 1e6 * seconds / floods.max(1) as f64;
+    let text = || format!("{floods} floods of {memory} by {pattern} in {seconds:.1} s, {per_flood:.0} us each\n");
+    files::show(options.results.json, &flooded, text)?;
     Ok(Verdict::Holds)
 }

@@ -1,19 +1,15 @@
 //! `isochrome import`: task sets of other tools.
 
+use std::path::Path;
+
 use anyhow::{Context, Result};
 use isochrome_model::taskset::rtapp;
 
-use crate::args::{ImportForm, ImportOptions};
 use crate::{Verdict, files};
 
-pub fn run(options: &ImportOptions) -> Result<Verdict> {
-    let text = files::read(&options.file)?;
-    let ImportForm::RtApp = options.form;
-    let imported = rtapp::import(&text).with_context(|| options.file.display().to_string())?;
+pub fn run(file: &Path, output: Option<&Path>) -> Result<Verdict> {
+    let imported = rtapp::import(&files::read(file)?).with_context(|| file.display().to_string())?;
     imported.left_out.iter().for_each(|what| eprintln!("left out: {what}"));
-    match &options.output {
-        Some(path) => files::write(path, &imported.text)?,
-        None => files::print(&imported.text)?,
-    }
+    output.map_or_else(|| files::print(&imported.text), |path| files::write(path, &imported.text))?;
     Ok(Verdict::Holds)
 }

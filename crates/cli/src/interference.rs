@@ -25,13 +25,13 @@ use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::args::{By, ChosenColors, Division, InterferenceOptions, Place};
-use crate::coloring::Coloring;
+use crate::args::{InterferenceOptions, Place};
+use crate::coloring::{Coloring, Lease};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::{Station, spinner};
 use crate::ways::{self, Given};
-use crate::{Verdict, evidence, job};
+use crate::{Verdict, job};
 
 /// Time slices of programs that are named, and on a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];
@@ -67,13 +67,11 @@ struct Chosen {
 }
 
 pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
-    if let (Some(name), Some(mhz)) = (&options.machine, options.mhz) {
+    if let (Some(name), Some(mhz)) = (&options.modeled.machine, options.modeled.mhz) {
         return modeled(options, name, mhz);
     }
     let begin = Instant::now();
-    let place =
-        Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: options.seed };
-    let station = Station::new(&place)?;
+    let station = Station::new(&Place { seed: options.frames.seed, ..Place::at(options.cpu, options.level) })?;
     let others: Vec<CpuId> = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).collect();
     let chosen = match options.program.is_empty() {
         true => built_in(options, &station, &others)?,
@@ -96,30 +94,14 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     };
     let mut divided = Vec::new();
     let wanted = |division| options.by.is_empty() || options.by.contains(&division);
-    let colored = match wanted(Division::Colors).then(|| colored(options, &station, chosen.parties)).transpose() {
-        Ok(None) => None,
-        Ok(Some((coloring, lease, part))) => {
-            divided.push(part);
-            Some((coloring, lease))
-        }
-        Err(error) => {
-            warn(format!("No colors, so what they are worth is not shown: {error:#}"));
-            None
-        }
-    };
-    let given = || divided_by_ways(&station, chosen.parties).and_then(|(given, part)| Ok((given.give()?, given, part)));
-    let ways = match wanted(Division::Ways).then(given).transpose() {
-        Ok(None) => None,
-        Ok(Some((ways, given, part))) => {
-            divided.push(part);
-            given.warning().into_iter().for_each(&mut warn);
-            Some((ways, given))
-        }
-        Err(error) => {
-            warn(format!("No cache ways, so what they are worth is not shown: {error}"));
-            None
-        }
-    };
+    let colored = wanted(Partitioning::Colors).then(|| colored(options, &station, chosen.parties));
+    let colored = had("colors", colored, &mut divided, &mut warn);
+    let ways = wanted(Partitioning::Ways).then(|| {
+        let (given, part) = divided_by_ways(&station, chosen.parties)?;
+        Ok(((given.give()?, given), part))
+    });
+    let ways = had("cache ways", ways, &mut divided, &mut warn);
+    ways.iter().filter_map(|(_, given)| given.warning()).for_each(&mut warn);
     let joins = ways
         .as_ref()
         .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
@@ -200,7 +182,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut warn);
     }
     drop(colored);
-    warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
+    warnings.extend(station.warnings(&settings));
     drop(settings);
     let program = |(words, placed): (&Vec<String>, Option<f64>)| Program { command: words.join(" "), placed };
     let measured = Interference {
@@ -217,6 +199,25 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     }
     let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
+}
+
+/// What the cache is divided by, if that was asked for and can be had.
+fn had<T>(
+    what: &str,
+    got: Option<Result<(T, Divided)>>,
+    divided: &mut Vec<Divided>,
+    warn: &mut impl FnMut(String),
+) -> Option<T> {
+    match got? {
+        Ok((part, how)) => {
+            divided.push(how);
+            Some(part)
+        }
+        Err(error) => {
+            warn(format!("No {what}, so what they are worth is not shown: {error:#}"));
+            None
+        }
+    }
 }
 
 /// The time slices asked for, else `usual`.
@@ -333,11 +334,8 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
         !interrupt::interrupted()
     })?;
     bar.finish_and_clear();
-    // What the evidence says of the machine it was taken on is not what it is about; the report says so.
-    let station = Station::at(None, options.seed.unwrap_or_default())?;
-    let warnings = vec![format!("Played on the modeled {}: nothing here was measured.", machine.name)];
-    let (section, raw) = (section(&measured), csv(&blocks, &request.columns()));
-    results::leave(&options.results, Outcome { station: &station, palette: None, section, raw, warnings })
+    let raw = csv(&blocks, &request.columns());
+    results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
 /// The words of a command line.
@@ -352,27 +350,16 @@ fn command(text: &str) -> Result<Vec<String>> {
 }
 
 /// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
-fn colored(
-    options: &InterferenceOptions,
-    station: &Station,
-    programs: usize,
-) -> Result<(Coloring, crate::coloring::Lease, Divided)> {
-    let chosen = ChosenColors {
-        colors: Some("all".to_owned()),
-        palette: options.palette.clone(),
-        level: options.level,
-        max_memory: options.memory,
-        trust_palette: options.trust_palette,
-        ..ChosenColors::default()
-    };
-    let mut coloring = Coloring::of(&chosen, station.allowed.clone(), station.seed)?;
+fn colored(options: &InterferenceOptions, station: &Station, programs: usize) -> Result<((Coloring, Lease), Divided)> {
+    let mut coloring =
+        Coloring::of(&options.frames.colors("all", options.level), station.allowed.clone(), station.seed)?;
     let count = coloring.color_count();
     let shares = equal_shares(count, programs).with_context(|| {
         format!("{count} colors for {programs} programs\n  hint: fewer programs, or another --level")
     })?;
     let lease = coloring.lease(Owner::of(std::process::id())?)?;
     let divided = Divided { by: Partitioning::Colors, level: coloring.level(), count, shares };
-    Ok((coloring, lease, divided))
+    Ok(((coloring, lease), divided))
 }
 
 /// The ways of the outermost level that has some to give, in equal shares.

@@ -98,32 +98,7 @@ fn main() -> ExitCode {
                 eprintln!("isochrome: {trouble}");
             }
         }
-        match arguments.verb {
-            Verb::Doctor(options) => doctor::run(&options),
-            Verb::Probe(options) => probe::run(&options),
-            Verb::Palette(options) => palette::run(&options),
-            Verb::Map(options) => map::run(&options),
-            Verb::Ps(options) => ps::run(&options),
-            Verb::Bench(options) => bench::run(&options),
-            Verb::Flood(options) => flood::run(&options),
-            Verb::Demo(options) => demo::run(&options),
-            Verb::Simulate(options) => simulate::run(&options),
-            Verb::Trace(options) => trace::run(&options),
-            Verb::Workload(options) => workload::run(&options),
-            Verb::Watch(options) => watch::run(&options),
-            Verb::Profile(options) => profile::run(&options),
-            Verb::Plan(options) => plan::plan(&options),
-            Verb::Analyze(options) => plan::analyze(&options),
-            Verb::Run(options) => run::run(&options),
-            Verb::Recolor(options) => recolor::run(&options),
-            Verb::Export(options) => export::run(&options),
-            Verb::Exec(options) => Ok(exec::run(&options)),
-            Verb::Import(options) => import::run(&options),
-            Verb::Job(options) => job::run(&options),
-            Verb::Report(options) => report::run(&options),
-            Verb::Man(options) => manual::pages(&options),
-            Verb::Completions(options) => manual::completions(&options),
-        }
+        carry_out(arguments.verb)
     };
     match run() {
         Ok(Verdict::Holds) => ExitCode::SUCCESS,
@@ -135,6 +110,36 @@ fn main() -> ExitCode {
             eprintln!("isochrome: {}", told(&error));
             ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
+    }
+}
+
+/// Does what `verb` asks for.
+fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
+    match verb {
+        Verb::Doctor { json } => doctor::run(json),
+        Verb::Probe(options) => probe::run(&options),
+        Verb::Palette(options) => palette::run(&options),
+        Verb::Map(options) => map::run(&options),
+        Verb::Ps { json } => ps::run(json),
+        Verb::Bench { kernel } => bench::run(&kernel),
+        Verb::Flood(options) => flood::run(&options),
+        Verb::Demo(options) => demo::run(&options),
+        Verb::Simulate(options) => simulate::run(&options),
+        Verb::Trace(options) => trace::run(&options),
+        Verb::Workload(options) => workload::run(&options),
+        Verb::Watch(options) => watch::run(&options),
+        Verb::Profile(options) => profile::run(&options),
+        Verb::Plan(options) => plan::plan(&options),
+        Verb::Analyze(options) => plan::analyze(&options),
+        Verb::Run(options) => run::run(&options),
+        Verb::Recolor(options) => recolor::run(&options),
+        Verb::Export(options) => export::run(&options),
+        Verb::Exec(options) => Ok(exec::run(&options)),
+        Verb::Import { file, output, .. } => import::run(&file, output.as_deref()),
+        Verb::Job(options) => job::run(&options),
+        Verb::Report { evidence, output, text } => report::run(&evidence, output.as_deref(), text),
+        Verb::Man { output } => manual::pages(&output),
+        Verb::Completions { shell } => manual::completions(shell),
     }
 }
 

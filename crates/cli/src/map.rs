@@ -16,7 +16,7 @@ use isochrome_model::placement::{ColorMap, ColorShape};
 use isochrome_report::map::{svg, text};
 use serde::Serialize;
 
-use crate::args::{By, ChosenColors, MapOptions, Place};
+use crate::args::{Frames, MapOptions, Place};
 use crate::coloring::Coloring;
 use crate::station::{Station, spinner};
 use crate::{Verdict, files};
@@ -75,11 +75,10 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
         // Before a second goes into testing the palette.
         resident::mappings(pid)?;
     }
-    let place = Place { cpu: options.cpu, level: options.level, by: By::Auto, memory: options.memory, seed: None };
+    let place = Place { memory: options.memory, ..Place::at(options.cpu, options.level) };
     let station = Station::new(&place)?;
     let target = station.target(&place)?;
-    let chosen = ChosenColors { colors: Some("all".to_owned()), level: options.level, ..ChosenColors::default() };
-    let coloring = Coloring::of(&chosen, vec![station.cpu], station.seed)?;
+    let coloring = Coloring::of(&Frames::default().colors("all", options.level), vec![station.cpu], station.seed)?;
     let verification = options.verify.then(|| verify(&station, &place, target)).transpose()?;
     let shape = ColorShape::of(&target.geometry, coloring.color_count(), station.machine.page_bytes);
     let look = |pid: u32| -> Result<Outcome> {
@@ -187,12 +186,12 @@ fn verify(station: &Station, place: &Place, target: Target) -> Result<Verificati
 }
 
 fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
-    if let Some(path) = &options.output {
-        files::write(path, &svg(&outcome.map))?;
-    }
-    if options.json {
-        return files::print_json(outcome);
-    }
+    files::write_if(&options.output, || svg(&outcome.map))?;
+    files::show(options.json, outcome, || told(outcome))
+}
+
+/// The map, and what was measured for it.
+fn told(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
     let Measured { asked, found } = outcome.measured;
     if asked > 0 {
@@ -210,5 +209,5 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
             None => format!("NOT VERIFIED: of {pages} pages of fresh memory the palette knew no frame\n"),
         });
     }
-    files::print(&shown)
+    shown
 }

@@ -8,11 +8,11 @@ use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
 use isochrome_report::figure;
 
-use crate::args::{NetOptions, NetPath};
+use crate::args::NetOptions;
 use crate::flood::first_level;
 use crate::results::{self, Outcome};
 use crate::station::Station;
-use crate::{Verdict, evidence, files};
+use crate::{Verdict, files};
 
 /// Packet sizes measured where none are given.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
@@ -30,15 +30,10 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
     );
     let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, first))?;
-    let paths: &[Path] = match options.path {
-        None => &[Path::Memory, Path::Tap, Path::Kernel],
-        Some(NetPath::Memory) => &[Path::Memory],
-        Some(NetPath::Tap) => &[Path::Tap],
-        Some(NetPath::Kernel) => &[Path::Kernel],
-    };
+    let paths = options.path.map_or(vec![Path::Memory, Path::Tap, Path::Kernel], |path| vec![path]);
     let settings = station.settle();
     let (mut nets, mut raw, mut missing) = (Vec::new(), String::new(), Vec::new());
-    for &path in paths {
+    for path in paths {
         let mut experiment = match Sending::new(&pool, target, first, path) {
             // Not asked for by name, it is left out: what needs the kernel may not be had. Memory always is.
             Err(error) if options.path.is_none() && path != Path::Memory => {
@@ -63,16 +58,11 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             points: conclude(&blocks, clock::rate_hz()),
         });
     }
-    let mut warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
-    warnings.extend(missing);
-    warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    let warnings = station.warnings(&settings).into_iter().chain(missing).collect();
     drop(settings);
     let section = section(&Packets { paths: nets });
-    if let Some(path) = &options.svg {
-        files::write(path, &figure::of_sections("What a packet costs after a flood", [&section]))?;
-    }
-    let outcome = Outcome { station: &station, palette: Some(palette), section, raw, warnings };
-    results::leave(&options.results, outcome)
+    files::write_if(&options.svg, || figure::of_sections("What a packet costs after a flood", [&section]))?;
+    results::leave(&options.results, Outcome { station: &station, palette: Some(palette), section, raw, warnings })
 }
 
 fn name(path: Path) -> &'static str {

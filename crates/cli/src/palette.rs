@@ -97,11 +97,7 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
         }
         None => measured(options)?,
     };
-    if options.json {
-        files::print_json(&outcome)?;
-    } else {
-        files::print(&text(&outcome))?;
-    }
+    files::show(options.output.json, &outcome, || text(&outcome))?;
     let verified = outcome.verification.as_ref().is_none_or(Verification::holds);
     let same = outcome.again.iter().all(|again| again.agreement.is_some_and(|share| share >= SAME));
     Ok(if outcome.doubts.is_empty() && verified && same { Verdict::Holds } else { Verdict::Inconclusive })
@@ -113,7 +109,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let station = Station::new(&place)?;
     let hidden = pagemap::hidden();
     if options.save && !hidden && place.memory.is_none() {
-        place.memory = station.sysfs.free_memory().map(|free| Bytes(free.0 / 4 * 3));
+        place.memory = station.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
     }
     let place = &place;
     let target = station.target(place)?;
@@ -151,7 +147,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     if let Some(path) = &options.samples {
         files::write_json_compact(path, &seen)?;
     }
-    if let Some(path) = &options.output {
+    if let Some(path) = &options.output.output {
         anyhow::ensure!(
             inference.doubts.is_empty(),
             "{}: not written, the palette is in doubt: {}\n  hint: try again when the machine is quieter",
@@ -159,8 +155,8 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
             inference.doubts[0]
         );
         let mut palette = inference.palette.clone();
-        palette.fingerprint = Some(station.machine.fingerprint());
-        palette.boot_id = station.sysfs.text("proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned());
+        let boot = saved::Boot::of(&station.machine, &station.sysfs);
+        (palette.fingerprint, palette.boot_id) = (Some(boot.fingerprint), Some(boot.boot_id));
         files::write_json_compact(path, &palette)?;
     }
     let saved = match (options.save, &verification) {

@@ -1,6 +1,5 @@
 //! `isochrome plan` and `isochrome analyze`: task sets in, cores, partitions and bounds out.
 
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,22 +8,18 @@ use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use isochrome_model::analysis::{
-    ASSUMPTIONS, Analysis, Audsley, Bound, BoundOfTask, Charges, CoreTask, Verdict as Deadline, Workspace,
-    analyze as bounds_of, audsley, core_task, liu_layland_bound, schedulable, utilization,
+    ASSUMPTIONS, Analysis, Audsley, Bound, BoundOfTask, Charges, CoreTask, Verdict as Deadline, Workspace, allotted,
+    analyze as bounds_of, audsley, liu_layland_bound, schedulable, utilization,
 };
-use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, TaskPlan, Timeline};
+use isochrome_model::plan::{self, Goal, Method, Objective, Plan, Progress, Request, Timeline};
 use isochrome_model::taskset::programs::{Runnable, runnable};
 use isochrome_model::taskset::read::{Allocation, Allotted, Overrides, allocation, task_set};
 use isochrome_model::taskset::{RefillKind, TIME_MAX_NS, TaskSet};
-use isochrome_model::units::Bytes;
+use isochrome_model::units::{Bytes, format_list};
 use serde::Serialize;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
-
-fn read(file: &TaskSetFile, overrides: Overrides) -> Result<TaskSet> {
-    of_text(file, &files::read(&file.tasks)?, overrides)
-}
 
 fn of_text(file: &TaskSetFile, text: &str, overrides: Overrides) -> Result<TaskSet> {
     let (set, warnings) = task_set(text, overrides).with_context(|| file.tasks.display().to_string())?;
@@ -86,19 +81,12 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         plan = plan.for_programs(runnable)?;
     }
     if let Some(path) = &options.gantt {
-        files::write(path, &schedule(&set, &plan))?;
+        let (allocated, _) = allocation(&serde_json::to_string(&plan)?, &set)?;
+        let cores: Vec<Core> = allocated.iter().map(|core| Core::of(&set, core, plan.analysis)).collect();
+        files::write(path, &schedule(&set, &cores, plan.analysis))?;
     }
-    if let Some(path) = &options.output {
-        files::write_json(path, &plan)?;
-    }
-    if let Some(path) = &options.svg {
-        files::write(path, &plan::color_map(&plan, set.platform().partitions))?;
-    }
-    if options.json {
-        files::print_json(&plan)?;
-    } else {
-        files::print(&told(&set, &plan, &reasons))?;
-    }
+    files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
+    files::leave(&options.output, &plan, || told(&set, &plan, &reasons))?;
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
@@ -106,24 +94,14 @@ fn milliseconds(time_ns: Option<u64>) -> String {
     time_ns.map_or_else(|| "late".to_owned(), |time| format!("{:.4}", time as f64 / 1e6))
 }
 
-fn numbers(partitions: &[u32]) -> String {
-    isochrome_model::units::format_list(partitions)
-}
-
-/// Every core of the plan after a common release, drawn.
-fn schedule(set: &TaskSet, plan: &Plan) -> String {
-    let by_name: HashMap<&str, usize> =
-        set.tasks().iter().enumerate().map(|(index, task)| (task.name.as_str(), index)).collect();
-    let on_core = |task: &TaskPlan| {
-        let partitions = task.partitions.iter().map(|partition| partition - 1).collect();
-        core_task(set, by_name[task.name.as_str()], partitions)
-    };
-    let cores: Vec<Vec<CoreTask>> = plan.cores.iter().map(|core| core.tasks.iter().map(on_core).collect()).collect();
-    let timelines = plan.cores.iter().zip(&cores).map(|(core, tasks)| {
-        let names = core.tasks.iter().map(|task| task.name.as_str()).collect();
-        Timeline { cpu: core.cpu, names, core: tasks }
+/// Every core after a common release, drawn.
+fn schedule(set: &TaskSet, cores: &[Core], analysis: Analysis) -> String {
+    let name = |&task: &usize| set.tasks()[task].name.as_str();
+    let timelines = cores.iter().map(|core| {
+        let names = core.members.iter().map(name).collect();
+        Timeline { cpu: core.cpu, names, core: &core.tasks }
     });
-    plan::gantt(&timelines.collect::<Vec<_>>(), Charges::of(set), plan.analysis)
+    plan::gantt(&timelines.collect::<Vec<_>>(), Charges::of(set), analysis)
 }
 
 fn told(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
@@ -133,7 +111,7 @@ fn told(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
             text,
             "CPU {}  partitions {}  utilization {:.4}",
             core.cpu,
-            numbers(&core.partitions),
+            format_list(&core.partitions),
             core.utilization
         );
         for task in &core.tasks {
@@ -143,7 +121,7 @@ fn told(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
                 text,
                 "  {:<20} partitions {:<16} response {:>10} of {:>10} ms, {} without cache delays\n    {reason}",
                 task.name,
-                numbers(&task.partitions),
+                format_list(&task.partitions),
                 milliseconds(task.response_ns),
                 milliseconds(Some(task.deadline_ns)),
                 milliseconds(task.no_interference_ns),
@@ -297,6 +275,14 @@ struct Core {
     bounds: Vec<Bound>,
 }
 
+impl Core {
+    fn of(set: &TaskSet, (cpu, members): &(u32, Vec<Allotted>), analysis: Analysis) -> Core {
+        let (members, tasks) = allotted(set, members);
+        let bounds = bounds_of(&tasks, Charges::of(set), analysis);
+        Core { cpu: *cpu, members, tasks, bounds }
+    }
+}
+
 /// `isochrome analyze`.
 pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     ensure!(
@@ -308,7 +294,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     let checks_memory = overrides.memory.is_some();
     overrides.memory_default = Some(Bytes(1 << 60));
     overrides.cores_default = Some(4096);
-    let set = read(&options.file, overrides)?;
+    let set = of_text(&options.file, &files::read(&options.file.tasks)?, overrides)?;
     let checks_memory = checks_memory || set.platform().memory != Bytes(1 << 60);
     let (allocated, warnings) = allocation(&files::read(&options.allocation)?, &set)
         .with_context(|| options.allocation.display().to_string())?;
@@ -321,14 +307,10 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     let mut overfull = Vec::new();
     let cores: Vec<Core> = allocated
         .iter()
-        .map(|(cpu, members)| {
-            let sets: Vec<_> = members.iter().map(|member| (member.task, member.partitions)).collect();
+        .map(|core| {
+            let sets: Vec<_> = core.1.iter().map(|member| (member.task, member.partitions)).collect();
             overfull.extend(plan::overfull_partition(&set, &sets).filter(|_| checks_memory));
-            let mut ordered = members.clone();
-            ordered.sort_by_key(|member| set.rank(member.task));
-            let tasks: Vec<CoreTask> = ordered.iter().map(|member| on_core(&set, member)).collect();
-            let bounds = bounds_of(&tasks, charges, analysis);
-            Core { cpu: *cpu, members: ordered.iter().map(|member| member.task).collect(), tasks, bounds }
+            Core::of(&set, core, analysis)
         })
         .collect();
     for partition in &overfull {
@@ -360,19 +342,8 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
             .collect(),
         overfull_partitions: overfull,
     };
-    if let Some(path) = &options.svg {
-        let name = |&task: &usize| set.tasks()[task].name.as_str();
-        let timelines: Vec<Timeline> = cores
-            .iter()
-            .map(|core| Timeline { cpu: core.cpu, names: core.members.iter().map(name).collect(), core: &core.tasks })
-            .collect();
-        files::write(path, &plan::gantt(&timelines, charges, analysis))?;
-    }
-    if options.json {
-        files::print_json(&analyzed)?;
-    } else {
-        files::print(&analysis_told(&set, &cores, &analyzed))?;
-    }
+    files::write_if(&options.svg, || schedule(&set, &cores, analysis))?;
+    files::show(options.json, &analyzed, || analysis_told(&set, &cores, &analyzed))?;
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
@@ -380,14 +351,12 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
 fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> Vec<usize> {
     let mut order = Vec::new();
     for (cpu, members) in allocated {
-        let mut members = members.clone();
-        members.sort_by_key(|member| set.rank(member.task));
-        let tasks: Vec<CoreTask> = members.iter().map(|member| on_core(set, member)).collect();
+        let (members, tasks) = allotted(set, members);
         let places = match audsley(&tasks, Charges::of(set), analysis) {
             Audsley::Found(places) => places,
             Audsley::Stuck { unplaced } => {
                 let names: Vec<&str> =
-                    unplaced.iter().map(|&place| set.tasks()[members[place].task].name.as_str()).collect();
+                    unplaced.iter().map(|&place| set.tasks()[members[place]].name.as_str()).collect();
                 eprintln!(
                     "warning: CPU {cpu}: no priorities found; none of these can have the lowest left: {}",
                     names.join(", ")
@@ -395,13 +364,9 @@ fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> V
                 (0..members.len()).collect()
             }
         };
-        order.extend(places.into_iter().map(|place| members[place].task));
+        order.extend(places.into_iter().map(|place| members[place]));
     }
     order
-}
-
-fn on_core(set: &TaskSet, member: &Allotted) -> CoreTask {
-    CoreTask { useful: member.useful, ..core_task(set, member.task, member.partitions) }
 }
 
 fn analysis_told(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {

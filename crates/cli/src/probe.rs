@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use anyhow::Result;
 use isochrome_host::pool::FramePool;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::sysfs::Note;
-use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
+use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, SCHEMA, Source};
 use isochrome_model::units::{CpuId, format_list};
 use isochrome_report::retention_sentence;
 
@@ -29,19 +30,22 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     };
     let cpus = place.cpu.map_or_else(|| station.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
     let notes = measure(&mut station, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
-    if let Some(path) = &options.output {
-        files::write_json(path, &station.machine)?;
-    }
     // A terminal shows the notes once, at the end of the text.
-    if options.json || !io::stdout().is_terminal() {
+    if options.output.json || !io::stdout().is_terminal() {
         eprint!("{}", told(&notes));
     }
-    if options.json {
-        files::print_json(&station.machine)?;
-    } else {
-        files::print(&text(&station.machine, &notes))?;
-    }
+    files::leave(&options.output, &station.machine, || text(&station.machine, &notes))?;
     Ok(Verdict::Holds)
+}
+
+/// What an earlier probe of `machine` has written to `path`.
+pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
+    let (shown, saved): (_, Machine) = (path.display(), files::read_json(path, SCHEMA)?);
+    anyhow::ensure!(
+        saved.fingerprint() == machine.fingerprint(),
+        "{shown}: was measured on another machine\n  hint: isochrome probe -o {shown}"
+    );
+    Ok(saved)
 }
 
 /// Measures the station's machine on those of `cpus` where this process may run, the station's own CPU first; says what could
@@ -70,7 +74,7 @@ pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<
 }
 
 /// The notes, each with its hint.
-fn told(notes: &[Note]) -> String {
+pub fn told(notes: &[Note]) -> String {
     notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 

@@ -17,7 +17,7 @@ use isochrome_host::runtime;
 use isochrome_host::setting::allowed_cpus;
 use isochrome_host::slices::proved_events;
 use isochrome_host::sysfs::Sysfs;
-use isochrome_model::machine::{CacheLevel, Machine, Refill, SCHEMA as MACHINE_SCHEMA};
+use isochrome_model::machine::{CacheLevel, Machine, Refill};
 use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
@@ -25,8 +25,9 @@ use isochrome_model::taskset::programs::{Partitioning, Program, Programs, progra
 use isochrome_model::units::{Color, CpuId, Ns};
 use isochrome_report::figure;
 
-use crate::args::{By, ChosenColors, Place, ProfileOptions};
+use crate::args::{Place, ProfileOptions};
 use crate::coloring::{Coloring, available};
+use crate::probe::{saved, told as told_notes};
 use crate::station::{Station, progress, seed};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
@@ -44,8 +45,8 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     let (mut programs, warnings) = programs(&text).with_context(|| options.tasks.display().to_string())?;
     warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     resolve(&mut programs, &options.tasks)?;
-    let mut profile = match &options.modeled.from_trace {
-        Some(_) => modeled::run(options, &options.modeled, programs, &text)?,
+    let mut profile = match &options.from_trace {
+        Some(name) => modeled::run(options, name, programs, &text)?,
         None => measured(options, programs, &text)?,
     };
     if profile.complete {
@@ -53,15 +54,9 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     } else {
         eprintln!("interrupted; the same command goes on from {}", options.output.display());
     }
-    if let Some(path) = &options.svg {
-        files::write(path, &figure::execution_times(&profile))?;
-    }
+    files::write_if(&options.svg, || figure::execution_times(&profile))?;
     profile.tasks.retain(|task| !task.program.best_effort);
-    if options.json {
-        files::print_json(&profile)?
-    } else {
-        files::print(&told(&profile))?
-    }
+    files::show(options.json, &profile, || told(&profile))?;
     Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
@@ -88,7 +83,7 @@ fn jobs_for(exceedance: f64) -> u64 {
 
 /// Measures on this machine what is missing in the output file.
 fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<Profile> {
-    let seed = seed(options.seed);
+    let seed = seed(options.frames.seed);
     eprintln!("seed {seed}");
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -101,18 +96,14 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
             cpu.0
         );
     }
-    let divided = match programs.method {
-        Partitioning::Ways | Partitioning::Both => Some(Divided::of(&sysfs, &machine, programs.level, &programs.cpus)?),
-        Partitioning::Colors | Partitioning::None => None,
-    };
-    let mut coloring = match programs.method {
-        Partitioning::Ways | Partitioning::None => None,
-        Partitioning::Colors | Partitioning::Both => Some(all_colors(options, &programs, seed)?),
-    };
-    let _lease = match &mut coloring {
-        Some(coloring) => Some(coloring.lease(Owner::of(std::process::id())?)?),
-        None => None,
-    };
+    let by = |method| [method, Partitioning::Both].contains(&programs.method);
+    let divided = || Divided::of(&sysfs, &machine, programs.level, &programs.cpus);
+    let divided = by(Partitioning::Ways).then(divided).transpose()?;
+    let chosen = options.frames.colors("all", Some(programs.level));
+    let coloring = || Coloring::of(&chosen, programs.cpus.clone(), seed);
+    let mut coloring = by(Partitioning::Colors).then(coloring).transpose()?;
+    let own = Owner::of(std::process::id())?;
+    let _lease = coloring.as_mut().map(|coloring| coloring.lease(own)).transpose()?;
     let most = match (&coloring, &divided) {
         (Some(coloring), _) => coloring.color_count(),
         (None, divided) => divided.as_ref().map_or(1, Divided::partitions),
@@ -152,7 +143,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
                 cache: if private { Scope::Private } else { Scope::Shared },
                 memory_bytes: match &coloring {
                     Some(coloring) => coloring.limits.memory,
-                    None => options.memory.unwrap_or(available(&sysfs)?),
+                    None => options.frames.memory.unwrap_or(available(&sysfs)?),
                 },
                 refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
                 refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
@@ -216,19 +207,6 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     Ok(profile)
 }
 
-/// All colors of the level, for the programs.
-fn all_colors(options: &ProfileOptions, programs: &Programs, seed: u64) -> Result<Coloring> {
-    let chosen = ChosenColors {
-        colors: Some("all".to_owned()),
-        palette: options.palette.clone(),
-        level: Some(programs.level),
-        max_memory: options.memory,
-        trust_palette: options.trust_palette,
-        ..ChosenColors::default()
-    };
-    Coloring::of(&chosen, programs.cpus.clone(), seed)
-}
-
 /// Jobs done and wanted.
 fn jobs_of(profile: &Profile, jobs: u64) -> (u64, u64) {
     let points = || profile.tasks.iter().flat_map(|task| &task.measured);
@@ -268,17 +246,12 @@ fn refill_time(
     let of_level =
         |machine: &Machine| machine.data_level_of(level, cpu).and_then(|level| level.refill).map(|fact| fact.value);
     if let Some(path) = &options.machine {
-        let of_file: Machine = files::read_json(path, MACHINE_SCHEMA)?;
-        ensure!(of_file.fingerprint() == machine.fingerprint(), "{}: is another machine's", path.display());
-        let refill = of_level(&of_file).with_context(|| {
-            format!(
-                "{}: holds no refill time of level {level}\n  hint: isochrome probe --level {level} -o FILE",
-                path.display()
-            )
-        })?;
-        return Ok(Some(refill));
+        let refill = of_level(&saved(path, machine)?);
+        let hint = format!("hint: isochrome probe --level {level} -o FILE");
+        let none = || format!("{}: holds no refill time of level {level}\n  {hint}", path.display());
+        return Ok(Some(refill.with_context(none)?));
     }
-    let place = Place { cpu: Some(cpu.0), level: Some(level), by: By::Auto, memory: None, seed: Some(seed) };
+    let place = Place::at(Some(cpu.0), Some(level));
     let mut station = Station::at(place.cpu, seed)?;
     let target = station.target(&place)?;
     let collect = || {
@@ -297,9 +270,7 @@ fn refill_time(
             break;
         }
     }
-    for note in notes {
-        eprintln!("note: {}: {}\n  hint: {}", note.subject, note.reason, note.hint);
-    }
+    eprint!("{}", told_notes(&notes));
     Ok(of_level(&station.machine))
 }
 

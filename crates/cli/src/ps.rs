@@ -15,7 +15,6 @@ use isochrome_model::placement::{Kind, Placement, Residence};
 use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
 use serde::Serialize;
 
-use crate::args::PsOptions;
 use crate::{Verdict, files};
 
 /// Columns for the name of a process, which is indented below that of its parent.
@@ -89,7 +88,7 @@ struct Look<'a> {
     owners: &'a BTreeSet<u32>,
 }
 
-pub fn run(options: &PsOptions) -> Result<Verdict> {
+pub fn run(json: bool) -> Result<Verdict> {
     let folder = runtime::folder();
     let grants = ledger::grants_in(&folder)?;
     let sysfs = Sysfs::system();
@@ -107,11 +106,7 @@ pub fn run(options: &PsOptions) -> Result<Verdict> {
         rows.push(Row { grant, process });
     }
     notes.iter().for_each(|note| eprintln!("{note}"));
-    if options.json {
-        files::print_json(&rows)?;
-    } else {
-        files::print(&text(&rows, machine.page_bytes))?;
-    }
+    files::show(json, &rows, || text(&rows, machine.page_bytes))?;
     Ok(Verdict::Holds)
 }
 

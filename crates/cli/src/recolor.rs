@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::args::RecolorOptions;
 use crate::coloring::{Coloring, PLACING_LIMIT};
-use crate::exec::{ATTEMPTS, expected};
+use crate::exec::ATTEMPTS;
 use crate::placed::{Event, Placed};
 use crate::{Verdict, files, station};
 
@@ -31,13 +31,10 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     let pid = Pid(options.pid);
     if options.repair {
         let repaired = recolor::repair(pid)?;
-        if options.json {
-            files::print_json(&Repair { pid: pid.0, repaired })?;
-        } else if repaired {
-            files::print(&format!("process {} goes on as before\n", pid.0))?;
-        } else {
-            files::print(&format!("nothing was left to put right in process {}\n", pid.0))?;
-        }
+        files::show(options.output.json, &Repair { pid: pid.0, repaired }, || match repaired {
+            true => format!("process {} goes on as before\n", pid.0),
+            false => format!("nothing was left to put right in process {}\n", pid.0),
+        })?;
         return Ok(Verdict::Holds);
     }
     // Told before anything is measured for it.
@@ -46,7 +43,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     {
         return Err(error.into());
     }
-    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, station::seed(None))?;
+    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, station::seed(options.colors.frames.seed))?;
     let pids = if options.tree { family(pid) } else { vec![pid] };
     if options.dry_run {
         anyhow::ensure!(
@@ -54,7 +51,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
             "a dry run chooses no colors\n  hint: name them: `isochrome ps` lists those that are held"
         );
         let report = coloring.look(pid)?;
-        show(options, &Shown { placed: expected(&report, &coloring), regions: report.regions.clone() }, Some(&report))?;
+        show(options, Placed::expected(&report, &coloring), &report)?;
         return Ok(Verdict::Holds);
     }
     // An `exec` that watches over the program stands aside until this ends.
@@ -88,34 +85,26 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         numbers: coloring.numbers().cloned(),
         ..Placed::of(Event::OnColors, pid.0, watch.tally())
     };
-    let nothing = placed.on_color == 0 && placed.resident > 0;
-    show(options, &Shown { placed, regions: report.regions.clone() }, Some(&report))?;
+    let nothing = placed.tally.on_color == 0 && placed.tally.resident > 0;
+    show(options, placed, &report)?;
     Ok(if nothing { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
 /// The report, and the mappings of the process itself.
 #[derive(Serialize)]
-struct Shown {
+struct Shown<'a> {
     #[serde(flatten)]
     placed: Placed,
-    regions: Vec<RegionReport>,
+    regions: &'a [RegionReport],
 }
 
-fn show(options: &RecolorOptions, shown: &Shown, report: Option<&Report>) -> Result<()> {
-    if let Some(path) = &options.output {
-        files::write_json(path, shown)?;
-    }
-    if options.json {
-        return files::print_json(shown);
-    }
-    if let Some(report) = report {
-        files::print(&text(report))?;
-    }
-    files::print(&format!("{}\n", shown.placed.line()))
+fn show(options: &RecolorOptions, placed: Placed, report: &Report) -> Result<()> {
+    let shown = Shown { placed, regions: &report.regions };
+    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), shown.placed.line()))
 }
 
 /// A table of the mappings, then sums.
-pub fn text(report: &Report) -> String {
+fn text(report: &Report) -> String {
     let mut text = format!(
         "{:<33} {:>8} {:>8} {:>9} {:>9}  mapping\n",
         "addresses", "resident", "on color", "off color", "immovable"

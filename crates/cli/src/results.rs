@@ -3,12 +3,12 @@
 use anyhow::Result;
 use isochrome_host::interrupt;
 use isochrome_host::sys::clock;
+use isochrome_host::sysfs::Sysfs;
 use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::Block;
-use isochrome_model::evidence::{PaletteEvidence, RawFile, Section, Standing};
+use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, Section, Standing};
 use isochrome_report::text;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::args::Results;
 use crate::station::{Station, progress};
@@ -39,16 +39,6 @@ pub fn measure_again<E: Experiment>(
     Ok(blocks?)
 }
 
-/// The result as printed.
-#[derive(Serialize)]
-struct Printed<'a> {
-    schema: String,
-    #[serde(flatten)]
-    numbers: &'a Value,
-    counter_hz: u64,
-    seed: u64,
-}
-
 /// What was measured, and where.
 pub struct Outcome<'a> {
     /// Where.
@@ -63,33 +53,52 @@ pub struct Outcome<'a> {
     pub warnings: Vec<String>,
 }
 
-/// Writes rows and evidence where they are asked for, prints what was measured, and says what it came to.
+/// Writes samples and evidence where they are asked for, prints what was measured, and says what it came to.
 pub fn leave(results: &Results, outcome: Outcome<'_>) -> Result<Verdict> {
-    let Outcome { station, palette, section, raw: rows, warnings } = outcome;
-    let verdict = verdict(&section);
-    let mut raw = Vec::new();
-    if let Some(path) = &results.raw {
-        files::write(path, &rows)?;
-        raw.push(RawFile { path: path.display().to_string(), sha256: files::sha256(&rows) });
+    let numbers = outcome.section.numbers.clone();
+    leave_as(results, outcome, &numbers)
+}
+
+/// As [`leave`], but prints `numbers` as JSON instead of those of the section.
+pub fn leave_as(results: &Results, outcome: Outcome<'_>, numbers: &Value) -> Result<Verdict> {
+    let Outcome { station, palette, section, raw, warnings } = outcome;
+    let (verdict, id) = (verdict(&section), section.id.clone());
+    let raw: Option<RawFile> = results.raw.as_ref().map(|path| files::write_raw(path, &raw)).transpose()?;
+    let evidence = evidence::of(station, palette, vec![section], raw.as_slice(), warnings);
+    if results.json {
+        print_numbers(&id, numbers, station.seed)?;
+    } else {
+        files::print(&text::table(&evidence))?;
     }
-    print(results.json, &section, station.seed)?;
+    results.output.as_ref().map_or(Ok(()), |path| files::write_json(path, &evidence))?;
+    Ok(verdict)
+}
+
+/// As [`leave`], for what was seen on a modeled `machine`.
+pub fn leave_modeled(results: &Results, machine: &str, section: Section, raw: &str) -> Result<Verdict> {
+    let verdict = verdict(&section);
+    let raw: Option<RawFile> = results.raw.as_ref().map(|path| files::write_raw(path, raw)).transpose()?;
+    print(results.json, &section, 0)?;
     if let Some(path) = &results.output {
-        files::write_json(path, &evidence::of(station, palette, vec![section], &raw, warnings))?;
+        // Evidence tells of the machine it was taken on, which is not what this is about.
+        let warning = format!("Played on the modeled {machine}: nothing here was measured.");
+        let evidence = evidence::about(&Sysfs::system().machine()?.0, raw.as_slice(), vec![warning]);
+        files::write_json(path, &Evidence { sections: vec![section], ..evidence })?;
     }
     Ok(verdict)
 }
 
 /// Prints `section`.
 pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
-    if !json {
-        return files::print(&text::section(section));
-    }
-    let schema = format!("isochrome-{}/2", section.id);
-    let mut printed =
-        serde_json::to_value(Printed { schema, numbers: &section.numbers, counter_hz: clock::rate_hz(), seed })?;
+    if json { print_numbers(&section.id, &section.numbers, seed) } else { files::print(&text::section(section)) }
+}
+
+fn print_numbers(id: &str, numbers: &Value, seed: u64) -> Result<()> {
+    let mut printed = json!({"schema": format!("isochrome-{id}/2"), "seed": seed, "counter_hz": clock::rate_hz()});
     // Numbers may tell of another counter, as those of a modeled machine do.
-    if let Some(counter_hz) = section.numbers.get("counter_hz").filter(|hz| !hz.is_null()) {
-        printed["counter_hz"] = counter_hz.clone();
+    let known = |(name, value): &(&String, &Value)| *name != "counter_hz" || !value.is_null();
+    for (name, value) in numbers.as_object().into_iter().flatten().filter(known) {
+        printed[name] = value.clone();
     }
     files::print_json(&printed)
 }

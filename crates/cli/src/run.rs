@@ -33,7 +33,7 @@ use isochrome_model::units::{Color, CpuId, Ns};
 use isochrome_report as report;
 use sha2::{Digest, Sha256};
 
-use crate::args::{By, ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
+use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
 use crate::station::{Station, spinner, tell};
 use crate::ways::{Divided, Given};
@@ -78,8 +78,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     };
     let length = length(options, programs)?;
     let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
-    let place =
-        Place { cpu: first_cpu, level: Some(programs.level), by: By::Auto, memory: options.memory, seed: options.seed };
+    let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
     let mut station = Station::new(&place)?;
     if let Some(fingerprint) = &plan.fingerprint {
         ensure!(
@@ -374,17 +373,9 @@ fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
 
 /// The palette, for all programs.
 fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed], seed: u64) -> Result<Coloring> {
-    let chosen = ChosenColors {
-        // Each program gets its own.
-        colors: Some("0".to_owned()),
-        // Tasks of a plan may share partitions.
-        group: Some(format!("run-{}", std::process::id())),
-        palette: options.palette.clone(),
-        level: Some(level),
-        max_memory: options.memory,
-        trust_palette: options.trust_palette,
-        ..ChosenColors::default()
-    };
+    // Each program gets colors of its own; tasks of a plan may share partitions.
+    let group = Some(format!("run-{}", std::process::id()));
+    let chosen = ChosenColors { group, ..options.frames.colors("0", Some(level)) };
     let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();

@@ -5,7 +5,7 @@ mod scenario;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,15 +15,18 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::Holds;
 use isochrome_model::sim::{
     Access, Allocation, ColorCurve, DESCRIBED_SCHEMA, DescribedMachine, FloodCheck, FloodResult, Hierarchy, Kind,
-    Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances, Timing,
+    Level, LevelCounts, MemoryCounts, PageTable, Semantics, Simulator, StackDistances,
 };
 use isochrome_model::trace::Reader;
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::units::Bytes;
 use isochrome_report::figure;
 use serde::Serialize;
 
-use crate::args::{ModeledMachine, Program, ResultOptions, SimulateOptions, SimulateQuestion};
+use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::{Verdict, files};
+
+/// Why a level is not simulated color by color.
+pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 
 /// Accesses of a workload handed over at a time.
 const BATCH: usize = 4096;
@@ -39,36 +42,24 @@ struct Outcome {
 pub fn run(options: &SimulateOptions) -> Result<Verdict> {
     match &options.question {
         Some(SimulateQuestion::Machines) => machines()?,
-        Some(SimulateQuestion::Curve { level, program, verify, svg, result }) => {
-            return curve(level, program, *verify, svg.as_deref(), result);
+        Some(SimulateQuestion::Curve { level, program, verify, svg, output }) => {
+            return curve(level, program, *verify, svg, output);
         }
-        Some(SimulateQuestion::Flood { machine, result }) => flood(machine, result)?,
+        Some(SimulateQuestion::Flood { machine, output }) => flood(machine, output)?,
         None => match &options.scenario {
-            Some(path) => scenario::run(path, options.svg.as_deref(), &options.result)?,
+            Some(path) => scenario::run(path, &options.svg, &options.output)?,
             None => count(options)?,
         },
     }
     Ok(Verdict::Holds)
 }
 
-/// Writes and prints a result, as text unless JSON is asked for.
-fn tell(result: &impl Serialize, options: &ResultOptions, text: impl FnOnce() -> String) -> Result<()> {
-    if let Some(path) = &options.output {
-        files::write_json(path, result)?;
-    }
-    if options.json { files::print_json(result) } else { files::print(&text()) }
-}
-
 fn count(options: &SimulateOptions) -> Result<()> {
-    let machine = resolve(&options.machine)?;
-    let mut simulator = match &machine {
-        Resolved::Described(machine) => Simulator::machine(machine)?,
-        Resolved::Chain(levels, semantics) => Simulator::chain(levels.clone(), *semantics)?,
-    };
+    let mut simulator = Simulator::machine(&resolve(&options.machine)?)?;
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    tell(&outcome, &options.result, || counts_told(&outcome.levels, outcome.memory))
+    files::leave(&options.output, &outcome, || counts_told(&outcome.levels, outcome.memory))
 }
 
 /// A table of counts.
@@ -87,33 +78,23 @@ fn counts_told(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     text
 }
 
-enum Resolved {
-    Described(Box<DescribedMachine>),
-    Chain(Vec<Level>, Semantics),
-}
-
-/// The machine asked for, with names for levels that have none.
-fn resolve(machine: &ModeledMachine) -> Result<Resolved> {
-    if let Some(name) = &machine.machine {
-        let mut described = named_machine(name)?;
-        if machine.pycachesim {
-            described.semantics = Semantics::pycachesim();
-        }
-        for level in &mut described.levels {
-            level.cache.policy = machine.policy.unwrap_or(level.cache.policy);
-        }
-        return Ok(Resolved::Described(Box::new(described)));
-    }
+/// The machine asked for.
+fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
+    let mut described = match &machine.machine {
+        Some(name) => named_machine(name)?,
+        None => DescribedMachine::of_levels("the levels given", machine.levels.iter().cloned()),
+    };
     ensure!(
-        !machine.levels.is_empty(),
+        !described.levels.is_empty(),
         "no machine\n  hint: --machine zen3, or --level 32K:8:64:lru:wb:wa for each level from the innermost out"
     );
-    let named = |(i, level): (usize, &Level)| {
-        let policy = machine.policy.unwrap_or(level.policy);
-        Level { policy, ..level.clone() }.named(&format!("L{}", i + 1))
-    };
-    let semantics = if machine.pycachesim { Semantics::pycachesim() } else { Semantics::default() };
-    Ok(Resolved::Chain(machine.levels.iter().enumerate().map(named).collect(), semantics))
+    if machine.pycachesim {
+        described.semantics = Semantics::pycachesim();
+    }
+    for level in &mut described.levels {
+        level.cache.policy = machine.policy.unwrap_or(level.cache.policy);
+    }
+    Ok(described)
 }
 
 /// A machine that comes with isochrome, or that a file describes.
@@ -156,18 +137,14 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
             progress.finish_and_clear();
         }
         (None, Some(workload)) => {
-            let mut batch = Vec::with_capacity(BATCH);
-            for access in workload.accesses() {
-                batch.push(access);
-                if batch.len() == BATCH {
-                    hand_over(&batch);
-                    batch.clear();
-                    if interrupted() {
-                        break;
-                    }
+            let mut accesses = workload.accesses();
+            loop {
+                let batch: Vec<Access> = accesses.by_ref().take(BATCH).collect();
+                if batch.is_empty() || interrupted() {
+                    break;
                 }
+                hand_over(&batch);
             }
-            hand_over(&batch);
         }
         _ => bail!("no program\n  hint: --trace FILE [--format din|lackey|u64|iso], or --workload matmul"),
     }
@@ -236,32 +213,9 @@ struct Verified {
     misses: u64,
 }
 
-/// A program on some colors of a level, by the full simulator.
-struct FullSimulation {
-    colors: u32,
-    pages: PageTable,
-    cache: Hierarchy,
-}
-
 const PAGE: Bytes = Bytes(4096);
 
-impl FullSimulation {
-    fn new(level: &Level, colors: u32) -> Result<FullSimulation> {
-        let color_count =
-            u16::try_from(level.geometry.color_count(PAGE)).context("more colors than fit into 16 bits")?;
-        let granted = (0..colors as u16).map(Color).collect();
-        let pages = PageTable::new(PAGE, Allocation::Colored { colors: granted, color_count });
-        Ok(FullSimulation { colors, pages, cache: Hierarchy::chain(vec![level.clone()], Semantics::default())? })
-    }
-
-    fn run(&mut self, accesses: &[Access]) {
-        for part in accesses.iter().flat_map(|access| access.by_pages(PAGE.0.trailing_zeros())) {
-            self.cache.access(self.pages.translate(part));
-        }
-    }
-}
-
-fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, options: &ResultOptions) -> Result<Verdict> {
+fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, output: &Output) -> Result<Verdict> {
     let level: Level = format!("{level}:lru:wb:wa").parse()?;
     let Geometry { set_count, .. } = level.geometry;
     ensure!(
@@ -273,16 +227,22 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
     let tried: Vec<u32> = by_colors.misses().iter().map(|(colors, _)| *colors).collect();
     let mut sample = if verify { vec![0, (tried.len() - 1) / 2, tried.len() - 1] } else { Vec::new() };
     sample.dedup();
-    let mut full: Vec<FullSimulation> =
-        sample.iter().map(|i| FullSimulation::new(&level, tried[*i])).collect::<Result<_>>()?;
+    // A program on some colors of the level, by the full simulator.
+    let count = level.geometry.color_count(PAGE);
+    let simulated = |colors: u32| -> Result<_> {
+        let allocation = Allocation::first_colors(colors, count).context(TOO_MANY_COLORS)?;
+        let caches = Hierarchy::chain(vec![level.clone()], Semantics::default())?;
+        Ok((colors, PageTable::new(PAGE, allocation), caches))
+    };
+    let mut full = sample.iter().map(|i| simulated(tried[*i])).collect::<Result<Vec<_>>>()?;
     each_batch(program, |batch| {
         by_ways.run(batch);
         by_colors.run(batch);
-        full.iter_mut().for_each(|full| full.run(batch));
+        full.iter_mut().for_each(|(_, pages, caches)| pages.run(batch, caches));
     })?;
     let by_ways = by_ways.curve();
     let (colors, misses_by_colors): (Vec<u32>, Vec<u64>) = by_colors.misses().into_iter().unzip();
-    let full = full.iter().map(|full| Verified { colors: full.colors, misses: full.cache.memory().reads });
+    let full = full.iter().map(|(colors, _, caches)| Verified { colors: *colors, misses: caches.memory().reads });
     let curve = Curve {
         accesses: by_ways.accesses,
         misses_by_ways: by_ways.misses_by_ways,
@@ -293,13 +253,11 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
     let differs = curve.verified.iter().find(|full| {
         curve.colors.iter().zip(&curve.misses_by_colors).any(|(k, misses)| *k == full.colors && *misses != full.misses)
     });
-    if let Some(path) = svg {
+    files::write_if(svg, || {
         let title = format!("Misses in {}, {} ways", level.geometry.cache_bytes(), level.geometry.ways);
-        let colors: Vec<(u32, u64)> =
-            curve.colors.iter().copied().zip(curve.misses_by_colors.iter().copied()).collect();
-        files::write(path, &figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &colors))?;
-    }
-    tell(&curve, options, || {
+        figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &by_colors.misses())
+    })?;
+    files::leave(output, &curve, || {
         let mut text = format!("{} accesses to lines\nways   misses\n", curve.accesses);
         for (n, misses) in curve.misses_by_ways.iter().enumerate() {
             let _ = writeln!(text, "{n:4} {misses:>12}");
@@ -338,14 +296,10 @@ const FAR: u64 = 1 << 20;
 /// Lines tried at most: each is tried on caches of its own.
 const TRIED_MAX: usize = 2000;
 
-fn flood(machine: &ModeledMachine, options: &ResultOptions) -> Result<()> {
-    let (levels, semantics, timing) = match resolve(machine)? {
-        Resolved::Chain(levels, semantics) => (levels, semantics, None),
-        Resolved::Described(machine) => {
-            let data = machine.levels.into_iter().filter(|level| level.holds != Holds::Instruction);
-            (data.map(|level| level.cache).collect(), machine.semantics, Some(machine.timing))
-        }
-    };
+fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
+    let DescribedMachine { levels, semantics, timing, .. } = resolve(machine)?;
+    let data = levels.into_iter().filter(|level| level.holds != Holds::Instruction);
+    let levels: Vec<Level> = data.map(|level| level.cache).collect();
     let [first, second, ..] = levels.as_slice() else {
         bail!("a flood of this kind needs two levels\n  hint: give --level twice, the innermost first")
     };
@@ -379,13 +333,11 @@ fn flood(machine: &ModeledMachine, options: &ResultOptions) -> Result<()> {
         naive_memory_reads: naive.reads,
         naive_memory_writes: naive.writes,
         naive_shortfall_transfers: shortfall(naive, result, 1, 1),
-        naive_shortfall_cycles: timing
-            .map(|Timing { memory_read_cycles, memory_write_cycles, .. }| {
-                shortfall(naive, result, memory_read_cycles, memory_write_cycles)
-            })
+        // Where no time is known, it is not a number.
+        naive_shortfall_cycles: Some(shortfall(naive, result, timing.memory_read_cycles, timing.memory_write_cycles))
             .filter(|share| share.is_finite()),
     };
-    tell(&floods, options, || {
+    files::leave(output, &floods, || {
         let per_line = |count: u64, lines: u64| count as f64 / lines.max(1) as f64;
         let of_time = floods
             .naive_shortfall_cycles

@@ -1,11 +1,10 @@
 //! What every measuring verb begins with: the machine, a CPU to measure on, settings, colored memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use isochrome_host::counters::Counters;
-use isochrome_host::error::HostError;
 use isochrome_host::events::{Event, Quantity, event, miss_events};
 use isochrome_host::palette::{Collection, Survey, Target};
 use isochrome_host::pool::FramePool;
@@ -17,9 +16,10 @@ use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::Method;
-use isochrome_model::units::{Bytes, CpuId, Ns, format_list};
+use isochrome_model::units::{Bytes, CpuId, Ns, format_list, parse_list};
 
 use crate::args::{By, Place};
+use crate::evidence;
 
 /// Priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
@@ -27,31 +27,12 @@ const FIFO_PRIORITY: u8 = 40;
 /// Stack touched before anything is timed.
 const STACK: Bytes = Bytes(256 << 10);
 
-/// Surveys tried while their outcome is in doubt.
-const ATTEMPTS: u64 = 3;
-
-/// For how long a survey is begun again that a disturbance kept from starting.
-const START_LIMIT: Duration = Duration::from_secs(10);
-
-/// Between two such attempts.
-const START_REST: Duration = Duration::from_millis(50);
-
 /// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the palette is in doubt: {0}\n  hint: try again when the machine is quieter, or on another CPU (--cpu); `isochrome palette --verify` shows the state"
+)]
 pub struct InDoubt(String);
-
-impl std::fmt::Display for InDoubt {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "the palette is in doubt: {}\n  hint: try again when the machine is quieter, or on another CPU (--cpu); `isochrome palette --verify` \
-             shows the state",
-            self.0
-        )
-    }
-}
-
-impl std::error::Error for InDoubt {}
 
 /// A machine to measure on.
 pub struct Station {
@@ -81,7 +62,7 @@ impl Station {
 
     /// Reads the machine and chooses the CPU, by default the last one allowed; changes nothing.
     pub fn at(cpu: Option<u32>, seed: u64) -> Result<Station> {
-        anyhow::ensure!(
+        ensure!(
             clock::usable(),
             "this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on"
         );
@@ -93,10 +74,8 @@ impl Station {
             Some(cpu) if allowed.contains(&CpuId(cpu)) => CpuId(cpu),
             Some(cpu) => {
                 let list: Vec<u32> = allowed.iter().map(|c| c.0).collect();
-                anyhow::bail!(
-                    "CPU {cpu} is not one this process may run on\n  hint: choose among {}",
-                    format_list(&list)
-                )
+                let hint = format!("hint: choose among {}", format_list(&list));
+                anyhow::bail!("CPU {cpu} is not one this process may run on\n  {hint}")
             }
             None => *allowed.last().context("this process may run on no CPU")?,
         };
@@ -114,6 +93,11 @@ impl Station {
         RealtimeRequest::new().pin(self.cpu).apply()
     }
 
+    /// What could not be learned of the machine, or set for `settings`, as warnings.
+    pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
+        self.notes.iter().chain(settings.notes()).map(evidence::told).collect()
+    }
+
     /// So many blocks and samples, measured here.
     pub fn amount(&self, blocks: u32, samples: u32) -> Amount {
         Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu, limit: None }
@@ -124,36 +108,18 @@ impl Station {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
     }
 
-    /// Surveys `pages` pages as `place` asks, again while the outcome is in doubt or a disturbance kept it from starting. Gives
-    /// the survey and how many attempts it took; their time is part of its time.
+    /// Surveys `pages` pages as `place` asks; see [`Survey::patiently`].
     pub fn survey(&self, place: &Place, target: Target, pages: usize) -> Result<(Survey, u64)> {
-        let begin = Instant::now();
-        let (mut attempts, mut doubted) = (0, 0);
-        loop {
-            let outcome = self.survey_once(place, target, self.seed.wrapping_add(attempts));
-            attempts += 1;
-            match outcome {
-                Ok(mut survey) => {
-                    survey.count_from(begin);
-                    survey.classify(pages)?;
-                    doubted += 1;
-                    if doubted == ATTEMPTS || survey.inference().doubts.is_empty() {
-                        return Ok((survey, attempts));
-                    }
+        let start = |attempt| {
+            let (memory, seed) = (place.memory(), self.seed.wrapping_add(attempt));
+            match method(place.by) {
+                Some(method) => {
+                    Survey::start_by(method, target, Survey::memory(target, memory)?, &self.processor, seed)
                 }
-                Err(error) if begin.elapsed() > START_LIMIT || !error.may_pass() => return Err(error.into()),
-                Err(_) => std::thread::sleep(START_REST),
+                None => Survey::start(target, memory, &self.processor, seed),
             }
-        }
-    }
-
-    fn survey_once(&self, place: &Place, target: Target, seed: u64) -> Result<Survey, HostError> {
-        match method(place.by) {
-            Some(method) => {
-                Survey::start_by(method, target, Survey::memory(target, place.memory())?, &self.processor, seed)
-            }
-            None => Survey::start(target, place.memory(), &self.processor, seed),
-        }
+        };
+        Ok(Survey::patiently(pages, start)?)
     }
 
     /// Finds the colors of enough pages for experiments (floods of every color and tasks, twice over), and verifies them.
@@ -193,17 +159,25 @@ impl Station {
         Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
     }
 
-    /// Counters of level-2 and level-1 misses, where the machine has them.
-    pub fn counters(&self) -> Option<Counters> {
-        let events: Vec<Event> =
-            [miss_events(&self.processor, 2, Touches::Data).next(), event(&self.processor, Quantity::L1DataRefills)]
-                .into_iter()
-                .flatten()
-                .collect();
-        // Level 2 must come first; without it the others say little.
-        miss_events(&self.processor, 2, Touches::Data).next()?;
+    /// Counters of the misses of `level`, and of `also` where the machine has such an event and counts both.
+    pub fn counters(&self, level: u8, also: Option<Quantity>) -> Option<Counters> {
+        let misses = miss_events(&self.processor, level, Touches::Data).next()?;
+        let also = also.and_then(|quantity| event(&self.processor, quantity));
+        let events: Vec<Event> = [misses].into_iter().chain(also).collect();
         Counters::open(&events).or_else(|_| Counters::open(&events[..1])).ok()
     }
+}
+
+/// The CPUs in `list`, all of them among those that `may` be used.
+pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
+    let may = may.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
+    let cpus = parse_list(list, may.iter().max().map_or(0, |last| last + 1))?;
+    ensure!(
+        !cpus.is_empty() && cpus.iter().all(|cpu| may.contains(cpu)),
+        "`{list}` names no CPUs, or some that are not to be had\n  hint: choose among {}",
+        format_list(&may)
+    );
+    Ok(cpus.into_iter().map(CpuId).collect())
 }
 
 /// The seed asked for, else a fresh one.

@@ -7,11 +7,11 @@ use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
 use isochrome_lab::switch::{Kind, Switches, Switching, conclude, conditions, pages_per_color, section};
 
+use crate::Verdict;
 use crate::args::SwitchOptions;
-use crate::crpd::own_colors;
+use crate::coloring::own_colors;
 use crate::results::{self, Outcome};
 use crate::station::Station;
-use crate::{Verdict, evidence};
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -45,16 +45,13 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     }
     let mut experiment = Switching::new(pool.as_ref(), target, colors.clone(), conditions)?;
     let blocks = results::measure("switching", &mut experiment, &station.amount(options.blocks, options.jobs))?;
-    warnings.extend(station.notes.iter().chain(settings.notes()).map(evidence::told));
+    warnings.extend(station.warnings(&settings));
     drop(settings);
     let measured = Switches {
         level: target.level,
         colors: pool.as_ref().map(|pool| [colors.len() as u32, pool.colors()]),
         rows: conclude(&blocks, clock::rate_hz()),
     };
-    let section = section(&measured);
-    results::leave(
-        &options.results,
-        Outcome { station: &station, palette, section, raw: csv(&blocks, &experiment.columns()), warnings },
-    )
+    let (section, raw) = (section(&measured), csv(&blocks, &experiment.columns()));
+    results::leave(&options.results, Outcome { station: &station, palette, section, raw, warnings })
 }

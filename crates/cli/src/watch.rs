@@ -18,12 +18,13 @@ use isochrome_host::sys::clock;
 use isochrome_host::sysfs::Sysfs;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
-use isochrome_model::units::{CpuId, Ns, format_list, parse_list};
+use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, SCHEMA_BEFORE, State, Stolen, Watched, csv_line};
 use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
+use crate::station::listed_cpus;
 use crate::view::{Asked, View};
 use crate::{Verdict, evidence, files};
 
@@ -51,29 +52,26 @@ impl Head {
 }
 
 /// A file that is written to as slices are seen.
-struct Sink {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
+struct Sink(PathBuf, BufWriter<File>);
 
 impl Sink {
-    fn create(path: &Path) -> Result<Sink> {
+    fn create(path: &PathBuf) -> Result<Sink> {
         let file = File::create(path);
         let file = file.with_context(|| format!("{}: cannot write\n  hint: does the folder exist?", path.display()))?;
-        Ok(Sink { path: path.to_owned(), file: BufWriter::new(file) })
+        Ok(Sink(path.clone(), BufWriter::new(file)))
     }
 
     fn write(&mut self, text: &str) -> Result<()> {
-        self.file.write_all(text.as_bytes()).with_context(|| self.full())
+        self.1.write_all(text.as_bytes()).with_context(|| self.full())
     }
 
     /// Writes what is still waiting: what has no room shows here at last.
     fn finish(mut self) -> Result<()> {
-        self.file.flush().with_context(|| self.full())
+        self.1.flush().with_context(|| self.full())
     }
 
     fn full(&self) -> String {
-        format!("{}: cannot write\n  hint: is there room on the disk?", self.path.display())
+        format!("{}: cannot write\n  hint: is there room on the disk?", self.0.display())
     }
 }
 
@@ -101,15 +99,13 @@ impl Sinks {
                 file.as_deref().unwrap_or(Path::new("")).display()
             );
         }
-        let mut record = options.record.as_deref().map(Sink::create).transpose()?;
-        let mut csv = options.csv.as_deref().map(Sink::create).transpose()?;
-        if let Some(record) = &mut record {
-            record.write(&(serde_json::to_string(head)? + "\n"))?;
-        }
-        if let Some(csv) = &mut csv {
-            csv.write(CSV_HEAD)?;
-        }
-        Ok(Sinks { record, csv })
+        let begun = |path: &Option<PathBuf>, head: &str| -> Result<Option<Sink>> {
+            let mut sink = path.as_ref().map(Sink::create).transpose()?;
+            sink.iter_mut().try_for_each(|sink| sink.write(head))?;
+            Ok(sink)
+        };
+        let record = begun(&options.record, &(serde_json::to_string(head)? + "\n"))?;
+        Ok(Sinks { record, csv: begun(&options.csv, CSV_HEAD)? })
     }
 
     fn note(&mut self, entry: &Entry) -> Result<()> {
@@ -136,20 +132,14 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     };
     sinks.finish()?;
     leave(options, &watched, head)?;
-    if options.json {
-        files::print_json(&watched)?
-    } else {
-        files::print(&watched.text(options.rows))?
-    }
+    files::show(options.json, &watched, || watched.text(options.rows))?;
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
 /// Writes evidence and figure of the tasks shown where they are asked for.
 fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let shown = watched.longest(options.rows);
-    if let Some(path) = &options.svg {
-        files::write(path, &figure::of_sections("Tasks over time", [&shown.section()]))?;
-    }
+    files::write_if(&options.svg, || figure::of_sections("Tasks over time", [&shown.section()]))?;
     let Some(path) = &options.output else { return Ok(()) };
     let mut warnings = watched.state.notes.clone();
     let machine = match head.machine {
@@ -221,18 +211,8 @@ impl Drop for Program {
 fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     let sysfs = Sysfs::system();
     let online = sysfs.online_cpus()?;
-    let cpus: Vec<CpuId> = match &options.cpu {
-        Some(list) => {
-            let last = online.iter().map(|cpu| cpu.0).max().unwrap_or(0);
-            let asked: Vec<CpuId> = parse_list(list, last + 1)?.into_iter().map(CpuId).collect();
-            let absent: Vec<u32> = asked.iter().filter(|cpu| !online.contains(cpu)).map(|cpu| cpu.0).collect();
-            ensure!(
-                !asked.is_empty() && absent.is_empty(),
-                "CPUs {}: not online\n  hint: --cpu 0-{last}",
-                format_list(&absent)
-            );
-            asked
-        }
+    let cpus = match &options.cpu {
+        Some(list) => listed_cpus(list, &online)?,
         None => online,
     };
     let (mut slices, mut notes) = open(options, &sysfs, &cpus)?;

@@ -19,22 +19,14 @@ use isochrome_model::miss_ratio::{Locality, Task, Touches, VISIT_BYTES};
 use isochrome_model::units::Bytes;
 use isochrome_report::figure;
 
-use crate::args::{LocalityKind, TouchKind, WorkloadOptions};
+use crate::args::WorkloadOptions;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::station::Station;
 use crate::{Verdict, evidence, files};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
-    let touches = match options.kind {
-        TouchKind::Data => Touches::Data,
-        TouchKind::Code => Touches::Code,
-    };
-    let locality = match options.locality {
-        LocalityKind::Spatial => Locality::Spatial,
-        LocalityKind::Temporal => Locality::Temporal,
-        LocalityKind::Combined => Locality::Combined,
-    };
+    let (touches, locality) = (options.kind, options.locality);
     ensure!(
         !(options.search && locality == Locality::Spatial),
         "every line of a task with spatial locality misses, whatever its size\n  hint: --search with --locality temporal or combined"

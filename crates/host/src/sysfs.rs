@@ -244,11 +244,11 @@ impl Sysfs {
         reports.then(|| 1 << u32::try_from(order).unwrap_or(9).min(30))
     }
 
-    /// Memory that nobody uses, page cache not counted; `None` where the kernel does not say.
-    pub fn free_memory(&self) -> Option<Bytes> {
+    /// Memory of the system under `name` in /proc/meminfo, as `MemFree` or `MemAvailable`.
+    pub fn memory(&self, name: &str) -> Option<Bytes> {
         let text = self.text("proc/meminfo")?;
-        let free = text.lines().find_map(|line| line.strip_prefix("MemFree:"))?;
-        let kib: u64 = free.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        let size = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kib: u64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
         Some(Bytes(kib << 10))
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use isochrome_model::analysis::{self, Analysis, Charges, CoreTask, Workspace, core_task};
+use isochrome_model::analysis::{self, Analysis, Charges, CoreTask, Workspace, allotted};
 use isochrome_model::plan::{self as planner, Method, Objective, Request};
 use isochrome_model::taskset::read::{Overrides, allocation, task_set};
 use isochrome_model::taskset::{self, PARTITIONS_MAX, PartitionSet, RefillChoice, TIME_MAX_NS};
@@ -218,14 +218,10 @@ pub fn response_times<'py>(
     let set = &task_set.set;
     let (allocated, _) = self::allocation(&allocation, set).map_err(wrong)?;
     let mut responses = Vec::new();
-    for (cpu, mut members) in allocated {
-        members.sort_by_key(|member| set.rank(member.task));
-        let core: Vec<CoreTask> = members
-            .iter()
-            .map(|member| CoreTask { useful: member.useful, ..core_task(set, member.task, member.partitions) })
-            .collect();
+    for (cpu, members) in allocated {
+        let (members, core) = allotted(set, &members);
         let bounds = analysis::analyze(&core, Charges::of(set), analysis);
-        responses.extend(members.iter().zip(bounds).map(|(member, bound)| bound.of_task(set, member.task, cpu)));
+        responses.extend(members.iter().zip(bounds).map(|(task, bound)| bound.of_task(set, *task, cpu)));
     }
     to_python(py, &responses)
 }

@@ -1,6 +1,6 @@
 //! `isochrome demo taskset`: the robot's task set from its sources to the evidence of a run.
 
-use std::fs;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -8,15 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_host::setting::allowed_cpus;
-use isochrome_model::plan::Objective;
-use isochrome_model::units::{Bytes, Ns};
 
-use crate::Verdict;
-use crate::args::{
-    CompareWith, DemoTasksetOptions, ModeledOptions, PaletteOptions, Place, PlanOptions, Policy, ProfileOptions,
-    RunPlanOptions, TaskSetFile, ViolationAction,
-};
-use crate::{files, palette, plan, profile, run};
+use crate::args::{Arguments, DemoTasksetOptions};
+use crate::{Verdict, carry_out, files};
 
 macro_rules! sources {
     ($($name:literal),*) => {
@@ -31,107 +25,46 @@ const SOURCES: [(&str, &str); 7] =
 /// CPUs as the task set has them.
 const CPUS: &str = "cpus = \"1\"";
 
-/// What is asked of the profile here: 299 jobs of each point.
-const EXCEED: f64 = 1e-2;
-
-/// Memory whose colors are measured: the programs need 16 times less, and all of a large machine's would take minutes.
-const MEMORY: Bytes = Bytes(2 << 30);
-
-/// Does it all in `options.output`.
+/// Does it all in `options.output`, by commands that anybody can give: `@` is the folder.
+///
+/// The colors are found anew even where some are saved: those go stale as the host moves frames. 2 GiB of them are enough, as the programs
+/// need 16 times less, and all memory of a large machine would take minutes. The profile rests on 299 jobs of each point.
 pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
     let begin = Instant::now();
-    let folder = &options.output;
-    let shown = folder.display();
-    fs::create_dir_all(folder)
-        .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
-    let tasks = folder.join("taskset.toml");
+    let DemoTasksetOptions { output: folder, duration, margin, seed } = options;
+    files::make_folder(folder)?;
     build(folder)?;
-    let step = |what: &str| eprintln!("\n[{:3.0} s] {what}", begin.elapsed().as_secs_f64());
-    // Anew even where one is saved: it goes stale as the host moves frames, and takes seconds.
-    step("the colors of this machine's memory: isochrome palette --save");
-    palette::run(&PaletteOptions {
-        place: place(options),
-        pages: None,
-        save: true,
-        verify: false,
-        again: Vec::new(),
-        json: false,
-        output: None,
-        samples: None,
-        replay: None,
-    })?;
-    let (profiled, planned) = (folder.join("profile.json"), folder.join("plan.json"));
-    step("execution times: isochrome profile taskset.toml -o profile.json --svg profile.svg");
-    let complete = profile::run(&ProfileOptions {
-        trust_palette: false,
-        tasks,
-        output: profiled.clone(),
-        again: true,
-        exceed: EXCEED,
-        visit: 300,
-        margin: options.margin,
-        flat: 5.0,
-        partitions: None,
-        machine: None,
-        palette: None,
-        memory: None,
-        modeled: ModeledOptions { from_trace: None, trace: Vec::new(), mhz: None },
-        seed: options.seed,
-        svg: Some(folder.join("profile.svg")),
-        json: false,
-    })?;
-    if !matches!(complete, Verdict::Holds) || interrupt::interrupted() {
-        return Ok(complete);
+    let seed = seed.map_or(String::new(), |seed| format!(" --seed {seed}"));
+    let steps = [
+        ("the colors of this machine's memory", format!("palette --save --level 2 --memory 2G{seed}")),
+        (
+            "execution times",
+            format!(
+                "profile @/taskset.toml --again --exceed 1e-2 --visit 300 --margin {margin} -o @/profile.json --svg @/profile.svg{seed}"
+            ),
+        ),
+        (
+            "a plan",
+            "plan @/profile.json --objective utilization --time-limit 10s -o @/plan.json --svg @/plan.svg --gantt @/schedule.svg".to_owned(),
+        ),
+        ("all together", format!("run @/plan.json --compare none --duration {}ns -o @/run{seed}", duration.0)),
+    ];
+    let mut verdict = Verdict::Holds;
+    for (number, (what, command)) in steps.iter().enumerate() {
+        let shown = command.replace('@', &folder.display().to_string());
+        eprintln!("\n[{:3.0} s] {what}: isochrome {shown}", begin.elapsed().as_secs_f64());
+        let words = command.split(' ').map(|word| match word.strip_prefix("@/") {
+            Some(name) => folder.join(name).into_os_string(),
+            None => OsString::from(word),
+        });
+        verdict = carry_out(Arguments::of(std::iter::once("isochrome".into()).chain(words))?.verb)?;
+        // Colors that cannot be saved now are measured where they are needed.
+        if number > 0 && !matches!(verdict, Verdict::Holds) || interrupt::interrupted() {
+            break;
+        }
     }
-    step(
-        "a plan: isochrome plan profile.json --objective utilization -o plan.json --svg plan.svg --gantt schedule.svg",
-    );
-    let schedulable = plan::plan(&PlanOptions {
-        file: TaskSetFile {
-            tasks: profiled,
-            analysis: Default::default(),
-            cores: None,
-            partitions: None,
-            memory: None,
-            refill: None,
-        },
-        method: Default::default(),
-        objective: vec![Objective::Utilization],
-        time_limit: Ns(10_000_000_000),
-        copies: 1,
-        compare: false,
-        json: false,
-        output: Some(planned.clone()),
-        svg: Some(folder.join("plan.svg")),
-        gantt: Some(folder.join("schedule.svg")),
-    })?;
-    if !matches!(schedulable, Verdict::Holds) || interrupt::interrupted() {
-        return Ok(schedulable);
-    }
-    step("all together: isochrome run plan.json --compare none -o run");
-    let verdict = run::run(&RunPlanOptions {
-        trust_palette: false,
-        plan: planned,
-        output: folder.join("run"),
-        duration: options.duration,
-        hyperperiods: None,
-        compare: Some(CompareWith::None),
-        on_violation: ViolationAction::Trace,
-        keep_going: false,
-        share_cpus: false,
-        no_mlock: false,
-        policy: Policy::Fifo,
-        palette: None,
-        memory: None,
-        seed: options.seed,
-        json: false,
-    })?;
-    step(&format!("all of it is in {shown}"));
+    eprintln!("\n[{:3.0} s] all of it is in {}", begin.elapsed().as_secs_f64(), folder.display());
     Ok(verdict)
-}
-
-fn place(options: &DemoTasksetOptions) -> Place {
-    Place { cpu: None, level: Some(2), by: crate::args::By::Auto, memory: Some(MEMORY), seed: options.seed }
 }
 
 /// Writes the sources, with the CPU that there is, and compiles them.

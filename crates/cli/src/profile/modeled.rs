@@ -9,21 +9,20 @@ use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::Programs;
 use isochrome_model::trace::Format;
-use isochrome_model::units::{Bytes, Color};
+use isochrome_model::units::Bytes;
 
-use crate::args::{ModeledOptions, ProfileOptions, Program};
+use crate::args::{ProfileOptions, Program};
 use crate::files;
-use crate::simulate::{each_batch, named_machine};
+use crate::simulate::{TOO_MANY_COLORS, each_batch, named_machine};
 
 /// Memory of a modeled machine: enough that it decides nothing.
 const MEMORY: Bytes = Bytes(64 << 30);
 
 /// The profile of the tasks on the machine, from a trace of each.
-pub fn run(options: &ProfileOptions, modeled: &ModeledOptions, programs: Programs, text: &str) -> Result<Profile> {
-    let name = modeled.from_trace.as_deref().context("no machine\n  hint: --from-trace zen3")?;
+pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str) -> Result<Profile> {
     let machine = named_machine(name)?;
-    let mhz = modeled.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
-    let traces = programs.periodic().map(|task| trace_of(&modeled.trace, &task.name)).collect::<Result<Vec<_>>>()?;
+    let mhz = options.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
+    let traces = programs.periodic().map(|task| trace_of(&options.trace, &task.name)).collect::<Result<Vec<_>>>()?;
     let number = usize::from(programs.level);
     let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     let level = data().nth(number - 1);
@@ -94,18 +93,11 @@ fn trace_of(given: &[String], task: &str) -> Result<Program> {
 
 /// Cycles of the second of two jobs, and its misses of the level.
 fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
-    let color_count = u16::try_from(colors).context("more colors than fit into 16 bits")?;
-    let granted = (0..partitions as u16).map(Color).collect();
-    let mut pages = PageTable::new(machine.page_bytes, Allocation::Colored { colors: granted, color_count });
-    let mut caches = machine.hierarchy(1)?;
-    let shift = machine.page_bytes.0.trailing_zeros();
+    let allocation = Allocation::first_colors(partitions, colors).context(TOO_MANY_COLORS)?;
+    let (mut pages, mut caches) = (PageTable::new(machine.page_bytes, allocation), machine.hierarchy(1)?);
     for _ in 0..2 {
         caches.reset_counts();
-        each_batch(trace, |batch| {
-            for part in batch.iter().flat_map(|access| access.by_pages(shift)) {
-                caches.access(pages.translate(part));
-            }
-        })?;
+        each_batch(trace, |batch| pages.run(batch, &mut caches))?;
     }
     let data = machine.levels.iter().filter(|level| level.holds != Holds::Instruction);
     let name = data.map(|level| level.cache.name.clone()).nth(level - 1).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! `isochrome simulate --scenario`: several tasks on a modeled machine.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -10,12 +10,12 @@ use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
 use isochrome_report::figure;
 
-use super::{counts_told, named_machine, open, tell};
-use crate::args::ResultOptions;
+use super::{counts_told, named_machine, open};
+use crate::args::Output;
 use crate::files;
 
 /// Runs a scenario, prints what became of it, and draws it.
-pub fn run(path: &Path, svg: Option<&Path>, options: &ResultOptions) -> Result<()> {
+pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
     let shown = path.display();
     let scenario = Scenario::from_toml(&files::read(path)?).with_context(|| format!("{shown}"))?;
     let machine = match scenario.described().with_context(|| format!("{shown}"))? {
@@ -35,10 +35,8 @@ pub fn run(path: &Path, svg: Option<&Path>, options: &ResultOptions) -> Result<(
     if interrupt::interrupted() {
         eprintln!("interrupted: this is how far it went");
     }
-    if let Some(path) = svg {
-        files::write(path, &figure::interference(&outcome))?;
-    }
-    tell(&outcome, options, || told(&outcome))
+    files::write_if(svg, || figure::interference(&outcome))?;
+    files::leave(output, &outcome, || told(&outcome))
 }
 
 fn told(outcome: &Outcome) -> String {

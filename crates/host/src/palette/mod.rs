@@ -33,6 +33,15 @@ use crate::sys::memory::{Arena, page_bytes};
 use crate::sysfs::Processor;
 use look::{ArenaLook, CountedLook, LevelSizes, Look, TimedLook};
 
+/// Surveys tried while their outcome is in doubt.
+const ATTEMPTS: u64 = 3;
+
+/// For how long a survey is begun again that a disturbance kept from starting.
+const START_LIMIT: Duration = Duration::from_secs(10);
+
+/// Time between two such attempts.
+const START_REST: Duration = Duration::from_millis(50);
+
 /// The cache level to color.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -172,6 +181,35 @@ impl Survey {
             return Err(HostError::TooLittleMemory { limit, needed });
         }
         Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
+    }
+
+    /// Surveys `pages` pages as `start` begins it, again while the outcome is in doubt or a disturbance kept it from starting. `start` is given a
+    /// number to add to its seed.
+    ///
+    /// Gives the survey and how many attempts it took; their time is part of its time.
+    pub fn patiently(
+        pages: usize,
+        mut start: impl FnMut(u64) -> Result<Survey, HostError>,
+    ) -> Result<(Survey, u64), HostError> {
+        let begin = Instant::now();
+        let (mut attempts, mut doubted) = (0, 0);
+        loop {
+            let outcome = start(attempts);
+            attempts += 1;
+            match outcome {
+                Ok(mut survey) => {
+                    // Attempts before this one belong to it.
+                    survey.begin = begin;
+                    survey.classify(pages)?;
+                    doubted += 1;
+                    if doubted == ATTEMPTS || survey.inference().doubts.is_empty() {
+                        return Ok((survey, attempts));
+                    }
+                }
+                Err(error) if begin.elapsed() > START_LIMIT || !error.may_pass() => return Err(error),
+                Err(_) => std::thread::sleep(START_REST),
+            }
+        }
     }
 
     /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
@@ -425,11 +463,6 @@ impl Survey {
         self.classifying += begin.elapsed();
         self.elapsed = self.begin.elapsed();
         Ok(())
-    }
-
-    /// Counts the time of the survey from `begin` on: attempts before this one belong to it.
-    pub fn count_from(&mut self, begin: Instant) {
-        self.begin = begin;
     }
 
     /// Methods that were tried before the one that did, and why they did not do.

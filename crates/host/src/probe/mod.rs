@@ -184,11 +184,7 @@ fn nanoseconds(ticks: f64) -> f64 {
 
 /// A quarter of the memory that can be had without harming others.
 fn memory_limit(sysfs: &Sysfs) -> Bytes {
-    let available = sysfs.text("proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
-    });
-    available.map_or(FLOOD_LIMIT, |kib| Bytes((kib << 10) / 4))
+    sysfs.memory("MemAvailable").map_or(FLOOD_LIMIT, |available| Bytes(available.0 / 4))
 }
 
 /// Memory of `bytes`: in huge pages where it is larger than one, so that page tables neither cost time nor take cache.

@@ -14,17 +14,14 @@ use crate::palette::known::{KnownColors, VERIFIED_PAGES, Verified};
 pub struct Tally {
     /// Rounds in which a process was stopped and pages were moved.
     pub sweeps: u64,
-    /// Pages moved that had not been there in the round before.
-    pub new: u64,
     /// Pages moved that had been in place in the round before: the kernel gave them other frames since.
     pub drifted: u64,
     /// Longest time for which a process stood still.
     pub pause_ns_max: u64,
-    /// All such times together.
-    pub pause_ns_sum: u64,
     /// Each of the first 4096 of them.
     pub pauses_ns: Vec<u64>,
     /// Most memory that was touched to find frames, in one sweep.
+    #[serde(rename = "touched_bytes_max")]
     pub touched_max: Bytes,
     /// Resident pages, at the last look.
     pub resident: usize,
@@ -39,7 +36,6 @@ pub struct Tally {
 impl Tally {
     fn add_pauses(&mut self, pauses: &[u64]) {
         self.pause_ns_max = self.pause_ns_max.max(pauses.iter().copied().max().unwrap_or(0));
-        self.pause_ns_sum += pauses.iter().sum::<u64>();
         let kept = PAUSES_KEPT.saturating_sub(self.pauses_ns.len());
         self.pauses_ns.extend(pauses.iter().take(kept));
     }
@@ -176,7 +172,6 @@ impl Watch {
             self.tally.touched_max = self.tally.touched_max.max(done.touched);
             let drifted = lost.iter().filter(|page| seen.in_place.binary_search(page).is_ok()).count();
             self.tally.drifted += drifted as u64;
-            self.tally.new += (done.moved() as u64).saturating_sub(drifted as u64);
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
             (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
             // Pages that came meanwhile are looked after in the next round, and so are those that found no frame.

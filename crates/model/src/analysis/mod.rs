@@ -25,6 +25,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::taskset::read::Allotted;
 use crate::taskset::{PartitionSet, TaskSet};
 pub use families::{Workspace, analyze, responses, schedulable};
 pub use priorities::{Audsley, audsley};
@@ -249,6 +250,14 @@ pub fn core_tasks(set: &TaskSet, members: &[(usize, PartitionSet)]) -> Vec<CoreT
     let mut ordered = members.to_vec();
     ordered.sort_by_key(|&(task, _)| set.rank(task));
     ordered.iter().map(|&(task, partitions)| core_task(set, task, partitions)).collect()
+}
+
+/// The tasks that an allocation gives one core, in priority order: their indices in `set`, and as the analyses want them.
+pub fn allotted(set: &TaskSet, members: &[Allotted]) -> (Vec<usize>, Vec<CoreTask>) {
+    let mut ordered = members.to_vec();
+    ordered.sort_by_key(|member| set.rank(member.task));
+    let of = |it: &Allotted| CoreTask { useful: it.useful, ..core_task(set, it.task, it.partitions) };
+    ordered.iter().map(|member| (member.task, of(member))).unzip()
 }
 
 /// `task` of `set` with these partitions. Panics if there are none, or more than the machine has.

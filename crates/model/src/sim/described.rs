@@ -101,6 +101,24 @@ static TEXTS: [(&str, &str); 9] = texts![
 ];
 
 impl DescribedMachine {
+    /// A machine with these levels for data and code, innermost first, in which every access takes a cycle.
+    pub fn of_levels(name: &str, levels: impl IntoIterator<Item = Level>) -> DescribedMachine {
+        let level = |(number, cache): (usize, Level)| {
+            let cache = cache.named(&format!("L{number}"));
+            DescribedLevel { holds: Holds::Unified, shared: false, cache }
+        };
+        let levels: Vec<DescribedLevel> = (1..).zip(levels).map(level).collect();
+        DescribedMachine {
+            schema: SCHEMA.to_owned(),
+            name: name.to_owned(),
+            sources: Vec::new(),
+            page_bytes: Bytes(4096),
+            semantics: Semantics::default(),
+            timing: Timing::by_accesses(levels.len()),
+            levels,
+        }
+    }
+
     /// A machine that comes with isochrome.
     pub fn named(name: &str) -> Option<DescribedMachine> {
         let (_, text) = TEXTS.iter().find(|(known, _)| *known == name)?;

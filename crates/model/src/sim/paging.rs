@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use rustc_hash::FxHashMap;
 
-use super::Access;
+use super::{Access, Hierarchy};
 use crate::units::{Bytes, Color, FrameNumber};
 
 /// Which frame a page gets when it is first touched.
@@ -58,6 +58,14 @@ impl Allocation {
             Allocation::Free { color_count, .. } => u32::from(*color_count).next_power_of_two().ilog2(),
             _ => 0,
         }
+    }
+}
+
+impl Allocation {
+    /// The first `granted` of `color_count` colors; `None` where their numbers do not fit into 16 bits.
+    pub fn first_colors(granted: u32, color_count: u32) -> Option<Allocation> {
+        let color_count = u16::try_from(color_count).ok()?;
+        Some(Allocation::Colored { colors: (0..granted as u16).map(Color).collect(), color_count })
     }
 }
 
@@ -145,6 +153,14 @@ impl PageTable {
         let frame = self.frame(access.address >> self.page_shift);
         let bytes = u64::from(access.bytes).min((1 << self.page_shift) - offset) as u32;
         Access { address: frame.0 << self.page_shift | offset, bytes, ..access }
+    }
+
+    /// Does `accesses` in `caches` by physical address, those that straddle pages in parts.
+    pub fn run(&mut self, accesses: &[Access], caches: &mut Hierarchy) {
+        let shift = self.page_shift;
+        for part in accesses.iter().flat_map(|access| access.by_pages(shift)) {
+            caches.access(self.translate(part));
+        }
     }
 
     /// How frames are chosen.

@@ -11,13 +11,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Allocation, ConfigError, DescribedLevel, DescribedMachine, Interference, Level, LevelCounts, MemoryCounts,
-    Semantics, Tally, Timing,
-};
-use crate::machine::Holds;
+use super::{Allocation, ConfigError, DescribedMachine, Interference, Level, LevelCounts, MemoryCounts, Tally, Timing};
 use crate::trace::{Format, TraceError};
-use crate::units::{Bytes, Color, FrameNumber, ParseError, parse_list};
+use crate::units::{Color, FrameNumber, ParseError, parse_list};
 use crate::workload::{Workload, WorkloadError};
 
 pub use run::run;
@@ -291,19 +287,11 @@ impl Scenario {
                 "`shared_levels` counts from the outermost",
             );
         }
-        let levels = self.levels.iter().enumerate().map(|(i, text)| {
-            let cache = text.parse::<Level>()?.named(&format!("L{}", i + 1));
-            Ok(DescribedLevel { holds: Holds::Unified, shared: i >= count - self.shared_levels, cache })
-        });
-        Ok(Some(DescribedMachine {
-            schema: super::DESCRIBED_SCHEMA.to_owned(),
-            name: "the scenario's machine".to_owned(),
-            sources: Vec::new(),
-            page_bytes: Bytes(4096),
-            levels: levels.collect::<Result<_, ConfigError>>()?,
-            semantics: Semantics::default(),
-            timing: self.timing.clone().unwrap_or_else(|| Timing::by_accesses(count)),
-        }))
+        let levels = self.levels.iter().map(|text| text.parse()).collect::<Result<Vec<Level>, _>>()?;
+        let mut machine = DescribedMachine::of_levels("the scenario's machine", levels);
+        machine.levels[count - self.shared_levels..].iter_mut().for_each(|level| level.shared = true);
+        machine.timing = self.timing.clone().unwrap_or(machine.timing);
+        Ok(Some(machine))
     }
 
     fn task(&self, name: &str) -> Result<usize, ScenarioError> {

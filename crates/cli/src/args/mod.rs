@@ -1,0 +1,318 @@
+//! Arguments: the one definition behind parser, help, manual pages and completions. Parsing touches nothing.
+
+mod groups;
+mod lab;
+mod measure;
+mod model;
+mod place;
+mod plan;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use isochrome_model::analysis::Analysis;
+use isochrome_model::export::Target;
+use isochrome_model::flood::Pattern;
+use isochrome_model::miss_ratio::{Locality, Touches};
+use isochrome_model::plan::{Method, Objective};
+use isochrome_model::taskset::RefillChoice;
+use isochrome_model::taskset::programs::Partitioning;
+use isochrome_model::units::{Bytes, Ns, ParseError};
+
+pub use groups::*;
+pub use lab::*;
+pub use measure::*;
+pub use model::*;
+pub use place::*;
+pub use plan::*;
+
+/// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
+#[derive(Debug, Parser)]
+#[command(
+    name = "isochrome",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done and holds, 1 could not run, 2 a bound or threshold was violated, 3 inconclusive.\n\
+                  Start with `isochrome doctor`, or with everything at once: `isochrome demo`."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+impl Arguments {
+    /// Parses a command line. As with `env` or `nice` no `--` is needed before a program, also where processes may be named instead: what
+    /// is not a number begins a program.
+    pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
+        let mut words: Vec<OsString> = words.into_iter().collect();
+        let mut definition = Arguments::command();
+        let verb = words.get(1).filter(|verb| *verb == "map" || *verb == "watch");
+        if let Some(verb) = verb.and_then(|verb| definition.find_subcommand_mut(verb)) {
+            // Only then it is known which options take values.
+            verb.build();
+            let takes_value = |word: &str| {
+                verb.get_opts().any(|option| match word.strip_prefix("--") {
+                    Some(name) => option.get_long() == Some(name),
+                    None => word.len() == 2 && word.chars().nth(1) == option.get_short(),
+                })
+            };
+            let mut at = 2;
+            while let Some(word) = words.get(at).map(|word| word.to_string_lossy().into_owned()) {
+                if word == "--" {
+                    break;
+                }
+                if !word.starts_with('-') && word.parse::<u64>().is_err() {
+                    words.insert(at, "--".into());
+                    break;
+                }
+                at += if word.starts_with('-') && takes_value(&word) { 2 } else { 1 };
+            }
+        }
+        Arguments::try_parse_from(words)
+    }
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Say what this machine allows and how to allow more
+    #[command(
+        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.[] | select(.status != \"ok\")'"
+    )]
+    Doctor {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure the caches: latencies, refill time per color, sharing between CPUs, retention
+    #[command(
+        after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json\nWithout --cpu every CPU is probed."
+    )]
+    Probe(ProbeOptions),
+    /// Find the page colors of a cache level
+    #[command(after_help = "Examples:\n  isochrome palette\n  isochrome palette --by timing --pages 65536 --json\n  \
+                            isochrome palette --verify --again timing\n  isochrome palette -o palette.json --samples samples.json\n  \
+                            isochrome palette --replay samples.json\n  isochrome palette --save --memory 4G")]
+    Palette(PaletteOptions),
+    /// Show the colors of a program's memory: pages per color and mapping, conflicts, expected misses
+    #[command(
+        after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg python3 -c 'x = [0] * 10**7; input()'\n  \
+                      isochrome map --watch --json 1234 | jq .total.sum\nFrames are colored by the saved palette: isochrome palette --save"
+    )]
+    Map(MapOptions),
+    /// List who holds which colors, and how much of their memory lies in them
+    #[command(
+        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
+    )]
+    Ps {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure what a cache flood costs a task, with and without colors of its own
+    #[command(
+        after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
+                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch\n  \
+                            isochrome bench net --svg net.svg\n  \
+                            isochrome bench interference --program 'gzip -9c big.tar' --program 'isochrome job --jobs 6000 write 1024' -o interference.json\n  \
+                            isochrome bench interference --machine i7-2600 --mhz 3400"
+    )]
+    Bench {
+        /// What the job does.
+        #[command(subcommand)]
+        kernel: BenchKernel,
+    },
+    /// Drive a cache to the state that tasks like least, and prove that it is reached
+    #[command(after_help = "Examples:\n  isochrome flood --verify\n  isochrome flood --verify --json | jq .worst\n  \
+                            isochrome flood --pattern storm --colors 4-15 --duration 30s\n  isochrome probe -o machine.json && isochrome flood --verify --machine machine.json\n\
+                            With --verify: exit code 2 where even the worst flood leaves more than 5 % of a victim's lines.")]
+    Flood(FloodOptions),
+    /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
+    #[command(
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
+    )]
+    Demo(DemoOptions),
+    /// Count cache events of a program on a modeled machine
+    #[command(
+        subcommand_negates_reqs = true,
+        args_conflicts_with_subcommands = true,
+        after_help = "Examples:\n  isochrome simulate --machine zen3 --workload matmul\n  \
+                      isochrome simulate --level 32K:8:64:lru:wb:wa --level 512K:8:64:lru:wb:wa --trace prog.din --json\n  \
+                      valgrind --tool=lackey --trace-mem=yes ls 2>&1 | isochrome simulate --machine cortex-a72 --trace - --format lackey\n  \
+                      isochrome simulate --scenario examples/interference.toml --svg interference.svg\n  \
+                      isochrome simulate curve --level 1M:16:64 --workload fft:points=4096 --svg curve.svg\n  \
+                      isochrome simulate flood --machine pentium-ii\n  isochrome simulate machines"
+    )]
+    Simulate(Box<SimulateOptions>),
+    /// Record what a program accesses, for `simulate`
+    #[command(
+        after_help = "Examples:\n  isochrome trace ls -l\n  isochrome trace --by lackey --format din -o ls.din ls -l\n\
+                      Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
+    )]
+    Trace(TraceOptions),
+    /// Run a task that misses in a cache with a set ratio, here or on a modeled machine
+    #[command(
+        after_help = "Examples:\n  isochrome workload --miss-ratio 33%\n  isochrome workload --miss-ratio 50% --level 1 --kind code --locality spatial\n  \
+                      isochrome workload --miss-ratio 33% --search --svg search.svg\n  isochrome workload --miss-ratio 33% --machine zen3 --policy lru"
+    )]
+    Workload(WorkloadOptions),
+    /// Show what tasks do over time, sliced at context switches
+    #[command(
+        after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
+                      isochrome watch --record run.slices -- ./control --rate 1000\n  isochrome watch --replay run.slices --json\n  \
+                      isochrome watch --cpu 0-3 --prometheus 9187\n  isochrome watch -o watch.json --svg watch.svg -- ./control; isochrome report watch.json -o watch.html\n\
+                      Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) only processes of one's own, PID or -- CMD, and only their times and switches."
+    )]
+    Watch(WatchOptions),
+    /// Measure how long every task of a set executes, against its share of the cache
+    #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
+                      isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
+                      isochrome profile taskset.toml --from-trace zen3 --mhz 3500 --trace control=control.iso --trace fft=workload:fft:points=1024\n\
+                      It goes on where it was interrupted. The next step: isochrome plan profile.json -o plan.json")]
+    Profile(ProfileOptions),
+    /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
+    #[command(
+        after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
+                      isochrome plan tasks.toml --objective utilization --time-limit 30s --json -o plan.json\n  \
+                      isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 2 --compare"
+    )]
+    Plan(PlanOptions),
+    /// Bound how late each task can be under a given allocation, and say how far the verdict carries
+    #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
+                      isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
+    Analyze(AnalyzeOptions),
+    /// Say a plan in the words of another system: resctrl, oci, xen, jailhouse, bao, pqos, systemd, palloc
+    #[command(
+        after_help = "Examples:\n  isochrome export resctrl plan.json --ways 16 | sh -s control=4711\n  isochrome export xen plan.json -o guests\n  \
+                      isochrome export oci plan.json --ways 20 --least-ways 2 --cache-id 0"
+    )]
+    Export(ExportOptions),
+    /// Run the programs of a plan, and hold every job against its bound
+    #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
+                      isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
+                      Needs root: real-time priorities, events of the scheduler, colors of frames.")]
+    Run(RunPlanOptions),
+    /// Move the pages of a program that runs onto chosen colors
+    #[command(
+        after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
+                      isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on.\n\
+                      Killed with SIGKILL, isochrome may leave the program waiting, and memory mapped in it, until --repair. Killed just as it stops a\n\
+                      thread, it may make one call such as epoll_wait end with EINTR."
+    )]
+    Recolor(RecolorOptions),
+    /// Run a program on chosen colors, and keep it there
+    #[command(after_help = "Examples:\n  isochrome exec --colors 0-3 ./control --rate 1000\n  \
+                      isochrome exec --colors auto:4 --cpu 2,3 --fifo 20 --ready line:started ./server\nIts exit status is that of the program.\n\
+                      Killed with SIGKILL, it leaves the program running and no longer watched; killed while it moves pages, it leaves the program\n\
+                      waiting, unharmed, until `isochrome recolor PID --repair`.")]
+    Exec(ExecOptions),
+    /// Make a task set of a file of another tool
+    #[command(
+        after_help = "Example:\n  isochrome import rt-app workload.json -o taskset.toml\nWhat has no counterpart is named on standard error."
+    )]
+    Import {
+        /// Whose file it is
+        #[arg(value_parser = [PossibleValue::new("rt-app").help("A workload of rt-app, JSON")])]
+        form: String,
+        /// The file; `-` for standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Write the task set here instead of to standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Do the jobs of a workload that is built in, one for every line on standard input
+    #[command(hide = true)]
+    Job(JobOptions),
+    /// Make a report to read from evidence
+    #[command(
+        after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
+    )]
+    Report {
+        /// Evidence file, or the folder it is in; `-` for standard input
+        evidence: PathBuf,
+        /// Write the report here instead of to standard output
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// A table for the terminal instead of HTML
+        #[arg(long)]
+        text: bool,
+    },
+    /// Write the manual pages
+    #[command(after_help = "Example:\n  isochrome man -o /usr/local/share/man/man1")]
+    Man {
+        /// Folder to write to
+        #[arg(short, long, value_name = "DIR", default_value = "man")]
+        output: PathBuf,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  isochrome completions bash > /etc/bash_completion.d/isochrome")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Verb, clap::Error> {
+        Arguments::of(line.split(' ').map(OsString::from)).map(|arguments| arguments.verb)
+    }
+
+    #[test]
+    fn a_program_needs_no_dashes_and_what_follows_it_is_its_own() {
+        Arguments::command().debug_assert();
+        for (line, command) in [
+            ("isochrome exec --colors 0-3 program -c 1 --colors all", "program -c 1 --colors all"),
+            ("isochrome exec --colors 0-3 -- program -c 1", "program -c 1"),
+            ("isochrome exec --colors 0-3 -- -program", "-program"),
+            ("isochrome exec --colors 0-3 program -- --help", "program -- --help"),
+            ("isochrome exec --colors=0-3 -o out program --json", "program --json"),
+        ] {
+            let Ok(Verb::Exec(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(options.command.join(" ".as_ref()), command, "{line}");
+            assert_eq!(options.colors.colors.as_deref(), Some("0-3"), "{line}");
+        }
+        for line in ["isochrome exec --colors 0-3", "isochrome exec --colors 0-3 --", "isochrome exec --absent program"]
+        {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        let Ok(Verb::Trace(options)) = parsed("isochrome trace --data-only ls -l") else { panic!("trace") };
+        assert_eq!((options.data_only, options.command.join(" ".as_ref())), (true, "ls -l".into()));
+    }
+
+    #[test]
+    fn a_number_is_a_process_and_anything_else_begins_a_program() {
+        for (line, pid, program, json) in [
+            ("isochrome map 12 --json", Some(12), "", true),
+            ("isochrome map --json 12", Some(12), "", true),
+            ("isochrome map sleep 10 --json", None, "sleep 10 --json", false),
+            ("isochrome map --json -o map.svg --after 1s sleep 10", None, "sleep 10", true),
+            ("isochrome map --json --cpu=1 -- 12 -x", None, "12 -x", true),
+        ] {
+            let Ok(Verb::Map(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!(
+                (options.pid, options.program.join(" "), options.json),
+                (pid, program.to_owned(), json),
+                "{line}"
+            );
+        }
+        for line in ["isochrome map", "isochrome map 12 sleep 10", "isochrome map 99999999999"] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        for (line, pids, program) in [
+            ("isochrome watch 1 2 --json", &[1, 2][..], ""),
+            ("isochrome watch --duration 1s sleep 10", &[], "sleep 10"),
+            ("isochrome watch 1 --json -- sleep 10", &[1], "sleep 10"),
+        ] {
+            let Ok(Verb::Watch(options)) = parsed(line) else { panic!("{line}") };
+            assert_eq!((&options.pids[..], options.program.join(" ")), (pids, program.to_owned()), "{line}");
+        }
+    }
+}
