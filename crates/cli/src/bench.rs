@@ -3,17 +3,29 @@
 use anyhow::Result;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::sys::clock;
-use isochrome_lab::kernels::{At, Jobs, Kernels, Outcome, Work, section};
+use isochrome_lab::kernels::{At, Experiment as OfKernel, Jobs, Kernels, Outcome, Work, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::{Block, csv};
 use isochrome_model::evidence::RawFile;
 use isochrome_model::units::{Color, parse_list};
 use isochrome_report::text::table;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::args::{BenchKernel, BenchOptions, Element, RunOptions};
 use crate::station::Station;
 use crate::{Verdict, conflicts, crpd, evidence, files, interference, net, results, switch};
+
+/// One kernel as printed.
+#[derive(Serialize, JsonSchema)]
+pub struct Kernel<'a> {
+    #[serde(flatten)]
+    experiment: &'a OfKernel,
+    /// Blocks run, under all conditions.
+    blocks: u64,
+    /// Those that count.
+    blocks_quiet: u64,
+}
 
 pub fn run(options: &BenchOptions) -> Result<Verdict> {
     let (work, options) = match &options.kernel {
@@ -59,10 +71,8 @@ pub fn run(options: &BenchOptions) -> Result<Verdict> {
     if options.json {
         let experiment = &kernels.experiments[0];
         let count = |of: fn(&Outcome) -> u64| experiment.conditions.values().map(of).sum::<u64>();
-        let mut numbers = serde_json::to_value(experiment)?;
-        (numbers["blocks"], numbers["blocks_quiet"]) =
-            (json!(count(|it| it.blocks)), json!(count(|it| it.blocks_quiet)));
-        let all = std::mem::replace(&mut section.numbers, numbers);
+        let kernel = Kernel { experiment, blocks: count(|it| it.blocks), blocks_quiet: count(|it| it.blocks_quiet) };
+        let all = std::mem::replace(&mut section.numbers, serde_json::to_value(kernel)?);
         results::print(true, &section, station.seed)?;
         section.numbers = all;
     }

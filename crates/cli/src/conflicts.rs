@@ -4,7 +4,6 @@ use anyhow::Result;
 use isochrome_lab::conflicts::{Walks, pages_per_color, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
-use serde_json::json;
 
 use crate::args::ConflictsOptions;
 use crate::results::{self, Outcome};
@@ -23,13 +22,7 @@ pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let measured = experiment.conclude(&blocks);
     let warnings: Vec<String> = station.notes.iter().chain(settings.notes()).map(evidence::told).collect();
     drop(settings);
-    let mut section = section(&measured);
-    let penalties = json!({"linear": measured.linear(), "random": measured.random()});
-    section
-        .numbers
-        .as_object_mut()
-        .into_iter()
-        .for_each(|all| all.extend(penalties.as_object().cloned().unwrap_or_default()));
+    let section = section(&measured);
     let raw = csv(&blocks, &experiment.columns());
     let outcome = Outcome { station: &station, palette: Some(palette), section, raw, warnings };
     results::leave(&options.results, outcome)

@@ -5,19 +5,31 @@ use std::time::Duration;
 
 use anyhow::Result;
 use isochrome_host::doctor::{Check, Status, examine};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::args::DoctorOptions;
 use crate::{Verdict, files};
+
+/// Version of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-doctor/1";
+
+/// What this machine allows.
+#[derive(Serialize, JsonSchema)]
+pub struct Examined {
+    /// Every check, in the order of the text.
+    checks: Vec<Check>,
+}
 
 /// For how long steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
 pub fn run(options: &DoctorOptions) -> Result<Verdict> {
-    let checks = examine(INTERVAL);
+    let examined = Examined { checks: examine(INTERVAL) };
     if options.json {
-        files::print_json(&checks)?;
+        files::print_json(&files::versioned(SCHEMA, &examined))?;
     } else {
-        files::print(&text(&checks))?;
+        files::print(&text(&examined.checks))?;
     }
     Ok(Verdict::Holds)
 }

@@ -21,20 +21,27 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Machine, SCHEMA as MACHINE_SCHEMA};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::{Bytes, Color, parse_list};
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::args::{FloodOptions, Results};
 use crate::results::{self, Outcome};
 use crate::station::Station;
 use crate::{Verdict, evidence, files};
 
+/// Version of what is printed of a flood without self-check.
+pub const SCHEMA: &str = "isochrome-flooded/1";
+
 /// What a flood without self-check came to.
-#[derive(Serialize)]
-struct Flooded {
+#[derive(Serialize, JsonSchema)]
+pub struct Flooded {
+    /// How memory was accessed.
     pattern: Pattern,
+    /// Memory of one flood, in bytes.
     memory: Bytes,
+    /// How often.
     floods: u64,
+    /// Time in all.
     seconds: f64,
 }
 
@@ -147,8 +154,7 @@ fn check(
         achieved,
         not_tried: experiment.not_tried.clone(),
     };
-    let mut section = section(&verification);
-    section.numbers["worst"] = json!(verification.worst().map(|worst| worst.pattern));
+    let section = section(&verification);
     let outcome =
         Outcome { station, palette: Some(palette), section, raw: csv(&blocks, &experiment.columns()), warnings };
     results::leave(&options.results, outcome)
@@ -183,7 +189,7 @@ fn flood(
     }
     let flooded = Flooded { pattern, memory: flooder.size(), floods, seconds: begin.elapsed().as_secs_f64() };
     if options.results.json {
-        files::print_json(&flooded)?;
+        files::print_json(&files::versioned(SCHEMA, &flooded))?;
     } else {
         let per_flood = 1e6 * flooded.seconds / flooded.floods.max(1) as f64;
         files::print(&format!(

@@ -14,6 +14,7 @@ use isochrome_host::{pagemap, runtime};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::palette::{Doubt, Inference, Rule, Samples, agreement, infer, merge, samples};
 use isochrome_model::units::{Bytes, format_list};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
@@ -25,9 +26,12 @@ const SAME: f64 = isochrome_model::palette::merge::SAME;
 /// Pages classified unless asked otherwise, and at once.
 const PAGES: usize = 8192;
 
-/// The result as printed.
-#[derive(Serialize)]
-struct Outcome {
+/// Version of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-palette-found/1";
+
+/// The colors found, and what speaks against them.
+#[derive(Serialize, JsonSchema)]
+pub struct Outcome {
     #[serde(flatten)]
     palette: PaletteEvidence,
     /// Surveys made until none was in doubt, the last included; their time is part of `seconds`.
@@ -46,7 +50,7 @@ struct Outcome {
 }
 
 /// What was saved for this boot.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
@@ -60,7 +64,7 @@ struct Saved {
 }
 
 /// An earlier palette and the new one.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "before", rename_all = "snake_case")]
 enum Before {
     /// There was none for this boot.
@@ -79,7 +83,7 @@ enum Before {
 }
 
 /// A second look at the same pages.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Again {
     method: &'static str,
     /// Share of the pages colored by both that both give the same color.
@@ -98,7 +102,7 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
         None => measured(options)?,
     };
     if options.json {
-        files::print_json(&outcome)?;
+        files::print_json(&files::versioned(SCHEMA, &outcome))?;
     } else {
         files::print(&text(&outcome))?;
     }

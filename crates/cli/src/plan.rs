@@ -17,10 +17,15 @@ use isochrome_model::taskset::programs::{Runnable, runnable};
 use isochrome_model::taskset::read::{Allocation, Allotted, Overrides, allocation, task_set};
 use isochrome_model::taskset::{RefillKind, TIME_MAX_NS, TaskSet};
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
+
+/// Version of a plan, and of what `analyze` prints.
+pub const SCHEMA: &str = "isochrome-plan/1";
+pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
 
 fn read(file: &TaskSetFile, overrides: Overrides) -> Result<TaskSet> {
     of_text(file, &files::read(&file.tasks)?, overrides)
@@ -89,13 +94,13 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::write(path, &schedule(&set, &plan))?;
     }
     if let Some(path) = &options.output {
-        files::write_json(path, &plan)?;
+        files::write_json(path, &files::versioned(SCHEMA, &plan))?;
     }
     if let Some(path) = &options.svg {
         files::write(path, &plan::color_map(&plan, set.platform().partitions))?;
     }
     if options.json {
-        files::print_json(&plan)?;
+        files::print_json(&files::versioned(SCHEMA, &plan))?;
     } else {
         files::print(&told(&set, &plan, &reasons))?;
     }
@@ -216,21 +221,27 @@ fn assumptions() -> String {
     ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
 }
 
-#[derive(Serialize)]
-struct Analyzed {
+/// What an analysis says of an allocation.
+#[derive(Serialize, JsonSchema)]
+pub struct Analyzed {
+    /// The analysis.
     analysis: Analysis,
+    /// Whether all deadlines hold.
     schedulable: bool,
+    /// A bound for every task.
     tasks: Vec<BoundOfTask>,
+    /// Over all cores.
     utilization: f64,
     /// Whether it would be, with each refill time known.
     refills: Vec<WithRefill>,
+    /// How far the verdict carries; without cores of very many tasks.
     cores: Vec<Sensitivity>,
     /// Partitions whose memory does not hold what is put into it, from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overfull_partitions: Vec<u32>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct WithRefill {
     refill: RefillKind,
     refill_ns: u64,
@@ -238,7 +249,7 @@ struct WithRefill {
 }
 
 /// How far the verdict on a core carries.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Sensitivity {
     cpu: u32,
     utilization: f64,
@@ -250,7 +261,7 @@ struct Sensitivity {
 }
 
 /// A refill time above which a task is preempted once more.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Jump {
     task: String,
     above_ns: u64,
@@ -369,7 +380,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         files::write(path, &plan::gantt(&timelines, charges, analysis))?;
     }
     if options.json {
-        files::print_json(&analyzed)?;
+        files::print_json(&files::versioned(ANALYSIS_SCHEMA, &analyzed))?;
     } else {
         files::print(&analysis_told(&set, &cores, &analyzed))?;
     }

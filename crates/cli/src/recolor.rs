@@ -11,6 +11,7 @@ use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RegionReport, Report};
 use isochrome_host::runtime;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
@@ -19,9 +20,12 @@ use crate::exec::{ATTEMPTS, expected};
 use crate::placed::{Event, Placed};
 use crate::{Verdict, files, station};
 
-/// What a repair did, as printed.
-#[derive(Serialize)]
-struct Repair {
+/// Version of what is printed of a repair.
+pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
+
+/// What a repair did.
+#[derive(Serialize, JsonSchema)]
+pub struct Repair {
     pid: i32,
     /// Whether anything was left to put right.
     repaired: bool,
@@ -32,7 +36,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     if options.repair {
         let repaired = recolor::repair(pid)?;
         if options.json {
-            files::print_json(&Repair { pid: pid.0, repaired })?;
+            files::print_json(&files::versioned(REPAIR_SCHEMA, &Repair { pid: pid.0, repaired }))?;
         } else if repaired {
             files::print(&format!("process {} goes on as before\n", pid.0))?;
         } else {
@@ -96,10 +100,12 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
 }
 
 /// The report, and the mappings of the process itself.
-#[derive(Serialize)]
-struct Shown {
+#[derive(Serialize, JsonSchema)]
+pub struct Shown {
     #[serde(flatten)]
     placed: Placed,
+    /// Its mappings; `exec`, whose report has the same schema, does not list them.
+    #[schemars(skip_serializing_if = "Vec::is_empty")]
     regions: Vec<RegionReport>,
 }
 

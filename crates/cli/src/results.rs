@@ -7,8 +7,8 @@ use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::Block;
 use isochrome_model::evidence::{PaletteEvidence, RawFile, Section, Standing};
 use isochrome_report::text;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::args::Results;
 use crate::station::{Station, progress};
@@ -30,13 +30,20 @@ pub fn measure<E: Experiment>(
     Ok(blocks?)
 }
 
-/// The result as printed.
-#[derive(Serialize)]
-struct Printed<'a> {
+/// Version of what is printed of the experiment whose section is `id`.
+pub fn schema(id: &str) -> String {
+    format!("isochrome-{id}/2")
+}
+
+/// The numbers of an experiment as printed.
+#[derive(Serialize, JsonSchema)]
+pub struct Printed<N> {
     schema: String,
     #[serde(flatten)]
-    numbers: &'a Value,
+    numbers: N,
+    /// Ticks per second of the counter that cycles are of.
     counter_hz: u64,
+    /// The seed of all random choices; 0 on a modeled machine.
     seed: u64,
 }
 
@@ -75,7 +82,7 @@ pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
     if !json {
         return files::print(&text::section(section));
     }
-    let schema = format!("isochrome-{}/2", section.id);
+    let schema = schema(&section.id);
     let mut printed =
         serde_json::to_value(Printed { schema, numbers: &section.numbers, counter_hz: clock::rate_hz(), seed })?;
     // Numbers may tell of another counter, as those of a modeled machine do.

@@ -20,6 +20,7 @@ use isochrome_model::sim::{
 use isochrome_model::trace::Reader;
 use isochrome_model::units::{Bytes, Color};
 use isochrome_report::figure;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{ModeledMachine, Program, ResultOptions, SimulateOptions, SimulateQuestion};
@@ -28,10 +29,18 @@ use crate::{Verdict, files};
 /// Accesses of a workload handed over at a time.
 const BATCH: usize = 4096;
 
+/// Versions of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-simulation/1";
+pub const CURVE_SCHEMA: &str = "isochrome-curve/1";
+pub const FLOODS_SCHEMA: &str = "isochrome-modeled-flood/1";
+pub const SCENARIO_SCHEMA: &str = "isochrome-scenario-outcome/1";
+
 /// Counts of a run.
-#[derive(Serialize)]
-struct Outcome {
+#[derive(Serialize, JsonSchema)]
+pub struct Outcome {
+    /// The caches, from the innermost out.
     levels: Vec<LevelCounts>,
+    /// Transfers from and to memory.
     memory: MemoryCounts,
 }
 
@@ -52,7 +61,13 @@ pub fn run(options: &SimulateOptions) -> Result<Verdict> {
 }
 
 /// Writes and prints a result, as text unless JSON is asked for.
-fn tell(result: &impl Serialize, options: &ResultOptions, text: impl FnOnce() -> String) -> Result<()> {
+fn tell(
+    schema: &'static str,
+    result: &impl Serialize,
+    options: &ResultOptions,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    let result = &files::versioned(schema, result);
     if let Some(path) = &options.output {
         files::write_json(path, result)?;
     }
@@ -68,7 +83,7 @@ fn count(options: &SimulateOptions) -> Result<()> {
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    tell(&outcome, &options.result, || counts_told(&outcome.levels, outcome.memory))
+    tell(SCHEMA, &outcome, &options.result, || counts_told(&outcome.levels, outcome.memory))
 }
 
 /// A table of counts.
@@ -218,19 +233,23 @@ fn machines() -> Result<()> {
 }
 
 /// Misses against a share of one level.
-#[derive(Serialize)]
-struct Curve {
+#[derive(Serialize, JsonSchema)]
+pub struct Curve {
+    /// Accesses to lines.
     accesses: u64,
+    /// Misses with as many ways as the index says, from 0.
     misses_by_ways: Vec<u64>,
-    /// Numbers of colors, and the misses with so many.
+    /// Numbers of colors.
     colors: Vec<u32>,
+    /// Misses with as many colors as `colors` has at the same index.
     misses_by_colors: Vec<u64>,
+    /// Points of the curve over colors, by the full simulator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     verified: Vec<Verified>,
 }
 
 /// A point of the curve over colors, by the full simulator.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Verified {
     colors: u32,
     misses: u64,
@@ -299,7 +318,7 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
             curve.colors.iter().copied().zip(curve.misses_by_colors.iter().copied()).collect();
         files::write(path, &figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &colors))?;
     }
-    tell(&curve, options, || {
+    tell(CURVE_SCHEMA, &curve, options, || {
         let mut text = format!("{} accesses to lines\nways   misses\n", curve.accesses);
         for (n, misses) in curve.misses_by_ways.iter().enumerate() {
             let _ = writeln!(text, "{n:4} {misses:>12}");
@@ -317,14 +336,21 @@ fn curve(level: &str, program: &Program, verify: bool, svg: Option<&Path>, optio
 }
 
 /// What floods achieve.
-#[derive(Serialize)]
-struct Floods {
+#[derive(Serialize, JsonSchema)]
+pub struct Floods {
+    /// Where the addresses of the flood are from.
     pattern: String,
+    /// Lines accessed after the flood.
     lines: u64,
+    /// Those of them that cost a read and two writes of memory.
     double_purged: u64,
+    /// Reads of memory that all of them cost.
     memory_reads: u64,
+    /// And writes.
     memory_writes: u64,
+    /// The same after the naive flood, which writes twice over twice the cache.
     naive_memory_reads: u64,
+    /// And writes.
     naive_memory_writes: u64,
     /// By what share of the transfers the naive flood falls short.
     naive_shortfall_transfers: f64,
@@ -385,7 +411,7 @@ fn flood(machine: &ModeledMachine, options: &ResultOptions) -> Result<()> {
             })
             .filter(|share| share.is_finite()),
     };
-    tell(&floods, options, || {
+    tell(FLOODS_SCHEMA, &floods, options, || {
         let per_line = |count: u64, lines: u64| count as f64 / lines.max(1) as f64;
         let of_time = floods
             .naive_shortfall_cycles

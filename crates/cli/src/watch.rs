@@ -30,6 +30,9 @@ use crate::{Verdict, evidence, files};
 /// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
 
+/// Version of what is printed as JSON.
+pub const WATCHED: &str = "isochrome-watch/1";
+
 /// The first line of a record.
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -137,7 +140,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     sinks.finish()?;
     leave(options, &watched, head)?;
     if options.json {
-        files::print_json(&watched)?
+        files::print_json(&files::versioned(WATCHED, &watched))?
     } else {
         files::print(&watched.text(options.rows))?
     }

@@ -7,6 +7,7 @@ mod section;
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::RawFile;
@@ -35,7 +36,7 @@ pub const EXPECTED_MIN: f64 = 0.9;
 pub const SKIPPED_MAX: f64 = 0.01;
 
 /// The longest response that the analysis allows a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ResponseBound(pub Ns);
 
@@ -99,7 +100,7 @@ impl JobRecord {
 }
 
 /// What a task was promised, and what it promised.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Promise {
     /// The task.
     pub name: String,
@@ -124,7 +125,7 @@ pub struct Promise {
 }
 
 /// What was not to be exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// The bound of the response time.
@@ -146,7 +147,7 @@ impl fmt::Display for Limit {
 }
 
 /// Jobs beyond a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Beyond {
     /// All of them.
     pub jobs: u64,
@@ -162,7 +163,7 @@ impl Beyond {
 }
 
 /// The smallest and the largest of consecutive values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Extent {
     /// Smallest.
     pub low: Ns,
@@ -172,7 +173,7 @@ pub struct Extent {
 
 /// Values in order, thinned to a few hundred stretches of equal length: of each the smallest and the largest are kept, so that
 /// no peak is lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Envelope {
     /// Values per stretch; the last may have fewer.
     pub stride: u64,
@@ -267,7 +268,7 @@ impl Spread {
 }
 
 /// A value that was seen and how often: not a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
     /// Mean, in ns.
     pub mean_ns: f64,
@@ -323,7 +324,7 @@ pub struct Tally {
 }
 
 /// Misses of the partitioned level.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Misses {
     /// Over all jobs.
     pub sum: u64,
@@ -416,7 +417,7 @@ impl Promise {
 }
 
 /// Where a program's memory lay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Its colors.
     pub colors: Vec<Color>,
@@ -437,7 +438,7 @@ impl Placement {
 }
 
 /// What came of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutcome {
     /// What was promised.
     #[serde(flatten)]
@@ -487,7 +488,7 @@ impl TaskOutcome {
 }
 
 /// Share of a CPU that a task takes. [Kim2013, Figure 13]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Utilization {
     /// Estimated without interference: C^p / T.
     pub alone: Option<f64>,
@@ -500,7 +501,7 @@ pub struct Utilization {
 }
 
 /// Something on a CPU around a violation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stretch {
     /// Since when, in ns from the first release of the run.
     pub from: Ns,
@@ -511,7 +512,7 @@ pub struct Stretch {
 }
 
 /// A job beyond a limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
     /// The task.
     pub task: String,
@@ -533,7 +534,7 @@ pub struct Violation {
 }
 
 /// What went wrong with a program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// The task.
     pub task: String,
@@ -544,7 +545,7 @@ pub struct Fault {
 }
 
 /// Something of the machine, before, during and after the run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
     /// Which.
     pub name: String,
@@ -557,7 +558,7 @@ pub struct Setting {
 }
 
 /// What is reserved on a CPU whose tasks are scheduled by deadlines. [`reservation`](crate::analysis::reservation)
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reserved {
     /// The CPU.
     pub cpu: CpuId,
@@ -586,7 +587,7 @@ impl fmt::Display for Reserved {
 }
 
 /// What watching took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
     /// Events of the scheduler read.
     pub events: u64,
@@ -639,7 +640,7 @@ impl Overhead {
 }
 
 /// The same set without partitions, in windows that alternate with those of the run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Length of a window.
     pub window: Ns,
@@ -650,7 +651,7 @@ pub struct Comparison {
 }
 
 /// Jobs of one window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Window {
     /// Jobs complete in it.
     pub jobs: u64,
@@ -683,7 +684,7 @@ impl Window {
 }
 
 /// One side of a comparison, over its quiet windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
     /// Windows run.
     pub windows: u64,
@@ -702,7 +703,7 @@ pub struct Side {
 }
 
 /// One task with and without partitions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskComparison {
     /// The task.
     pub name: String,
@@ -755,7 +756,7 @@ impl TaskComparison {
 }
 
 /// A task set that ran.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// CPUs of the tasks.
     pub cpus: Vec<CpuId>,
@@ -798,7 +799,7 @@ pub struct Run {
 }
 
 /// What a run shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// Every job of enough jobs stayed within its bound and its deadline.

@@ -10,7 +10,7 @@ use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
 use isochrome_report::figure;
 
-use super::{counts_told, named_machine, open, tell};
+use super::{SCENARIO_SCHEMA, counts_told, named_machine, open, tell};
 use crate::args::ResultOptions;
 use crate::files;
 
@@ -38,7 +38,7 @@ pub fn run(path: &Path, svg: Option<&Path>, options: &ResultOptions) -> Result<(
     if let Some(path) = svg {
         files::write(path, &figure::interference(&outcome))?;
     }
-    tell(&outcome, options, || told(&outcome))
+    tell(SCENARIO_SCHEMA, &outcome, options, || told(&outcome))
 }
 
 fn told(outcome: &Outcome) -> String {

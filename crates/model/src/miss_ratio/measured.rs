@@ -1,5 +1,6 @@
 //! What an executed task says: its ratio of misses by counters or by time, held against the prediction.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::search::{NEAR, TRIES, Tried, found};
@@ -16,7 +17,7 @@ const COUNTED_FITTING: f64 = 0.25;
 const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
 /// How a ratio was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// Counters of misses.
@@ -46,7 +47,7 @@ pub struct Turn {
 }
 
 /// A task that was executed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Executed {
     /// Misses per access: the median over quiet turns.
     pub miss_ratio: f64,
@@ -109,7 +110,7 @@ pub fn conclude(task: &Task, turns: &[Turn]) -> Option<Executed> {
 }
 
 /// The ratio on a modeled machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Modeled {
     /// The machine.
     pub machine: String,
@@ -120,7 +121,7 @@ pub struct Modeled {
 }
 
 /// A task with a set miss ratio: predicted, and what came of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Cache level.
     pub level: u8,

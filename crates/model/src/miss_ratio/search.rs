@@ -5,6 +5,7 @@
 //! shutting the right size out, as halving would. A size counts as found when two tries in a row there are near: the second one was not chosen for its
 //! outcome.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::measured::Executed;
@@ -16,7 +17,7 @@ pub const NEAR: f64 = 0.02;
 pub const TRIES: usize = 24;
 
 /// One try of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
     /// Lines of the loop.
     pub lines: u64,

@@ -9,6 +9,7 @@ mod run;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -194,7 +195,7 @@ pub enum ScenarioError {
 }
 
 /// What became of a scenario.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
     /// Events per cache, innermost first; of several CPUs, the caches of the last one come first.
     pub levels: Vec<LevelCounts>,
@@ -209,7 +210,7 @@ pub struct Outcome {
 }
 
 /// What became of a task.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskOutcome {
     /// Its name.
     pub name: String,
@@ -234,7 +235,7 @@ pub struct TaskOutcome {
 }
 
 /// What a task did at a cache.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskAtLevel {
     /// The cache.
     pub name: String,
@@ -244,7 +245,7 @@ pub struct TaskAtLevel {
 }
 
 /// What happened between tasks at a cache.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CacheOutcome {
     /// The cache.
     pub name: String,
