@@ -86,8 +86,12 @@ impl Schema {
                 "enum" if !says.as_array().is_some_and(|all| all.contains(value)) => {
                     return fail(format!("is none of {says}"));
                 }
-                "minimum" if value.as_f64() < says.as_f64() => return fail(format!("is less than {says}")),
-                "maximum" if value.as_f64() > says.as_f64() => return fail(format!("is more than {says}")),
+                "minimum" if value.as_f64().is_some_and(|it| it < says.as_f64().unwrap()) => {
+                    return fail(format!("is less than {says}"));
+                }
+                "maximum" if value.as_f64().is_some_and(|it| it > says.as_f64().unwrap()) => {
+                    return fail(format!("is more than {says}"));
+                }
                 "minItems" if value.as_array().is_some_and(|all| (all.len() as u64) < says.as_u64().unwrap()) => {
                     return fail(format!("has fewer than {says}"));
                 }
