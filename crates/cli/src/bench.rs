@@ -4,15 +4,27 @@ use anyhow::Result;
 use isochrome_host::events::Quantity;
 use isochrome_host::kernels::KernelKind;
 use isochrome_host::sys::clock;
-use isochrome_lab::kernels::{At, Jobs, Kernels, Outcome, Work, section};
+use isochrome_lab::kernels::{At, Experiment as OfKernel, Jobs, Kernels, Outcome, Work, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::{Block, csv};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::args::{BenchKernel, Element};
 use crate::coloring::own_colors;
 use crate::station::Station;
 use crate::{Verdict, conflicts, crpd, evidence, interference, net, results, switch};
+
+/// One kernel as printed.
+#[derive(Serialize, JsonSchema)]
+pub struct Kernel<'a> {
+    #[serde(flatten)]
+    experiment: &'a OfKernel,
+    /// Blocks run, under all conditions.
+    blocks: u64,
+    /// Those that count.
+    blocks_quiet: u64,
+}
 
 pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     let (work, options) = match kernel {
@@ -48,9 +60,9 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments: jobs.conclude(&blocks) };
     let (section, raw) = (section(&kernels, &station.machine, Some(&palette)), csv(&blocks, &jobs.columns()));
     let experiment = &kernels.experiments[0];
-    let count = |of: fn(&Outcome) -> u64| json!(experiment.conditions.values().map(of).sum::<u64>());
-    let mut numbers = serde_json::to_value(experiment)?;
-    (numbers["blocks"], numbers["blocks_quiet"]) = (count(|it| it.blocks), count(|it| it.blocks_quiet));
+    let count = |of: fn(&Outcome) -> u64| experiment.conditions.values().map(of).sum::<u64>();
+    let kernel = Kernel { experiment, blocks: count(|it| it.blocks), blocks_quiet: count(|it| it.blocks_quiet) };
+    let numbers = serde_json::to_value(kernel)?;
     let outcome = results::Outcome { station: &station, palette: Some(palette), section, raw, warnings };
     results::leave_as(&options.results, outcome, &numbers)
 }

@@ -4,7 +4,6 @@ use anyhow::Result;
 use isochrome_lab::conflicts::{Walks, pages_per_color, section};
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
-use serde_json::json;
 
 use crate::Verdict;
 use crate::args::ConflictsOptions;
@@ -23,9 +22,7 @@ pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let measured = experiment.conclude(&blocks);
     let warnings = station.warnings(&settings);
     drop(settings);
-    let mut section = section(&measured);
-    section.numbers["linear"] = json!(measured.linear());
-    section.numbers["random"] = json!(measured.random());
+    let section = section(&measured);
     let raw = csv(&blocks, &experiment.columns());
     let outcome = Outcome { station: &station, palette: Some(palette), section, raw, warnings };
     results::leave(&options.results, outcome)

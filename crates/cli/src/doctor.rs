@@ -5,15 +5,27 @@ use std::time::Duration;
 
 use anyhow::Result;
 use isochrome_host::doctor::{Check, Status, examine};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::{Verdict, files};
+
+/// Version of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-doctor/1";
+
+/// What this machine allows.
+#[derive(Serialize, JsonSchema)]
+pub struct Examined {
+    /// Every check, in the order of the text.
+    checks: Vec<Check>,
+}
 
 /// For how long steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
 pub fn run(json: bool) -> Result<Verdict> {
-    let checks = examine(INTERVAL);
-    files::show(json, &checks, || text(&checks))?;
+    let examined = Examined { checks: examine(INTERVAL) };
+    files::show(json, &files::versioned(SCHEMA, &examined), || text(&examined.checks))?;
     Ok(Verdict::Holds)
 }
 

@@ -128,6 +128,17 @@ pub fn leave(output: &Output, value: &impl Serialize, text: impl FnOnce() -> Str
     show(output.json, value, text)
 }
 
+/// `result`, with the name of its schema in front: everything that is printed or written as JSON has one.
+pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Serialize {
+    #[derive(Serialize)]
+    struct Versioned<'a, T> {
+        schema: &'static str,
+        #[serde(flatten)]
+        result: &'a T,
+    }
+    Versioned { schema, result }
+}
+
 /// Whether `error` only says that the reader of standard output has gone, as `head` does.
 pub fn nobody_listens(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -18,8 +18,8 @@ use isochrome_model::flood::Pattern;
 use isochrome_model::flood::parameters::Parameters;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::args::{FloodOptions, Results};
 use crate::coloring::listed;
@@ -28,12 +28,19 @@ use crate::results::{self, Outcome};
 use crate::station::Station;
 use crate::{Verdict, files};
 
+/// Version of what is printed of a flood without self-check.
+pub const SCHEMA: &str = "isochrome-flooded/1";
+
 /// What a flood without self-check came to.
-#[derive(Serialize)]
-struct Flooded {
+#[derive(Serialize, JsonSchema)]
+pub struct Flooded {
+    /// How memory was accessed.
     pattern: Pattern,
+    /// Memory of one flood, in bytes.
     memory: Bytes,
+    /// How often.
     floods: u64,
+    /// Time in all.
     seconds: f64,
 }
 
@@ -133,8 +140,7 @@ fn check(
         achieved,
         not_tried: experiment.not_tried.clone(),
     };
-    let mut section = section(&verification);
-    section.numbers["worst"] = json!(verification.worst().map(|worst| worst.pattern));
+    let section = section(&verification);
     let raw = csv(&blocks, &experiment.columns());
     results::leave(&options.results, Outcome { station, palette: Some(palette), section, raw, warnings })
 }
@@ -165,6 +171,6 @@ fn flood(
     let Flooded { memory, seconds, .. } = flooded;
     let per_flood = 1e6 * seconds / floods.max(1) as f64;
     let text = || format!("{floods} floods of {memory} by {pattern} in {seconds:.1} s, {per_flood:.0} us each\n");
-    files::show(options.results.json, &flooded, text)?;
+    files::show(options.results.json, &files::versioned(SCHEMA, &flooded), text)?;
     Ok(Verdict::Holds)
 }

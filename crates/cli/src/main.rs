@@ -29,6 +29,8 @@ mod recolor;
 mod report;
 mod results;
 mod run;
+#[cfg(test)]
+mod schemas;
 mod simulate;
 mod station;
 mod switch;

@@ -14,6 +14,7 @@ use isochrome_host::{resident, runtime};
 use isochrome_model::palette::{agreement, merge};
 use isochrome_model::placement::{ColorMap, ColorShape};
 use isochrome_report::map::{svg, text};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, Place};
@@ -26,9 +27,9 @@ const VERIFIED_PAGES: usize = 8192;
 /// How often a program that was started is looked at before it has settled.
 const SETTLING_STEP: Duration = Duration::from_millis(50);
 
-/// The result as printed.
-#[derive(Serialize)]
-struct Outcome {
+/// The colors of a program's memory, and how they are known.
+#[derive(Serialize, JsonSchema)]
+pub struct Outcome {
     #[serde(flatten)]
     map: ColorMap,
     /// Pages whose colors were not known, and those of them that were measured.
@@ -38,7 +39,7 @@ struct Outcome {
 }
 
 /// Pages of the program whose colors were measured, in pauses of it.
-#[derive(Clone, Copy, Default, Serialize)]
+#[derive(Clone, Copy, Default, Serialize, JsonSchema)]
 struct Measured {
     /// Pages of its own that no saved palette knew.
     asked: usize,
@@ -50,7 +51,7 @@ struct Measured {
 const UNKNOWN: f64 = 0.01;
 
 /// The palette against colors measured anew.
-#[derive(Clone, Copy, Serialize)]
+#[derive(Clone, Copy, Serialize, JsonSchema)]
 struct Verification {
     /// Pages of fresh memory measured without the palette.
     pages: usize,

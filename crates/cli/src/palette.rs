@@ -14,6 +14,7 @@ use isochrome_host::{pagemap, runtime};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::palette::{Doubt, Inference, Rule, Samples, agreement, infer, merge, samples};
 use isochrome_model::units::{Bytes, format_list};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
@@ -25,9 +26,12 @@ const SAME: f64 = isochrome_model::palette::merge::SAME;
 /// Pages classified unless asked otherwise, and at once.
 const PAGES: usize = 8192;
 
-/// The result as printed.
-#[derive(Serialize)]
-struct Outcome {
+/// Version of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-palette-found/1";
+
+/// The colors found, and what speaks against them.
+#[derive(Serialize, JsonSchema)]
+pub struct Outcome {
     #[serde(flatten)]
     palette: PaletteEvidence,
     /// Surveys made until none was in doubt, the last included; their time is part of `seconds`.
@@ -46,7 +50,7 @@ struct Outcome {
 }
 
 /// What was saved for this boot.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
@@ -60,7 +64,7 @@ struct Saved {
 }
 
 /// An earlier palette and the new one.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "before", rename_all = "snake_case")]
 enum Before {
     /// There was none for this boot.
@@ -79,7 +83,7 @@ enum Before {
 }
 
 /// A second look at the same pages.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Again {
     method: &'static str,
     /// Share of the pages colored by both that both give the same color.
@@ -97,7 +101,7 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
         }
         None => measured(options)?,
     };
-    files::show(options.output.json, &outcome, || text(&outcome))?;
+    files::show(options.output.json, &files::versioned(SCHEMA, &outcome), || text(&outcome))?;
     let verified = outcome.verification.as_ref().is_none_or(Verification::holds);
     let same = outcome.again.iter().all(|again| again.agreement.is_some_and(|share| share >= SAME));
     Ok(if outcome.doubts.is_empty() && verified && same { Verdict::Holds } else { Verdict::Inconclusive })

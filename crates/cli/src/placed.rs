@@ -8,6 +8,7 @@ use isochrome_host::recolor::Report;
 use isochrome_host::recolor::watch::Tally;
 use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::coloring::Coloring;
@@ -21,7 +22,7 @@ const TOUCHED_NS: u64 = 15_000;
 const MOVED_NS: u64 = 2_500;
 
 /// When a report is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// Nothing was touched: what would be done.
@@ -33,7 +34,7 @@ pub enum Event {
 }
 
 /// The pages of a program, all its processes together.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Placed {
     /// [`SCHEMA`].
     pub schema: &'static str,
@@ -63,7 +64,7 @@ pub struct Placed {
 }
 
 /// What a recoloring would take.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Expected {
     /// Pages to move.
     pub pages: usize,

@@ -16,10 +16,15 @@ use isochrome_model::taskset::programs::{Runnable, runnable};
 use isochrome_model::taskset::read::{Allocation, Allotted, Overrides, allocation, task_set};
 use isochrome_model::taskset::{RefillKind, TIME_MAX_NS, TaskSet};
 use isochrome_model::units::{Bytes, format_list};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{AnalyzeOptions, PlanOptions, Priorities, TaskSetFile};
 use crate::{Verdict, files};
+
+/// Version of a plan, and of what `analyze` prints.
+pub const SCHEMA: &str = "isochrome-plan/1";
+pub const ANALYSIS_SCHEMA: &str = "isochrome-analysis/1";
 
 fn of_text(file: &TaskSetFile, text: &str, overrides: Overrides) -> Result<TaskSet> {
     let (set, warnings) = task_set(text, overrides).with_context(|| file.tasks.display().to_string())?;
@@ -86,7 +91,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::write(path, &schedule(&set, &cores, plan.analysis))?;
     }
     files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
-    files::leave(&options.output, &plan, || told(&set, &plan, &reasons))?;
+    files::leave(&options.output, &files::versioned(SCHEMA, &plan), || told(&set, &plan, &reasons))?;
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
@@ -194,21 +199,27 @@ fn assumptions() -> String {
     ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
 }
 
-#[derive(Serialize)]
-struct Analyzed {
+/// What an analysis says of an allocation.
+#[derive(Serialize, JsonSchema)]
+pub struct Analyzed {
+    /// The analysis.
     analysis: Analysis,
+    /// Whether all deadlines hold.
     schedulable: bool,
+    /// A bound for every task.
     tasks: Vec<BoundOfTask>,
+    /// Over all cores.
     utilization: f64,
     /// Whether it would be, with each refill time known.
     refills: Vec<WithRefill>,
+    /// How far the verdict carries; without cores of very many tasks.
     cores: Vec<Sensitivity>,
     /// Partitions whose memory does not hold what is put into it, from 1.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     overfull_partitions: Vec<u32>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct WithRefill {
     refill: RefillKind,
     refill_ns: u64,
@@ -216,7 +227,7 @@ struct WithRefill {
 }
 
 /// How far the verdict on a core carries.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Sensitivity {
     cpu: u32,
     utilization: f64,
@@ -228,7 +239,7 @@ struct Sensitivity {
 }
 
 /// A refill time above which a task is preempted once more.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Jump {
     task: String,
     above_ns: u64,
@@ -343,7 +354,9 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
         overfull_partitions: overfull,
     };
     files::write_if(&options.svg, || schedule(&set, &cores, analysis))?;
-    files::show(options.json, &analyzed, || analysis_told(&set, &cores, &analyzed))?;
+    files::show(options.json, &files::versioned(ANALYSIS_SCHEMA, &analyzed), || {
+        analysis_told(&set, &cores, &analyzed)
+    })?;
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 

@@ -13,6 +13,7 @@ use isochrome_host::{resident, runtime};
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};
 use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{Verdict, files};
@@ -20,8 +21,18 @@ use crate::{Verdict, files};
 /// Columns for the name of a process, which is indented below that of its parent.
 const NAME: usize = 24;
 
+/// Version of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-ps/1";
+
+/// Who holds which colors.
+#[derive(Serialize, JsonSchema)]
+pub struct Held {
+    /// Every grant in the ledger.
+    grants: Vec<Row>,
+}
+
 /// A grant, and what its owner and the owner's descendants make of it.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Row {
     #[serde(flatten)]
     grant: Grant,
@@ -30,7 +41,7 @@ struct Row {
 }
 
 /// A process that a grant covers.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Process {
     pid: u32,
     name: String,
@@ -41,7 +52,7 @@ struct Process {
 }
 
 /// Resident memory of a process, in pages.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Memory {
     /// All of it by what it is.
     #[serde(flatten)]
@@ -60,7 +71,7 @@ struct Memory {
 }
 
 /// Sizes in KiB.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Kib {
     resident: u64,
     movable: u64,
@@ -68,7 +79,7 @@ struct Kib {
 }
 
 /// Movable pages by color.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Colors {
     /// Pages of each color, and those of unknown color.
     #[serde(flatten)]
@@ -96,17 +107,17 @@ pub fn run(json: bool) -> Result<Verdict> {
     let boot = Boot::of(&machine, &sysfs);
     let owners: BTreeSet<u32> = grants.iter().map(|grant| grant.owner.pid).collect();
     let mut notes = BTreeSet::new();
-    let mut rows = Vec::new();
+    let mut held = Held { grants: Vec::new() };
     for grant in grants {
         // Only to show: what rests on the palette tests it first.
         let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(error.to_string())).ok();
         let look = Look { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
         let mut process = look.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
         process.count_common();
-        rows.push(Row { grant, process });
+        held.grants.push(Row { grant, process });
     }
     notes.iter().for_each(|note| eprintln!("{note}"));
-    files::show(json, &rows, || text(&rows, machine.page_bytes))?;
+    files::show(json, &files::versioned(SCHEMA, &held), || text(&held.grants, machine.page_bytes))?;
     Ok(Verdict::Holds)
 }
 

@@ -11,6 +11,7 @@ use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RegionReport, Report};
 use isochrome_host::runtime;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
@@ -19,9 +20,12 @@ use crate::exec::ATTEMPTS;
 use crate::placed::{Event, Placed};
 use crate::{Verdict, files, station};
 
-/// What a repair did, as printed.
-#[derive(Serialize)]
-struct Repair {
+/// Version of what is printed of a repair.
+pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
+
+/// What a repair did.
+#[derive(Serialize, JsonSchema)]
+pub struct Repair {
     pid: i32,
     /// Whether anything was left to put right.
     repaired: bool,
@@ -31,7 +35,8 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     let pid = Pid(options.pid);
     if options.repair {
         let repaired = recolor::repair(pid)?;
-        files::show(options.output.json, &Repair { pid: pid.0, repaired }, || match repaired {
+        let repair = Repair { pid: pid.0, repaired };
+        files::show(options.output.json, &files::versioned(REPAIR_SCHEMA, &repair), || match repaired {
             true => format!("process {} goes on as before\n", pid.0),
             false => format!("nothing was left to put right in process {}\n", pid.0),
         })?;
@@ -91,10 +96,12 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
 }
 
 /// The report, and the mappings of the process itself.
-#[derive(Serialize)]
-struct Shown<'a> {
+#[derive(Serialize, JsonSchema)]
+pub struct Shown<'a> {
     #[serde(flatten)]
     placed: Placed,
+    /// Its mappings; `exec`, whose report has the same schema, does not list them.
+    #[schemars(skip_serializing_if = "<[_]>::is_empty")]
     regions: &'a [RegionReport],
 }
 

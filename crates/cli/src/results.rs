@@ -8,7 +8,9 @@ use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::Block;
 use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, Section, Standing};
 use isochrome_report::text;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use crate::args::Results;
 use crate::station::{Station, progress};
@@ -37,6 +39,23 @@ pub fn measure_again<E: Experiment>(
     });
     bar.finish_and_clear();
     Ok(blocks?)
+}
+
+/// Version of what is printed of the experiment whose section is `id`.
+pub fn schema(id: &str) -> String {
+    format!("isochrome-{id}/2")
+}
+
+/// The numbers of an experiment as printed.
+#[derive(Serialize, JsonSchema)]
+pub struct Printed<N> {
+    schema: String,
+    #[serde(flatten)]
+    numbers: N,
+    /// Ticks per second of the counter that cycles are of.
+    counter_hz: u64,
+    /// The seed of all random choices; 0 on a modeled machine.
+    seed: u64,
 }
 
 /// What was measured, and where.
@@ -94,11 +113,11 @@ pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
 }
 
 fn print_numbers(id: &str, numbers: &Value, seed: u64) -> Result<()> {
-    let mut printed = json!({"schema": format!("isochrome-{id}/2"), "seed": seed, "counter_hz": clock::rate_hz()});
+    let mut printed =
+        serde_json::to_value(Printed { schema: schema(id), numbers, counter_hz: clock::rate_hz(), seed })?;
     // Numbers may tell of another counter, as those of a modeled machine do.
-    let known = |(name, value): &(&String, &Value)| *name != "counter_hz" || !value.is_null();
-    for (name, value) in numbers.as_object().into_iter().flatten().filter(known) {
-        printed[name] = value.clone();
+    if let Some(counter_hz) = numbers.get("counter_hz").filter(|hz| !hz.is_null()) {
+        printed["counter_hz"] = counter_hz.clone();
     }
     files::print_json(&printed)
 }

@@ -20,6 +20,7 @@ use isochrome_model::sim::{
 use isochrome_model::trace::Reader;
 use isochrome_model::units::Bytes;
 use isochrome_report::figure;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
@@ -31,10 +32,18 @@ pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 /// Accesses of a workload handed over at a time.
 const BATCH: usize = 4096;
 
+/// Versions of what is printed as JSON.
+pub const SCHEMA: &str = "isochrome-simulation/1";
+pub const CURVE_SCHEMA: &str = "isochrome-curve/1";
+pub const FLOODS_SCHEMA: &str = "isochrome-modeled-flood/1";
+pub const SCENARIO_SCHEMA: &str = "isochrome-scenario-outcome/1";
+
 /// Counts of a run.
-#[derive(Serialize)]
-struct Outcome {
+#[derive(Serialize, JsonSchema)]
+pub struct Outcome {
+    /// The caches, from the innermost out.
     levels: Vec<LevelCounts>,
+    /// Transfers from and to memory.
     memory: MemoryCounts,
 }
 
@@ -59,7 +68,7 @@ fn count(options: &SimulateOptions) -> Result<()> {
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    files::leave(&options.output, &outcome, || counts_told(&outcome.levels, outcome.memory))
+    files::leave(&options.output, &files::versioned(SCHEMA, &outcome), || counts_told(&outcome.levels, outcome.memory))
 }
 
 /// A table of counts.
@@ -195,19 +204,23 @@ fn machines() -> Result<()> {
 }
 
 /// Misses against a share of one level.
-#[derive(Serialize)]
-struct Curve {
+#[derive(Serialize, JsonSchema)]
+pub struct Curve {
+    /// Accesses to lines.
     accesses: u64,
+    /// Misses with as many ways as the index says, from 0.
     misses_by_ways: Vec<u64>,
-    /// Numbers of colors, and the misses with so many.
+    /// Numbers of colors.
     colors: Vec<u32>,
+    /// Misses with as many colors as `colors` has at the same index.
     misses_by_colors: Vec<u64>,
+    /// Points of the curve over colors, by the full simulator.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     verified: Vec<Verified>,
 }
 
 /// A point of the curve over colors, by the full simulator.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Verified {
     colors: u32,
     misses: u64,
@@ -257,7 +270,7 @@ fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, ou
         let title = format!("Misses in {}, {} ways", level.geometry.cache_bytes(), level.geometry.ways);
         figure::miss_curve(&title, curve.accesses, &curve.misses_by_ways, &by_colors.misses())
     })?;
-    files::leave(output, &curve, || {
+    files::leave(output, &files::versioned(CURVE_SCHEMA, &curve), || {
         let mut text = format!("{} accesses to lines\nways   misses\n", curve.accesses);
         for (n, misses) in curve.misses_by_ways.iter().enumerate() {
             let _ = writeln!(text, "{n:4} {misses:>12}");
@@ -275,14 +288,21 @@ fn curve(level: &str, program: &Program, verify: bool, svg: &Option<PathBuf>, ou
 }
 
 /// What floods achieve.
-#[derive(Serialize)]
-struct Floods {
+#[derive(Serialize, JsonSchema)]
+pub struct Floods {
+    /// Where the addresses of the flood are from.
     pattern: String,
+    /// Lines accessed after the flood.
     lines: u64,
+    /// Those of them that cost a read and two writes of memory.
     double_purged: u64,
+    /// Reads of memory that all of them cost.
     memory_reads: u64,
+    /// And writes.
     memory_writes: u64,
+    /// The same after the naive flood, which writes twice over twice the cache.
     naive_memory_reads: u64,
+    /// And writes.
     naive_memory_writes: u64,
     /// By what share of the transfers the naive flood falls short.
     naive_shortfall_transfers: f64,
@@ -337,7 +357,7 @@ fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
         naive_shortfall_cycles: Some(shortfall(naive, result, timing.memory_read_cycles, timing.memory_write_cycles))
             .filter(|share| share.is_finite()),
     };
-    files::leave(output, &floods, || {
+    files::leave(output, &files::versioned(FLOODS_SCHEMA, &floods), || {
         let per_line = |count: u64, lines: u64| count as f64 / lines.max(1) as f64;
         let of_time = floods
             .naive_shortfall_cycles

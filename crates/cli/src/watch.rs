@@ -31,6 +31,9 @@ use crate::{Verdict, evidence, files};
 /// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
 
+/// Version of what is printed as JSON.
+pub const WATCHED: &str = "isochrome-watch/1";
+
 /// The first line of a record.
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -132,7 +135,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     };
     sinks.finish()?;
     leave(options, &watched, head)?;
-    files::show(options.json, &watched, || watched.text(options.rows))?;
+    files::show(options.json, &files::versioned(WATCHED, &watched), || watched.text(options.rows))?;
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 

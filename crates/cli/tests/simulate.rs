@@ -49,7 +49,7 @@ fn counts_are_printed_in_the_documented_form() {
     let output = simulate(&[&LEVEL[..], &["--trace", "-", "--json"]].concat(), trace);
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
-        "{\"levels\":[{\"name\":\"L1\",\"reads\":3,\"writes\":2,\"read_misses\":2,\"write_misses\":2,\"writebacks\":2}],\
+        "{\"schema\":\"isochrome-simulation/1\",\"levels\":[{\"name\":\"L1\",\"reads\":3,\"writes\":2,\"read_misses\":2,\"write_misses\":2,\"writebacks\":2}],\
          \"memory\":{\"reads\":4,\"writes\":2}}\n"
     );
     let data = simulate(&[&LEVEL[..], &["--trace", "-", "--json", "--data-only"]].concat(), trace);

@@ -10,6 +10,7 @@ use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::{Bytes, format_list, parse_list};
 use rustix::process::{Resource, getrlimit};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::counters::{Slots, usable_slots};
@@ -24,7 +25,7 @@ use crate::sys::userfault;
 use crate::sysfs::{CPU_LIMIT, Note, Processor, Sysfs};
 
 /// How well something is available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     /// As good as isochrome can use it.
@@ -36,7 +37,7 @@ pub enum Status {
 }
 
 /// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Check {
     /// What.
     pub name: String,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use isochrome_model::machine::CacheLevel;
 use isochrome_model::units::{Color, CpuId, format_list};
 use rustix::fs::{FlockOperation, flock};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::HostError;
@@ -25,7 +26,7 @@ const SCHEMA: &str = "isochrome-ledger/1";
 const FILE: &str = "ledger.json";
 
 /// A process, never mistaken for a later one of the same number.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Owner {
     /// Process number.
     pub pid: u32,
@@ -60,7 +61,7 @@ impl Owner {
 }
 
 /// Who may use the colors of a grant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// Its owner alone.
@@ -79,7 +80,7 @@ pub enum Wanted {
 }
 
 /// Colors of one cache level that belong to an owner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Grant {
     /// Who holds them.
     pub owner: Owner,

@@ -5,6 +5,7 @@ pub mod figure;
 pub mod format;
 mod section;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ pub const SCHEMA: &str = "isochrome-evidence/2";
 pub const SCHEMA_1: &str = "isochrome-evidence/1";
 
 /// Everything a report is made from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// [`SCHEMA`].
     pub schema: String,
@@ -101,7 +102,7 @@ impl Evidence {
 }
 
 /// A file of raw samples.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RawFile {
     /// Path relative to the evidence file.
     pub path: String,
@@ -110,7 +111,7 @@ pub struct RawFile {
 }
 
 /// How a palette was found and how sure it is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PaletteEvidence {
     /// Cache level colored.
     pub level: u8,

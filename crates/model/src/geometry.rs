@@ -3,12 +3,13 @@
 //! A physical address splits into tag, set index and line offset. Where set-index bits lie above the page offset, the page
 //! frame decides them: those bits are the page's *color*, and pages of different colors never share a cache set.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, Color, FrameNumber};
 
 /// Size and shape of one cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Geometry {
     /// Sets of the cache; any positive number (slices counted in).
     pub set_count: u64,

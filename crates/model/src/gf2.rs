@@ -19,6 +19,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Draws stop when one without a wrong label has been missed with this probability at most.
@@ -152,7 +153,7 @@ pub fn color_under(masks: &[u64], frame: u64) -> u16 {
 }
 
 /// Whether the label of a frame is a linear function of its number.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "finding", rename_all = "snake_case")]
 pub enum Linearity {
     /// Frames have one label exactly if they have one color under the masks, but for a share of `1 - agreement`.

@@ -1,5 +1,6 @@
 //! What is known of a machine, each fact with its source.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -10,7 +11,7 @@ use crate::units::{Bytes, CpuId, Ns};
 pub const SCHEMA: &str = "isochrome-machine/1";
 
 /// Where a fact comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// Read from /sys or /proc.
@@ -24,7 +25,7 @@ pub enum Source {
 }
 
 /// A value and where it comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Fact<T> {
     /// The value.
     pub value: T,
@@ -33,7 +34,7 @@ pub struct Fact<T> {
 }
 
 /// What a cache holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Holds {
     /// Data only.
@@ -45,7 +46,7 @@ pub enum Holds {
 }
 
 /// Time to bring one color of a level back in, per color: Δ of [Kim2013, §3].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Refill {
     /// Refill when the lines to be replaced are clean.
     pub clean_ns: Ns,
@@ -56,7 +57,7 @@ pub struct Refill {
 }
 
 /// How a CPU waits while retention is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Waiting {
     /// In a loop that touches no memory.
@@ -66,7 +67,7 @@ pub enum Waiting {
 }
 
 /// Share of a primed cache that is gone after a wait in which this CPU touched nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Retention {
     /// CPU measured.
     pub cpu: CpuId,
@@ -85,7 +86,7 @@ pub struct Retention {
 }
 
 /// One cache level of one kind.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheLevel {
     /// 1, 2, 3...
     pub level: u8,
@@ -122,7 +123,7 @@ impl CacheLevel {
 }
 
 /// What is known of a machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Machine {
     /// [`SCHEMA`].
     pub schema: String,

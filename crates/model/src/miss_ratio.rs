@@ -4,13 +4,14 @@
 //! larger than the cache the lines of those sets miss that hold one line too many. *Spatial* locality sets it by how many words of a line are
 //! touched before the next: one to all. Combined, each does its part.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
 use crate::trace::{Access, Kind};
 
 /// What a task touches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Touches {
     /// Words of 8 bytes, by loads.
@@ -56,7 +57,7 @@ pub const INSTRUCTIONS_MAX: u64 = 5;
 pub const VISIT_BYTES: usize = 32;
 
 /// By what the ratio is set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Locality {
     /// Words touched of a line; every line misses.
@@ -87,7 +88,7 @@ pub enum RatioError {
 }
 
 /// A task: a loop over lines.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// What it touches.
     pub touches: Touches,

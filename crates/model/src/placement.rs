@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
@@ -13,7 +14,7 @@ use crate::palette::Palette;
 use crate::units::{Bytes, Color, FrameNumber};
 
 /// The shape that decides what fits into one color of a cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ColorShape {
     /// Colors of the cache.
     pub colors: u32,
@@ -42,7 +43,7 @@ pub struct ResidentPage {
 }
 
 /// Whose memory a mapping is, which decides whether its pages can be moved to other colors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The process's own: anonymous memory, and its view of a file that others do not write through. The only kind that can be moved.
@@ -91,7 +92,7 @@ impl Kind {
 }
 
 /// Resident pages of a process by what they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Residence {
     /// All that the kernel counts as resident, which is the `Rss` of /proc/PID/smaps_rollup: everything but hugetlbfs and devices.
     pub resident: u64,
@@ -133,7 +134,7 @@ impl Residence {
 }
 
 /// Neighbors among the pages of a buffer. \[Hanemaaijer1993\]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Contiguity {
     /// Frames looked at.
     pub frames: u64,
@@ -173,7 +174,7 @@ impl Contiguity {
 }
 
 /// Misses per pass over all pages, in lines, that a placement leads to in a cache that held nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ExpectedMisses {
     /// Of a walk in order, again and again, under LRU: every line of the pages that compete, `sum x lines per page`.
     pub linear: f64,
@@ -183,7 +184,7 @@ pub struct ExpectedMisses {
 }
 
 /// How many resident pages each color has.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Frames of each color.
     pub per_color: Vec<u64>,
@@ -277,7 +278,7 @@ impl Placement {
 }
 
 /// A placement with all that follows from it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Assessment {
     /// Resident pages.
     pub pages: u64,
@@ -316,7 +317,7 @@ impl Assessment {
 pub const SCHEMA: &str = "isochrome-map/1";
 
 /// One mapping of a program.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MappingColors {
     /// First address.
     pub start: u64,
@@ -334,7 +335,7 @@ pub struct MappingColors {
 }
 
 /// The colors of a program's resident pages: the map of \[Hanemaaijer1993\] for any cache.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ColorMap {
     /// [`SCHEMA`].
     pub schema: String,

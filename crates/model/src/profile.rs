@@ -4,6 +4,7 @@
 //! disturbance meets all of them alike. Shares are bisected where the curve falls: first 1 and all partitions, then the middle of every
 //! stretch over which the typical time changes.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{HighWaterMark, exceedance_at};
@@ -22,7 +23,7 @@ pub const CONFIDENCE: f64 = 0.95;
 pub const SENSITIVE: f64 = 0.01;
 
 /// A task set with measured execution times: what `plan` reads.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Profile {
     /// [`SCHEMA`].
     pub schema: String,
@@ -87,7 +88,7 @@ impl Profile {
 }
 
 /// A task with its measured execution times.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskProfile {
     /// The program.
     #[serde(flatten)]
@@ -111,7 +112,7 @@ fn is_zero(time: &u64) -> bool {
 }
 
 /// All visits to one number of partitions.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Partitions.
     pub partitions: u32,
@@ -120,7 +121,7 @@ pub struct Point {
 }
 
 /// Some jobs of one task on one number of partitions. Times are execution times.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Visit {
     /// Jobs.
     pub jobs: u64,

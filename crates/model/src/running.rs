@@ -8,6 +8,7 @@ mod section;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::RawFile;
@@ -38,7 +39,7 @@ pub const EXPECTED_MIN: f64 = 0.9;
 pub const SKIPPED_MAX: f64 = 0.01;
 
 /// The longest response that the analysis allows a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ResponseBound(pub Ns);
 
@@ -102,7 +103,7 @@ impl JobRecord {
 }
 
 /// What a task was promised, and what it promised.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Promise {
     /// The task.
     pub name: String,
@@ -127,7 +128,7 @@ pub struct Promise {
 }
 
 /// What was not to be exceeded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// The bound of the response time.
@@ -149,7 +150,7 @@ impl fmt::Display for Limit {
 }
 
 /// Jobs beyond a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Beyond {
     /// All of them.
     pub jobs: u64,
@@ -165,7 +166,7 @@ impl Beyond {
 }
 
 /// The smallest and the largest of consecutive values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Extent {
     /// Smallest.
     pub low: Ns,
@@ -175,7 +176,7 @@ pub struct Extent {
 
 /// Values in order, thinned to a few hundred stretches of equal length: of each the smallest and the largest are kept, so that
 /// no peak is lost.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Envelope {
     /// Values per stretch; the last may have fewer.
     pub stride: u64,
@@ -270,7 +271,7 @@ impl Spread {
 }
 
 /// A value that was seen and how often: not a bound.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Observed {
     /// Mean, in ns.
     pub mean_ns: f64,
@@ -326,7 +327,7 @@ pub struct Tally {
 }
 
 /// Misses of the partitioned level.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Misses {
     /// Over all jobs.
     pub sum: u64,
@@ -419,7 +420,7 @@ impl Promise {
 }
 
 /// Where a program's memory lay.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Placement {
     /// Its colors.
     pub colors: Vec<Color>,
@@ -440,7 +441,7 @@ impl Placement {
 }
 
 /// What came of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutcome {
     /// What was promised.
     #[serde(flatten)]
@@ -490,7 +491,7 @@ impl TaskOutcome {
 }
 
 /// Share of a CPU that a task takes. [Kim2013, Figure 13]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Utilization {
     /// Estimated without interference: C^p / T.
     pub alone: Option<f64>,
@@ -503,7 +504,7 @@ pub struct Utilization {
 }
 
 /// Something on a CPU around a violation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stretch {
     /// Since when, in ns from the first release of the run.
     pub from: Ns,
@@ -514,7 +515,7 @@ pub struct Stretch {
 }
 
 /// A job beyond a limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
     /// The task.
     pub task: String,
@@ -536,7 +537,7 @@ pub struct Violation {
 }
 
 /// What went wrong with a program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
     /// The task.
     pub task: String,
@@ -547,7 +548,7 @@ pub struct Fault {
 }
 
 /// Something of the machine, before, during and after the run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
     /// Which.
     pub name: String,
@@ -560,7 +561,7 @@ pub struct Setting {
 }
 
 /// What is reserved on a CPU whose tasks are scheduled by deadlines. [`reservation`](crate::analysis::reservation)
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Reserved {
     /// The CPU.
     pub cpu: CpuId,
@@ -589,7 +590,7 @@ impl fmt::Display for Reserved {
 }
 
 /// What watching took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Overhead {
     /// Events of the scheduler read.
     pub events: u64,
@@ -642,7 +643,7 @@ impl Overhead {
 }
 
 /// The same set with and without partitions, in pairs of blocks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Length of a window.
     pub window: Ns,
@@ -707,7 +708,7 @@ impl Window {
 }
 
 /// One side of a comparison, over its windows that count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {
     /// Windows run.
     pub windows: u64,
@@ -727,7 +728,7 @@ pub struct Side {
 }
 
 /// By how much the mean of a quantity over the jobs of a block is larger without partitions.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Difference {
     /// The effect over all pairs of blocks. Its p-value is corrected for all quantities and tasks of the comparison.
     #[serde(flatten)]
@@ -749,7 +750,7 @@ impl Difference {
 }
 
 /// One task with and without partitions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskComparison {
     /// The task.
     pub name: String,
@@ -864,7 +865,7 @@ fn misses_per_job(block: &Window) -> Option<f64> {
 }
 
 /// A task set that ran.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// CPUs of the tasks.
     pub cpus: Vec<CpuId>,
@@ -907,7 +908,7 @@ pub struct Run {
 }
 
 /// What a run shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
     /// Every job of enough jobs stayed within its bound and its deadline.

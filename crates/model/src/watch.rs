@@ -8,6 +8,7 @@ mod section;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::stats::{HighWaterMark, median};
@@ -19,7 +20,7 @@ pub const SCHEMA: &str = "isochrome-slices/2";
 pub const SCHEMA_BEFORE: &str = "isochrome-slices/1";
 
 /// What counters counted in a slice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Accesses to the level watched.
     pub accesses: u64,
@@ -46,7 +47,7 @@ impl Counts {
 }
 
 /// How a thread left its CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Left {
     /// Another took the CPU from it.
@@ -60,7 +61,7 @@ pub enum Left {
 }
 
 /// Time for which a thread had a CPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
     /// Which CPU.
     pub cpu: CpuId,
@@ -80,7 +81,7 @@ pub struct Slice {
 }
 
 /// Time of a CPU of which nothing is known: slices are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Gap {
     /// Which CPU.
     pub cpu: CpuId,
@@ -91,7 +92,7 @@ pub struct Gap {
 }
 
 /// What is known of a watch as a whole: each says all that the ones before it did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {
     /// What the hypervisor stole from each CPU; absent where the kernel does not say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -104,7 +105,7 @@ pub struct State {
 }
 
 /// Time of a CPU that the hypervisor gave to others.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stolen {
     /// Which CPU.
     pub cpu: CpuId,
@@ -134,7 +135,7 @@ const PARTS: u64 = 120;
 const PART_NS_MIN: u64 = 1 << 10;
 
 /// What a task did in a part of the watch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
     /// Time it had a CPU, in ns.
     pub run_ns: u64,
@@ -176,7 +177,7 @@ impl Part {
 }
 
 /// What is known of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskStatistics {
     /// Its name.
     pub name: String,
@@ -298,7 +299,7 @@ impl TaskStatistics {
 }
 
 /// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, with and without records by turns.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordCost {
     /// Where it was measured.
     pub cpu: CpuId,
@@ -327,7 +328,7 @@ impl RecordCost {
 pub const COST_GOAL: f64 = 0.01;
 
 /// What watching cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Share of one CPU that the watching process took.
     pub cpu_share: f64,
@@ -410,7 +411,7 @@ impl Bar {
 }
 
 /// What was watched.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Watched {
     /// Tasks by thread.
     pub tasks: BTreeMap<i32, TaskStatistics>,

@@ -80,7 +80,7 @@ impl Arguments {
 pub enum Verb {
     /// Say what this machine allows and how to allow more
     #[command(
-        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.[] | select(.status != \"ok\")'"
+        after_help = "Examples:\n  isochrome doctor\n  isochrome doctor --json | jq '.checks[] | select(.status != \"ok\")'"
     )]
     Doctor {
         /// Print JSON
@@ -105,7 +105,7 @@ pub enum Verb {
     Map(MapOptions),
     /// List who holds which colors, and how much of their memory lies in them
     #[command(
-        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
+        after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.grants[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
     )]
     Ps {
         /// Print JSON

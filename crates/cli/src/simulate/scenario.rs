@@ -10,7 +10,7 @@ use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
 use isochrome_report::figure;
 
-use super::{counts_told, named_machine, open};
+use super::{SCENARIO_SCHEMA, counts_told, named_machine, open};
 use crate::args::Output;
 use crate::files;
 
@@ -36,7 +36,7 @@ pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
         eprintln!("interrupted: this is how far it went");
     }
     files::write_if(svg, || figure::interference(&outcome))?;
-    files::leave(output, &outcome, || told(&outcome))
+    files::leave(output, &files::versioned(SCENARIO_SCHEMA, &outcome), || told(&outcome))
 }
 
 fn told(outcome: &Outcome) -> String {

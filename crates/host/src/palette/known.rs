@@ -12,6 +12,7 @@ use isochrome_model::palette::decode::Answer;
 use isochrome_model::stats::proportion_interval;
 use isochrome_model::units::{Color, CpuId, FrameNumber};
 use rustix::thread::sched_getcpu;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::look::WalkTicks;
@@ -62,7 +63,7 @@ struct Learned {
 }
 
 /// What eviction tests say of a sample of pages that should have given colors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Verified {
     /// Pages about which a decision fell.
     pub pages: usize,

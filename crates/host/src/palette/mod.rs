@@ -24,6 +24,8 @@ use isochrome_model::miss_ratio::Touches;
 use isochrome_model::palette::infer::{color_of_looks, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::counters::miss_counters;
 use crate::error::HostError;
@@ -643,7 +645,7 @@ impl Collection {
 const LOST: f32 = 0.2;
 
 /// Shares of a page lost in one color's test of [`Survey::verify`].
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct VerifiedShares {
     /// With as many pages of the color as ways.
     pub fits: f32,
@@ -663,7 +665,7 @@ impl VerifiedShares {
 }
 
 /// The outcome of [`Survey::verify`], one entry per color.
-#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Verification {
     /// Shares lost; none for a color with too few pages to test.
     pub shares: Vec<Option<VerifiedShares>>,

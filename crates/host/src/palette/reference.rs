@@ -23,6 +23,7 @@ use isochrome_model::palette::decode::Answer;
 use isochrome_model::palette::infer::{self, Doubt};
 use isochrome_model::units::{Bytes, Color};
 use rustix::fs::{FallocateFlags, FlockOperation, FsWord, OFlags, fallocate, flock, fstatfs, ftruncate};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::local::LocalLook;
@@ -134,7 +135,7 @@ fn order_of(tester: &mut Tester<LocalLook>, first: u32, sets: &[Vec<u32>]) -> Op
 }
 
 /// Where color numbers come from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numbers {
     /// They are those of earlier commands.

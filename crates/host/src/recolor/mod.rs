@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::Answer;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::HostError;
@@ -99,7 +100,7 @@ pub struct Limits {
 pub const MAX_PAUSE: Duration = Duration::from_millis(15);
 
 /// The pages of one mapping, by what became of them or would.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RegionReport {
     /// First address.
     pub start: u64,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::process::{Pid, Region};
@@ -10,7 +11,7 @@ use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release
 use crate::palette::known::{KnownColors, VERIFIED_PAGES, Verified};
 
 /// What was done so far.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Tally {
     /// Rounds in which a process was stopped and pages were moved.
     pub sweeps: u64,

@@ -6,6 +6,7 @@ mod section;
 use isochrome_model::placement::ColorShape;
 use isochrome_model::stats::Line;
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::Judged;
@@ -29,7 +30,7 @@ pub const COLUMNS: [&str; 2] = ["linear_ns", "random_ns"];
 pub const JUDGED: Judged = Judged { cost: |_| 0.0, canary: None };
 
 /// How the pages of a buffer were chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Placing {
     /// Every color alike.
@@ -41,7 +42,7 @@ pub enum Placing {
 }
 
 /// One buffer and what walks over it took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlacedWalk {
     /// How its pages were chosen.
     pub placing: Placing,
@@ -56,7 +57,7 @@ pub struct PlacedWalk {
 }
 
 /// The experiment of \[Hanemaaijer1993\]: the time to walk over a buffer against the conflicts of its pages.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Conflicts {
     /// Cache level.
     pub level: u8,
@@ -75,8 +76,19 @@ pub struct Conflicts {
     pub walks: Vec<PlacedWalk>,
 }
 
+/// The numbers of the section: the walks, and the miss penalty by each kind of walk.
+#[derive(Serialize, JsonSchema)]
+pub struct Numbers<'a> {
+    #[serde(flatten)]
+    measured: &'a Conflicts,
+    /// The penalty of the walk in order; `None` where the buffers do not differ.
+    linear: Option<MissPenalty>,
+    /// The penalty of the walk at random.
+    random: Option<MissPenalty>,
+}
+
 /// What a miss costs, from the line of run time over `sum`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MissPenalty {
     /// Time per line of the pages that compete, in ns: `slope / lines per page`. \[Hanemaaijer1993\]
     pub ns_per_line: f64,
@@ -111,6 +123,11 @@ impl Conflicts {
             n: line.n,
             rises: line.rises(),
         })
+    }
+
+    /// What evidence holds and a command prints.
+    pub(super) fn numbers(&self) -> Numbers<'_> {
+        Numbers { measured: self, linear: self.linear(), random: self.random() }
     }
 
     /// The penalty of the walk in order, by `sum`.

@@ -88,7 +88,7 @@ pub fn section(conflicts: &Conflicts) -> Section {
     });
     let paper = PAPER.map(|(ns, cycles)| format!("{ns:.0} ns ({cycles:.0} cycles)")).join(", ");
     let shape = conflicts.shape;
-    Section::new("conflicts", "What a conflict costs", headline(conflicts), conflicts)
+    Section::new("conflicts", "What a conflict costs", headline(conflicts), &conflicts.numbers())
         .text(format!(
             "{} buffers of {} pages ({}), as many as the {} colors of {} ways of L{} hold, were placed evenly, at random, and with some \
              colors overfull. Of each buffer the shortest walk counts. sum counts the pages in colors that hold more pages than the cache has \

@@ -10,6 +10,7 @@ mod section;
 
 use isochrome_model::miss_ratio::Touches;
 use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, Line, Straightness, median};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept};
@@ -18,7 +19,7 @@ pub use preempt::{PASSES, Preempting};
 pub use section::section;
 
 /// How the task goes through its working set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
     /// Every line in order of addresses; loads do not wait for each other: misses overlap and are foreseen.
@@ -28,7 +29,7 @@ pub enum Walk {
 }
 
 /// What is measured together: times of different conditions are never mixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// The way through the working set.
     pub walk: Walk,
@@ -51,7 +52,7 @@ fn delay(job: &[f64]) -> f64 {
 pub const JUDGED: Judged = Judged { cost: |job| job[2], canary: None };
 
 /// The delay at one size.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// What was measured.
     #[serde(flatten)]
@@ -79,7 +80,7 @@ pub struct Point {
 }
 
 /// The experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Crpd {
     /// What the working set is.
     #[serde(default)]

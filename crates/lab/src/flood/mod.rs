@@ -15,6 +15,7 @@ mod section;
 use isochrome_model::flood::Pattern;
 use isochrome_model::stats::{median, quantile};
 use isochrome_model::units::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept};
@@ -41,7 +42,7 @@ fn walks(test: &[f64]) -> &[f64] {
 pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_default(), canary: None };
 
 /// What a flood achieved.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Achieved {
     /// The flood.
     pub pattern: Pattern,
@@ -73,7 +74,7 @@ pub struct Achieved {
 }
 
 /// A pattern that was not tried.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NotTried {
     /// The flood.
     pub pattern: Pattern,
@@ -82,7 +83,7 @@ pub struct NotTried {
 }
 
 /// The self-check of the flooder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
     /// Cache level.
     pub level: u8,
@@ -99,6 +100,15 @@ pub struct Verification {
     pub achieved: Vec<Achieved>,
     /// What was not.
     pub not_tried: Vec<NotTried>,
+}
+
+/// The numbers of the section: the self-check, and the flood after which a load costs most.
+#[derive(Serialize, JsonSchema)]
+pub struct Numbers<'a> {
+    #[serde(flatten)]
+    verification: &'a Verification,
+    /// Pattern of the flood after which a load costs most; `None` where nothing was measured.
+    worst: Option<Pattern>,
 }
 
 /// Share of the lines that a flood may leave.
@@ -199,6 +209,11 @@ impl Verification {
     /// Whether the lines gone of all floods were counted.
     pub fn all_counted(achieved: &[Achieved]) -> bool {
         !achieved.is_empty() && achieved.iter().all(|flood| flood.gone_controls.is_none())
+    }
+
+    /// What evidence holds and a command prints.
+    pub(super) fn numbers(&self) -> Numbers<'_> {
+        Numbers { verification: self, worst: self.worst().map(|worst| worst.pattern) }
     }
 
     /// The flood after which a load costs most.

@@ -60,7 +60,7 @@ pub fn section(verified: &Verification) -> Section {
             format!("{}/{}", flood.blocks_quiet, flood.blocks),
         ]
     };
-    Section::new("flood", "What a flood leaves", headline(verified), verified)
+    Section::new("flood", "What a flood leaves", headline(verified), &verified.numbers())
         .text(format!(
             "A victim of {} lines in the colors of L{} ({} ways, {} inside) is loaded, then the cache is flooded, then the victim is loaded \
              again. A bar is the time of such a load: as long as one of a line that is there, and what it takes longer. [Loeser1999, §3]",

@@ -13,6 +13,7 @@ mod section;
 use isochrome_model::stats::{BLOCKS_MIN, Effect, SIGNIFICANT, median};
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::Ns;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept, corrected};
@@ -21,7 +22,7 @@ pub use programs::{Place, Programs, Setup, conditions};
 pub use section::section;
 
 /// Where the others run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
     /// On other CPUs, at the same time. [Kim2013, Figure 2(a)]
@@ -31,7 +32,7 @@ pub enum Sharing {
 }
 
 /// What is measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Where the others run.
     pub sharing: Sharing,
@@ -56,7 +57,7 @@ fn cpu(run: &[f64]) -> f64 {
 pub const JUDGED: Judged = Judged { cost: cpu, canary: None };
 
 /// What one condition came to. Shares are of the run alone, of the same block; medians over accepted blocks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     /// What was measured.
     #[serde(flatten)]
@@ -89,7 +90,7 @@ pub struct Row {
 }
 
 /// Hits and misses of a program in a cache level alone, where the others spin, and with them: medians.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Requests {
     /// Requests whose line was there.
     pub hits: [f64; 3],
@@ -103,7 +104,7 @@ pub fn change([alone, _, together]: [f64; 3]) -> Option<f64> {
 }
 
 /// A cache level whose hits and misses are counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Counted {
     /// Its name.
     pub level: String,
@@ -114,7 +115,7 @@ pub struct Counted {
 }
 
 /// How a cache is divided among the programs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Divided {
     /// By what.
     pub by: Partitioning,
@@ -127,7 +128,7 @@ pub struct Divided {
 }
 
 /// A program of the experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
     /// Its command line.
     pub command: String,
@@ -137,7 +138,7 @@ pub struct Program {
 }
 
 /// The experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interference {
     /// The modeled machine, where nothing was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

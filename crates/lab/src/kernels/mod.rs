@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 
 use isochrome_model::stats::{Effect, HighWaterMark, Sorted, median};
 use isochrome_model::units::{Bytes, Color, Cycles, Ns};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept};
@@ -18,7 +19,7 @@ pub use jobs::{Jobs, Work};
 pub use section::section;
 
 /// What else happens between the jobs of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
     /// Nothing: the co-runner only spins. Gives c_min.
@@ -33,7 +34,7 @@ pub enum Condition {
 }
 
 /// One kernel at one problem size under all conditions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Experiment {
     /// `filter`, `dct`, `fft`, `matmul` or `combined`.
     pub bench: String,
@@ -53,7 +54,7 @@ pub struct Experiment {
 }
 
 /// What was measured of kernels.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Kernels {
     /// Rate of the counter that all cycles are ticks of, where it is known.
     pub counter_hz: Option<u64>,
@@ -62,7 +63,7 @@ pub struct Kernels {
 }
 
 /// What jobs of one kind took, over the quiet blocks only.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobSummary {
     /// Jobs.
     pub n: u64,
@@ -87,7 +88,7 @@ pub struct JobSummary {
 }
 
 /// One condition of an experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Outcome {
     /// Jobs that followed the co-runner's work.
     #[serde(flatten)]
@@ -113,7 +114,7 @@ pub struct Outcome {
 }
 
 /// What a job is, beside its size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Bench {
     /// A digital filter: one sample per job.
@@ -129,7 +130,7 @@ pub enum Bench {
 }
 
 /// What is measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct At {
     /// What the job is.
     pub bench: Bench,

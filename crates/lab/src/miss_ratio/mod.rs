@@ -11,6 +11,7 @@ mod walks;
 use isochrome_model::evidence::Standing;
 use isochrome_model::miss_ratio::{Locality, Task};
 use isochrome_model::stats::{BLOCKS_MIN, Effect, median};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Arm, Block, Judged, accept};
@@ -49,7 +50,7 @@ const COUNTED_FITTING: f64 = 0.25;
 const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
 /// How a ratio was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// Counters of misses.
@@ -59,7 +60,7 @@ pub enum By {
 }
 
 /// A task that was executed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Executed {
     /// Misses per access: the [estimate](Effect) over accepted blocks.
     pub miss_ratio: f64,
@@ -123,7 +124,7 @@ pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
 }
 
 /// The ratio on a modeled machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Modeled {
     /// The machine.
     pub machine: String,
@@ -134,7 +135,7 @@ pub struct Modeled {
 }
 
 /// A task with a set miss ratio: predicted, and what came of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Comparison {
     /// Cache level.
     pub level: u8,

@@ -6,6 +6,7 @@
 //! outcome.
 
 use isochrome_model::stats::median;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Executed;
@@ -16,7 +17,7 @@ pub const NEAR: f64 = 0.02;
 pub const TRIES: usize = 24;
 
 /// One try of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tried {
     /// Lines of the loop.
     pub lines: u64,

@@ -5,6 +5,7 @@ mod traffic;
 
 use isochrome_model::flood::Pattern;
 use isochrome_model::stats::{BLOCKS_MIN, Effect, HighWaterMark, median};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, accept};
@@ -13,7 +14,7 @@ pub use section::section;
 pub use traffic::{Division, Sending, pages_per_color};
 
 /// Through what packets go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Path {
     /// smoltcp and a card that is memory.
@@ -25,7 +26,7 @@ pub enum Path {
 }
 
 /// Which way a packet goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     /// Out. Flooded once before.
@@ -35,7 +36,7 @@ pub enum Direction {
 }
 
 /// What floods what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
     /// All components share the cache, which is flooded by mere writing.
@@ -47,7 +48,7 @@ pub enum Setting {
 }
 
 /// What is measured together: times of different conditions are never mixed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Which way.
     pub direction: Direction,
@@ -69,7 +70,7 @@ fn total(packet: &[f64]) -> f64 {
 pub const JUDGED: Judged = Judged { cost: total, canary: None };
 
 /// What a packet costs in one condition.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// What was measured.
     #[serde(flatten)]
@@ -97,7 +98,7 @@ pub struct Point {
 }
 
 /// The experiment on one path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Net {
     /// Through what the packets went.
     pub path: Path,
@@ -116,7 +117,7 @@ pub struct Net {
 }
 
 /// What packets cost on every path.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Packets {
     /// The paths.
     pub paths: Vec<Net>,

@@ -8,6 +8,7 @@ mod handoff;
 mod section;
 
 use isochrome_model::stats::{BLOCKS_MIN, HighWaterMark, SIGNIFICANT};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::samples::{Accepted, Arm, Block, Judged, Quantity, accept, corrected};
@@ -16,7 +17,7 @@ pub use handoff::{Switching, conditions, pages_per_color};
 pub use section::section;
 
 /// By what one task lets the other go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
     /// A word in memory that the other waits on.
@@ -30,7 +31,7 @@ pub enum Means {
 }
 
 /// Whether the other takes the CPU or is given it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The other has a higher priority: it takes the CPU as soon as it can run, and gives it back when it waits again.
@@ -40,7 +41,7 @@ pub enum Kind {
 }
 
 /// What is measured together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Condition {
     /// Whether the CPU is taken or given.
     pub kind: Kind,
@@ -63,7 +64,7 @@ fn cost(handoff: &[f64]) -> f64 {
 pub const JUDGED: Judged = Judged { cost, canary: None };
 
 /// What handoffs of one kind took.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Median time there, in ns.
     pub interrupt_ns: f64,
@@ -76,7 +77,7 @@ pub struct Cost {
 }
 
 /// What one condition came to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
     /// What was measured.
     #[serde(flatten)]
@@ -107,7 +108,7 @@ pub struct Row {
 }
 
 /// The experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Switches {
     /// Cache level that is flooded.
     pub level: u8,

@@ -23,6 +23,7 @@ pub mod twin;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::taskset::read::Allotted;
@@ -40,7 +41,7 @@ pub const ASSUMPTIONS: [&str; 5] = [
 ];
 
 /// An analysis, by name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Analysis {
     /// [Kim2013, eq. 2]
@@ -194,7 +195,7 @@ impl Verdict {
 }
 
 /// The bound for one task and what it consists of. For a miss, the parts at the moment the deadline was passed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Bound {
     /// Whether the deadline holds.
     #[serde(skip)]
@@ -214,7 +215,7 @@ pub struct Bound {
 }
 
 /// The bound of one task of a set, written out.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct BoundOfTask {
     /// Its name.
     pub name: String,

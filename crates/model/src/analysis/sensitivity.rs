@@ -2,13 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Analysis, Charges, CoreTask, Workspace, responses, schedulable};
 use crate::taskset::{TIME_MAX_NS, scale_up};
 
 /// How far something can be changed while all deadlines hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Up to this value and no further.

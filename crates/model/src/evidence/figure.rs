@@ -1,5 +1,6 @@
 //! Figures as data: what is drawn, on which axes. How it looks is for the report.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::format;
@@ -7,7 +8,7 @@ use crate::geometry::Geometry;
 use crate::units::Color;
 
 /// Something to draw.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
     /// Lines over axes.
@@ -23,7 +24,7 @@ pub enum Figure {
 }
 
 /// What a line or a bar stands for; the style sheet gives each its color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hue {
     /// The reference: undisturbed, in theory.
@@ -41,7 +42,7 @@ pub enum Hue {
 }
 
 /// How a line is broken, so that lines differ without color.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Dash {
     /// Unbroken.
@@ -55,7 +56,7 @@ pub enum Dash {
 }
 
 /// One axis of a chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Axis {
     /// What it measures, with its unit.
     pub label: String,
@@ -138,7 +139,7 @@ fn multiples(low: f64, high: f64, step: f64) -> impl Iterator<Item = f64> {
 }
 
 /// A measured point on a line.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Mark {
     /// Where it lies.
     pub at: (f64, f64),
@@ -147,7 +148,7 @@ pub struct Mark {
 }
 
 /// One line of a chart.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     /// Its name, written at its end; nothing where it is empty.
     pub name: String,
@@ -181,7 +182,7 @@ impl Line {
 }
 
 /// Lines over two axes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Chart {
     /// What it shows, in a few words; for those who do not see it.
     pub title: String,
@@ -218,7 +219,7 @@ impl Chart {
 }
 
 /// A bar of two parts, one behind the other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bar {
     /// What it is of.
     pub name: String,
@@ -231,7 +232,7 @@ pub struct Bar {
 }
 
 /// Horizontal bars below each other, drawn to one scale.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bars {
     /// What they show.
     pub title: String,
@@ -240,7 +241,7 @@ pub struct Bars {
 }
 
 /// A change to draw.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Change {
     /// What it is of; empty where it is of the same as the one above.
     pub name: String,
@@ -251,7 +252,7 @@ pub struct Change {
 }
 
 /// Changes below each other, as bars to both sides of none, from half to half as much again.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Changes {
     /// What they show.
     pub title: String,
@@ -260,7 +261,7 @@ pub struct Changes {
 }
 
 /// A bar of a [`Track`].
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrackBar {
     /// Where it begins and ends on the horizontal axis.
     pub range: [f64; 2],
@@ -271,7 +272,7 @@ pub struct TrackBar {
 }
 
 /// What happened to one of several over time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Track {
     /// What it is of.
     pub name: String,
@@ -284,7 +285,7 @@ pub struct Track {
 }
 
 /// Tracks below each other, of one horizontal axis from 0.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Tracks {
     /// What they show.
     pub title: String,
@@ -299,7 +300,7 @@ pub struct Tracks {
 }
 
 /// A cache by colors and ways, and who may do what in it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheMap {
     /// The cache.
     pub geometry: Geometry,

@@ -2,13 +2,14 @@
 //!
 //! A report shows sections and knows nothing else of an experiment. Numbers are those that a command prints as JSON.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::figure::Figure;
 
 /// Whether what was to be shown was shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     /// It was.
@@ -22,7 +23,7 @@ pub enum Standing {
 }
 
 /// One experiment, or one run, as a report shows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Section {
     /// Its name, as `crpd`: unique for a kind of section.
     pub id: String,
@@ -41,7 +42,7 @@ pub struct Section {
 }
 
 /// A part of a section.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
     /// A heading of its own.
@@ -57,7 +58,7 @@ pub enum Content {
 }
 
 /// A table. Cells are text; columns of numbers are those whose cells begin like one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Table {
     /// Heads of the columns.
     pub columns: Vec<String>,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::samples::{Method, PageSample, Samples};
@@ -22,7 +23,7 @@ const AMBIGUOUS_SHARE: f64 = 0.02;
 const LINEAR_AGREEMENT: f64 = 0.97;
 
 /// A reason not to trust a palette.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "doubt", rename_all = "snake_case")]
 pub enum Doubt {
     /// The geometry leads one to expect another number of colors.

@@ -10,6 +10,7 @@ pub mod infer;
 pub mod merge;
 pub mod samples;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gf2;
@@ -23,7 +24,7 @@ pub use samples::{Group, Method, PageSample, Samples};
 pub const SCHEMA: &str = "isochrome-palette/1";
 
 /// How a frame number leads to a color.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "rule", rename_all = "snake_case")]
 pub enum Rule {
     /// The set-index bits above the page offset: the frame number modulo the number of colors.
@@ -46,7 +47,7 @@ pub enum Rule {
 }
 
 /// The colors of one cache level.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Palette {
     /// [`SCHEMA`].
     pub schema: String,

@@ -1,5 +1,6 @@
 //! What the host collects about pages and evictions.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::Geometry;
@@ -9,7 +10,7 @@ use crate::units::{Bytes, FrameNumber};
 pub const SCHEMA: &str = "isochrome-palette-samples/1";
 
 /// How evictions, or colors, were seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
     /// Frame-number bits, verified by eviction tests.
@@ -32,14 +33,14 @@ impl Method {
 }
 
 /// Pages that were found to evict each other.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Group {
     /// Pages (by their number in [`Samples::pages`]) of the eviction set.
     pub set: Vec<u32>,
 }
 
 /// What was seen of one page.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PageSample {
     /// Its frame, when the kernel shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,7 +51,7 @@ pub struct PageSample {
 }
 
 /// Everything a palette is inferred from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Samples {
     /// [`SCHEMA`].
     pub schema: String,

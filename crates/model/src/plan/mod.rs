@@ -10,6 +10,7 @@ mod optimal;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
@@ -34,7 +35,7 @@ pub const PLAN_TASKS_MAX: usize = 1024;
 macro_rules! named {
     ($(#[$doc:meta])* $name:ident, $what:literal, $($(#[$variant_doc:meta])* $variant:ident = $text:literal),+ $(,)?) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
@@ -125,7 +126,7 @@ impl Default for Request<'_> {
 }
 
 /// Where every task runs, with which partitions, and how late it can be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// Whether every task has a place and meets its deadline.
     pub schedulable: bool,
@@ -172,7 +173,7 @@ pub struct Plan {
 }
 
 /// A further objective of a plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Goal {
     /// What for.
     pub objective: Objective,
@@ -185,7 +186,7 @@ pub struct Goal {
 }
 
 /// One core of a plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CorePlan {
     /// Which core, from 0.
     pub cpu: u32,
@@ -198,7 +199,7 @@ pub struct CorePlan {
 }
 
 /// One task of a plan.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskPlan {
     /// Its name.
     pub name: String,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cache::Slot;
@@ -10,7 +11,7 @@ use super::{Counts, Level};
 use crate::units::Bytes;
 
 /// Misses of one task at one cache, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Causes {
     /// The line was never there (or, of a write that goes around, never installed).
     pub cold: u64,
@@ -23,7 +24,7 @@ pub struct Causes {
 }
 
 /// What lines of one color did for one task.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tally {
     /// Events; write-backs are those of the task's lines, whoever displaced them.
     #[serde(flatten)]
@@ -51,7 +52,7 @@ impl std::ops::AddAssign for Tally {
 }
 
 /// What happened at one cache, by task. Tables end where nothing more happened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Interference {
     /// Row: the task; column: the color.
     pub tallies: Vec<Vec<Tally>>,

@@ -5,6 +5,7 @@
 
 use fearless_simd::{Simd, dispatch};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::recency::{BATCH, DIRTY, KEPT_BITS, Request, Requests, Sets, vectors};
@@ -13,7 +14,7 @@ use crate::geometry::Geometry;
 use crate::units::Bytes;
 
 /// Misses of a program against its share of a level.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MissCurve {
     /// Accesses to lines.
     pub accesses: u64,

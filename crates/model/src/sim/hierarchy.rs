@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::cache::{Cache, Slot, TaskId};
@@ -59,7 +60,7 @@ impl Access {
 }
 
 /// Events at one cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Counts {
     /// Reads: loads and fetches of the program, and fetches by the level above.
     pub reads: u64,
@@ -74,7 +75,7 @@ pub struct Counts {
 }
 
 /// Events at one named cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelCounts {
     /// Name of the cache.
     pub name: String,
@@ -84,7 +85,7 @@ pub struct LevelCounts {
 }
 
 /// Transfers from and to memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryCounts {
     /// Lines (or sectors) read.
     pub reads: u64,

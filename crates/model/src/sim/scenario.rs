@@ -9,6 +9,7 @@ mod run;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Allocation, ConfigError, DescribedMachine, Interference, Level, LevelCounts, MemoryCounts, Tally, Timing};
@@ -190,7 +191,7 @@ pub enum ScenarioError {
 }
 
 /// What became of a scenario.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Outcome {
     /// Events per cache, innermost first; of several CPUs, the caches of the last one come first.
     pub levels: Vec<LevelCounts>,
@@ -205,7 +206,7 @@ pub struct Outcome {
 }
 
 /// What became of a task.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskOutcome {
     /// Its name.
     pub name: String,
@@ -230,7 +231,7 @@ pub struct TaskOutcome {
 }
 
 /// What a task did at a cache.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct TaskAtLevel {
     /// The cache.
     pub name: String,
@@ -240,7 +241,7 @@ pub struct TaskAtLevel {
 }
 
 /// What happened between tasks at a cache.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct CacheOutcome {
     /// The cache.
     pub name: String,

@@ -1,5 +1,6 @@
 //! Effects: paired differences per block, how sure they are, and how sure several of them are together.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -18,7 +19,7 @@ const EXACT_MAX: usize = 60;
 /// Wilcoxon's signed-rank test. Rank sums are whole numbers, so an interval between them holds the effect in somewhat more than 95 % of all
 /// cases; it is interpolated to 95 %. Both assume that the differences lie symmetrically around the effect, as they do where the same noise
 /// meets treatment and control, and nothing else about their distribution. [Hollander1999, 3.1 to 3.3]
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Effect {
     /// The estimate, in the unit of the differences.
     pub estimate: f64,

@@ -1,10 +1,11 @@
 //! Straight lines through measured points.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, FisherSnedecor, StudentsT};
 
 /// A straight line through measured points by least squares.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Line {
     /// Increase of y per unit of x.
     pub slope: f64,
@@ -75,7 +76,7 @@ const BEND_MAX: f64 = 0.05;
 ///
 /// A share of explained variance near 1 does not show it: x squared has 0.95 between 10 and 90 %. The lack-of-fit test compares how far the
 /// means at each place lie from the line with how far repetitions lie from their mean. [Draper1998, 2.1]
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Straightness {
     /// Probability of means at least as far from the line if the relation is straight.
     pub p: f64,

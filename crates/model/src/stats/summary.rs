@@ -1,10 +1,11 @@
 //! Quantiles, high-water marks and tails of measured samples. Nothing here assumes a distribution.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// The largest value seen, which is not a bound: how many samples it is over, and when it last rose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HighWaterMark {
     /// Largest sample.
     pub value: u64,

@@ -11,6 +11,7 @@ pub mod rtapp;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, CpuId, Ns, ParseError};
@@ -24,7 +25,7 @@ pub const TIME_MAX_NS: u64 = i64::MAX as u64;
 const COPIES_MAX: usize = 100_000;
 
 /// Whose partitions they are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// One cache behind all cores (an L3): a partition belongs to one core.
@@ -35,7 +36,7 @@ pub enum Scope {
 }
 
 /// How much of a partition's memory a task takes. [Kim2013, eq. 3]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryRule {
     /// Whole pages, dealt round-robin: the fullest partition gets `ceil(pages / |S|)`.
@@ -46,7 +47,7 @@ pub enum MemoryRule {
 }
 
 /// Times to refill a partition, as far as they are known, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Refills {
     /// When what it displaces was only read.
     pub clean_ns: Option<u64>,
@@ -70,7 +71,7 @@ impl Refills {
 }
 
 /// Which of the [`Refills`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefillKind {
     /// What is displaced was only read.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::TIME_MAX_NS;
@@ -18,7 +19,7 @@ pub const JOB_VERB: &str = "job";
 const CPUS_MAX: u32 = 8192;
 
 /// Programs to run together, and what they run on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Programs {
     /// CPUs for the tasks, ascending, at least one.
     pub cpus: Vec<CpuId>,
@@ -31,7 +32,7 @@ pub struct Programs {
 }
 
 /// By what means a cache is partitioned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Partitioning {
     /// Not at all.
@@ -46,7 +47,7 @@ pub enum Partitioning {
 }
 
 /// How jobs of a program are seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Jobs {
     /// From outside: a job begins when a timer wakes the program, and is complete when it sleeps again.
@@ -59,7 +60,7 @@ pub enum Jobs {
 }
 
 /// One program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
     /// Its name, unique in the set.
     pub name: String,

@@ -1,0 +1,129 @@
+//! JSON Schema of everything that the tool prints or writes as JSON, made from the types. It lies in `docs/schemas`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use isochrome_lab::miss_ratio::Comparison;
+use isochrome_lab::{conflicts, crpd, flood, interference, kernels, packets, switch};
+use isochrome_model::evidence::{self, Evidence};
+use isochrome_model::machine::{self, Machine};
+
+use isochrome_model::palette::{self, Palette, Samples, samples};
+use isochrome_model::placement;
+use isochrome_model::plan::Plan;
+use isochrome_model::profile::{self, Profile};
+use isochrome_model::running::Run;
+use isochrome_model::watch::Watched;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use schemars::{JsonSchema, Schema};
+use serde_json::{Value, json};
+
+use crate::bench::Kernel;
+use crate::results::{Printed, schema};
+use crate::{doctor, map, placed, plan, ps, recolor, simulate, watch};
+
+/// Set in the environment, this makes the test write the files.
+const WRITE: &str = "ISOCHROME_WRITE_SCHEMAS";
+
+fn generator() -> SchemaGenerator {
+    SchemaSettings::draft2020_12().for_serialize().into_generator()
+}
+
+/// The schema of a `T` whose `schema` says `id`.
+fn of<T: JsonSchema>(id: &str) -> (String, Value) {
+    named(id, generator().into_root_schema_for::<T>())
+}
+
+/// The same of an experiment, as printed.
+fn of_experiment<T: JsonSchema>(section: &str) -> (String, Value) {
+    of::<Printed<T>>(&schema(section))
+}
+
+fn named(id: &str, schema: Schema) -> (String, Value) {
+    let mut schema = schema.to_value();
+    schema["title"] = id.into();
+    schema["properties"]["schema"] = json!({"const": id});
+    // What two flattened types both have stands there twice.
+    let required = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).chain(["schema"]);
+    schema["required"] = required.collect::<BTreeSet<_>>().into_iter().collect();
+    (id.to_owned(), schema)
+}
+
+/// The schema of evidence, which says for each kind of section what its numbers are.
+fn of_evidence() -> (String, Value) {
+    let mut generator = generator();
+    let sections = [
+        ("run", generator.subschema_for::<Run>()),
+        ("watch", generator.subschema_for::<Watched>()),
+        ("kernels", generator.subschema_for::<kernels::Kernels>()),
+        ("conflicts", generator.subschema_for::<conflicts::Numbers<'_>>()),
+        ("crpd", generator.subschema_for::<crpd::Crpd>()),
+        ("switch", generator.subschema_for::<switch::Switches>()),
+        ("interference", generator.subschema_for::<interference::Interference>()),
+        ("flood", generator.subschema_for::<flood::Numbers<'_>>()),
+        ("packets", generator.subschema_for::<packets::Packets>()),
+        ("miss_ratio", generator.subschema_for::<Comparison>()),
+    ];
+    let (id, mut schema) = named(evidence::SCHEMA, generator.into_root_schema_for::<Evidence>());
+    let of_numbers = sections.map(|(id, numbers)| {
+        json!({"if": {"properties": {"id": {"const": id}}}, "then": {"properties": {"numbers": numbers}}})
+    });
+    schema["$defs"]["Section"]["allOf"] = of_numbers.to_vec().into();
+    (id, schema)
+}
+
+/// The names of all schemas, and the schemas.
+fn all() -> Vec<(String, Value)> {
+    vec![
+        of::<doctor::Examined>(doctor::SCHEMA),
+        of::<Machine>(machine::SCHEMA),
+        of::<crate::palette::Outcome>(crate::palette::SCHEMA),
+        of::<Palette>(palette::SCHEMA),
+        of::<Samples>(samples::SCHEMA),
+        of::<map::Outcome>(placement::SCHEMA),
+        of::<ps::Held>(ps::SCHEMA),
+        of_experiment::<Kernel<'_>>("kernels"),
+        of_experiment::<conflicts::Numbers<'_>>("conflicts"),
+        of_experiment::<crpd::Crpd>("crpd"),
+        of_experiment::<switch::Switches>("switch"),
+        of_experiment::<packets::Packets>("packets"),
+        of_experiment::<interference::Interference>("interference"),
+        of_experiment::<flood::Numbers<'_>>("flood"),
+        of::<crate::flood::Flooded>(crate::flood::SCHEMA),
+        of_experiment::<Comparison>("miss_ratio"),
+        of::<simulate::Outcome>(simulate::SCHEMA),
+        of::<simulate::Curve>(simulate::CURVE_SCHEMA),
+        of::<simulate::Floods>(simulate::FLOODS_SCHEMA),
+        of::<isochrome_model::sim::scenario::Outcome>(simulate::SCENARIO_SCHEMA),
+        of::<Watched>(watch::WATCHED),
+        of::<Profile>(profile::SCHEMA),
+        of::<Plan>(plan::SCHEMA),
+        of::<plan::Analyzed>(plan::ANALYSIS_SCHEMA),
+        of::<recolor::Shown>(placed::SCHEMA),
+        of::<recolor::Repair>(recolor::REPAIR_SCHEMA),
+        of_evidence(),
+    ]
+}
+
+#[test]
+fn schemas_are_those_of_the_types() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas");
+    let mut names = Vec::new();
+    for (id, schema) in all() {
+        let name = id.strip_prefix("isochrome-").and_then(|id| id.split('/').next()).expect("isochrome-NAME/NUMBER");
+        let path = folder.join(format!("{name}.json"));
+        let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+        if std::env::var_os(WRITE).is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let found = fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == text, "docs/schemas/{name}.json is not what the types say; {WRITE}=1 writes it");
+        names.push(format!("{name}.json"));
+    }
+    names.sort_unstable();
+    let mut found: Vec<String> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort_unstable();
+    assert_eq!(found, names);
+}
