@@ -3,6 +3,7 @@
 //! Each states what it requires. Where the machine cannot, the test is reported as ignored with the reason, never as passed;
 //! `HARDWARE_REQUIRED=1` makes that a failure. To add one: write its body as a function and add a `hardware_test` to `main`.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -13,7 +14,8 @@ use isochrome_host::interrupt;
 use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
 use isochrome_host::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
 use isochrome_host::net::tap;
-use isochrome_host::palette::known::on_a_cpu;
+use isochrome_host::pagemap;
+use isochrome_host::palette::known::{KnownColors, on_a_cpu};
 use isochrome_host::palette::reference::{Numbers, Ready, Reference};
 use isochrome_host::palette::saved::Boot;
 use isochrome_host::palette::{Survey, Target};
@@ -108,6 +110,11 @@ fn main() -> ExitCode {
             "an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs",
             has_colors,
             an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs,
+        ),
+        hardware_test(
+            "what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten",
+            has_colors,
+            what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten,
         ),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
@@ -676,6 +683,27 @@ fn an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs() 
     // Whoever comes next finds the numbers as they are.
     let next = numbered(&machine, own.path(), Some(&theirs)).unwrap();
     assert_eq!((next.numbers, next.reference.sets), (Numbers::Kept, now.reference.sets));
+}
+
+fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten() {
+    let (machine, _) = Sysfs::system().machine().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let first = numbered(&machine, folder.path(), None).unwrap().reference;
+    let file = folder.path().join(format!("reference-l{}", first.level));
+    let cpus = allowed_cpus().into_iter().map(CpuId).collect();
+    let mut known = KnownColors::measured(first, None, false, cpus);
+    let arena = Arena::map(1).unwrap();
+    arena.touch(&[0], 64);
+    let address = arena.address() as u64;
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let page = (address, pagemap::entries(&pagemap, address / page_bytes() as u64, 1).unwrap()[0]);
+    known.learn(1, page, Color(0));
+    assert_eq!((known.renew(folder.path(), 1).unwrap(), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
+
+    std::fs::remove_file(file).unwrap();
+    numbered(&machine, folder.path(), None).unwrap();
+    assert_ne!(known.renew(folder.path(), 1).unwrap(), Numbers::Kept);
+    assert_eq!(known.of(1, page), None);
 }
 
 // Packets.

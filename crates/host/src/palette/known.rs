@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::look::WalkTicks;
-use super::reference::{Numbers, Reference};
+use super::reference::{Numbers, Ready, Reference};
 use crate::error::HostError;
 use crate::pagemap::PageEntry;
 use crate::setting::RealtimeRequest;
@@ -108,17 +108,19 @@ impl KnownColors {
     }
 
     /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]. What was learned is forgotten where
-    /// numbers of colors have become others.
+    /// numbers of colors have become others, also where another command has made them others: [`Numbers::Replaced`].
     pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
         let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
-        let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
-        self.reference = Some(ready.reference);
+        let numbering = old.numbering.clone();
+        let Ready { reference, numbers, .. } = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
+        let differs = reference.numbering != numbering;
+        self.reference = Some(reference);
         let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
         learned.ticks = None;
-        if matches!(ready.numbers, Numbers::New | Numbers::Replaced | Numbers::Machines) {
+        if differs {
             *learned = Learned { stale: true, ..Learned::default() };
         }
-        Ok(ready.numbers)
+        Ok(if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers })
     }
 
     /// The cache level.
