@@ -88,7 +88,7 @@ pub struct Crpd {
     /// Lines of code that are executed from one jump to the next.
     ///
     /// A core fetches ahead along the jumps that its branch predictor has stored. Code with more jumps than that runs at another speed, so that
-    /// its delay shows the size of the predictor as well as what the cache lost. The code of [Sebek2002] has no jumps. Data have none.
+    /// its delay shows the size of the predictor as well as what the cache lost. The code of \[Sebek2002\] has no jumps. Data have none.
     #[serde(default = "every_line")]
     pub lines_per_jump: u32,
     /// Cache level.
