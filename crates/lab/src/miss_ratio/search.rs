@@ -5,7 +5,7 @@
 //! shutting the right size out, as halving would. A size counts as found when two tries in a row there are near: the second one was not chosen for its
 //! outcome.
 
-use isochrome_model::stats::median;
+use isochrome_model::stats::quantile;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -72,7 +72,8 @@ fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     let middle = |points: &[(f64, f64)]| {
         let (x, y): (Vec<f64>, Vec<f64>) = points.iter().copied().unzip();
-        (median(&x).unwrap_or_default(), median(&y).unwrap_or_default())
+        // Of two values the lower one: a value between them would be no size that was tried, and no ratio that came out.
+        (quantile(&x, 0.5).unwrap_or_default(), quantile(&y, 0.5).unwrap_or_default())
     };
     // Neighbors that do not rise become one point in their middle. [Barlow1972]
     let mut curve: Vec<Vec<(f64, f64)>> = Vec::new();
