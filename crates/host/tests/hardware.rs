@@ -688,7 +688,8 @@ fn an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs() 
 fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten() {
     let (machine, _) = Sysfs::system().machine().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let first = numbered(&machine, folder.path(), None).unwrap().reference;
+    let find = || numbered(&machine, folder.path(), None).unwrap();
+    let first = find().reference;
     let file = folder.path().join(format!("reference-l{}", first.level));
     let cpus = allowed_cpus().into_iter().map(CpuId).collect();
     let mut known = KnownColors::measured(first, None, false, cpus);
@@ -698,12 +699,12 @@ fn what_was_learned_under_numbers_that_another_command_has_replaced_is_forgotten
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let page = (address, pagemap::entries(&pagemap, address / page_bytes() as u64, 1).unwrap()[0]);
     known.learn(1, page, Color(0));
-    assert_eq!((known.renew(folder.path(), 1).unwrap(), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
+    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Kept, Some(Color(0))));
 
     std::fs::remove_file(file).unwrap();
-    numbered(&machine, folder.path(), None).unwrap();
-    assert_ne!(known.renew(folder.path(), 1).unwrap(), Numbers::Kept);
-    assert_eq!(known.of(1, page), None);
+    let others = find();
+    assert_eq!((others.numbers, find().numbers), (Numbers::New, Numbers::Kept));
+    assert_eq!((known.adopt(find()), known.of(1, page)), (Numbers::Replaced, None));
 }
 
 // Packets.

@@ -107,20 +107,25 @@ impl KnownColors {
         KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
     }
 
-    /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]. What was learned is forgotten where
-    /// numbers of colors have become others, also where another command has made them others: [`Numbers::Replaced`].
+    /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]; see [`adopt`](Self::adopt).
     pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
         let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
-        let numbering = old.numbering.clone();
-        let Ready { reference, numbers, .. } = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
-        let differs = reference.numbering != numbering;
+        let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
+        Ok(self.adopt(ready))
+    }
+
+    /// Tests by the pages of `ready` from now on. What was learned is forgotten where they give colors other numbers, also where another
+    /// command has done so and finds them kept since: [`Numbers::Replaced`].
+    pub fn adopt(&mut self, ready: Ready) -> Numbers {
+        let Ready { reference, numbers, .. } = ready;
+        let differs = self.reference.as_ref().is_none_or(|old| old.numbering != reference.numbering);
         self.reference = Some(reference);
         let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
         learned.ticks = None;
         if differs {
             *learned = Learned { stale: true, ..Learned::default() };
         }
-        Ok(if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers })
+        if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers }
     }
 
     /// The cache level.
