@@ -139,7 +139,7 @@ pub struct Modeled {
 pub struct Comparison {
     /// Cache level.
     pub level: u8,
-    /// Page colors that the level has by its size; 1 is none.
+    /// Page colors that the level has by its size; 1 where it has none.
     pub colors: u32,
     /// By what the ratio is set.
     pub locality: Locality,
