@@ -215,6 +215,11 @@ impl Haste {
         // Where it may not run there, it works from where it is.
         let _ = sched_setaffinity(None, &cpu);
     }
+
+    /// The CPUs that this thread may run on while it has no haste.
+    fn cpus(&self) -> io::Result<CpuSet> {
+        Ok(self.cpus.map_or_else(|| sched_getaffinity(None), Ok)?)
+    }
 }
 
 impl Drop for Haste {
@@ -789,11 +794,15 @@ impl Hold {
         };
         // Where this is refused, it works as the program does.
         let _ = own.and_then(|own| own.apply_to(helper));
-        let own = self.haste.cpus.map_or_else(|| sched_getaffinity(None), Ok);
-        let _ = own.and_then(|own| sched_setaffinity(RawPid::from_raw(helper), &own));
+        let _ = self.haste.cpus().and_then(|own| Ok(sched_setaffinity(RawPid::from_raw(helper), &own)?));
         let failed = failed(self.pid, helper, "run");
         let registers = trace::registers(helper).map_err(&failed)?;
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
+    }
+
+    /// On how many CPUs helpers may run.
+    pub fn cpus(&self) -> usize {
+        self.haste.cpus().map_or(1, |cpus| cpus.count() as usize)
     }
 
     /// Sends the helpers off, and waits until all have ended.

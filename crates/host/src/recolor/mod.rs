@@ -292,8 +292,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
             Some(huge) => room.touch_huge(start, draw.bytes, huge, &mut pauses)?,
             None => room.touch(start, draw.bytes, &mut pauses)?,
         }
-        wait_until_touched(pid, start, pool.end)?;
-        pool.find(wanted, &room, start, &mut pauses)?;
+        let pages = touched_pages(pid, start, pool.end)?;
+        pool.find(wanted, &room, pages, &mut pauses)?;
     }
     if pool.slots.is_empty() {
         let limit = Bytes(room.place.end - room.place.pool);
@@ -345,19 +345,19 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
-/// Waits until the pages between two addresses are resident, for as long as more of them become so: on a loaded machine a helper may be
-/// gone from sight before its last pages are there.
-fn wait_until_touched(pid: Pid, start: u64, end: u64) -> Result<(), RecolorError> {
+/// The resident pages between two addresses. Waits for those that are missing, for as long as more of them become resident: on a loaded
+/// machine a helper may be gone from sight before its last pages are there.
+fn touched_pages(pid: Pid, start: u64, end: u64) -> Result<Vec<Page>, RecolorError> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let pages = ((end - start) / page_bytes() as u64) as usize;
     let (mut most, mut since) = (0, Instant::now());
     loop {
-        let resident = pid.page_map()?.resident(start, end)?.len();
-        if resident >= pages || since.elapsed() > PATIENCE {
-            return Ok(());
+        let resident = pid.page_map()?.resident(start, end)?;
+        if resident.len() >= pages || since.elapsed() > PATIENCE {
+            return Ok(resident);
         }
-        if resident > most {
-            (most, since) = (resident, Instant::now());
+        if resident.len() > most {
+            (most, since) = (resident.len(), Instant::now());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

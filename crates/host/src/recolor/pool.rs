@@ -90,23 +90,22 @@ impl Pool {
         Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
     }
 
-    /// Tells the colors of the pages touched from `start` on, while the process runs.
+    /// Tells the colors of the pages touched last, while the process runs.
     pub fn find(
         &mut self,
         wanted: &Wanted,
         room: &Room,
-        start: u64,
+        pages: Vec<Page>,
         pauses: &mut Vec<u64>,
     ) -> Result<(), RecolorError> {
         let (pid, known, before) = (room.pid, wanted.known, self.slots.len());
-        let pages = pid.page_map()?.resident(start, self.end)?;
         let expected = pages.len() * wanted.colors.len() / wanted.color_count().max(1);
         let checked = known.to_check(pid.0, &pages);
         let unknown = |pages: &[Page]| -> Vec<Page> {
             pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
         };
-        if !(checked.is_empty() && unknown(&pages).is_empty())
-            && let Some(reference) = room.reference
+        if let Some(reference) = room.reference
+            && !(checked.is_empty() && unknown(&pages).is_empty())
         {
             let mut hold = Hold::one(pid, room.area())?;
             room.make_sight(&mut hold)?;

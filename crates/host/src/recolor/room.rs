@@ -273,8 +273,7 @@ impl<'a> Room<'a> {
 
     /// Makes helpers that give the kernel advice about `bytes` from `start` on.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
-        let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
-        let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(cpus));
+        let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(hold.cpus() as u64));
         let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
         for helper in 0..helpers {
             let from = start + helper * share;
