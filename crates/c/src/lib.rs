@@ -13,15 +13,15 @@ use std::ptr;
 use std::slice;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use isochrome_host::color::pagemap;
+use isochrome_host::color::pool::{ColoredRegion, FramePool};
+use isochrome_host::color::{Collection, Survey, Target};
 use isochrome_host::error::HostError;
-use isochrome_host::marks::{Edge, MarkWriter};
-use isochrome_host::pagemap;
-use isochrome_host::palette::{Collection, Survey, Target};
-use isochrome_host::pool::{ColoredRegion, FramePool};
-use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::run::marks::{Edge, MarkWriter};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::memory::page_bytes;
-use isochrome_host::sysfs::Sysfs;
 use isochrome_model::palette::Palette;
 use isochrome_model::units::{Bytes, Color};
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use isochrome_host::marks::{Edge, MarkReader, VARIABLE};
-use isochrome_host::resident;
+use isochrome_host::color::resident;
+use isochrome_host::run::marks::{Edge, MarkReader, VARIABLE};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 fn main() -> ExitCode {

@@ -1,8 +1,8 @@
 //! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
 
 use anyhow::Result;
-use isochrome_host::events::Quantity;
-use isochrome_host::kernels::KernelKind;
+use isochrome_host::counters::events::Quantity;
+use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::clock;
 use isochrome_lab::kernels::{At, Experiment as OfKernel, Jobs, Kernels, Outcome, Work, section};
 use isochrome_lab::runner::Experiment;

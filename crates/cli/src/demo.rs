@@ -6,12 +6,12 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
+use isochrome_host::color::Target;
+use isochrome_host::counters::events::Quantity;
 use isochrome_host::doctor;
 use isochrome_host::error::HostError;
-use isochrome_host::events::Quantity;
 use isochrome_host::interrupt;
-use isochrome_host::kernels::KernelKind;
-use isochrome_host::palette::Target;
+use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::clock;
 use isochrome_lab::kernels::{Jobs, Kernels, Work, section};
 use isochrome_lab::runner::Experiment;

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use isochrome_host::interrupt;
-use isochrome_host::setting::RealtimeSettings;
-use isochrome_host::sysfs::Note;
+use isochrome_host::machine::setting::RealtimeSettings;
+use isochrome_host::machine::sysfs::Note;
 use isochrome_lab::kernels::Jobs;
 use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, SCHEMA, Section};
 use isochrome_model::machine::Machine;

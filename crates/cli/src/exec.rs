@@ -13,16 +13,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use isochrome_host::color::ledger::Owner;
+use isochrome_host::color::reference::Numbers;
 use isochrome_host::doctor::{self, Status};
-use isochrome_host::ledger::Owner;
-use isochrome_host::palette::reference::Numbers;
+use isochrome_host::machine::setting::allowed_cpus;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RecolorError};
-use isochrome_host::setting::allowed_cpus;
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
 use isochrome_host::sys::scheduling::Scheduling;
-use isochrome_host::sysfs::Sysfs;
 use isochrome_model::units::{CpuId, Ns};
 
 use crate::args::{ChosenColors, ExecOptions, Ready};

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use isochrome_host::resctrl::{self, Mounted};
+use isochrome_host::partition::resctrl::{self, Mounted};
 use isochrome_model::export::ways::WayRules;
 use isochrome_model::export::{Cache, File, Target, write};
 use isochrome_model::plan::Plan;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use isochrome_host::events::Quantity;
-use isochrome_host::flooder::{Flooder, reserved_colors};
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::counters::events::Quantity;
 use isochrome_host::interrupt;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::flooder::{Flooder, reserved_colors};
 use isochrome_host::sys::clock;
 use isochrome_lab::flood::{Check, Verification, conclude, pages_to_verify, section};
 use isochrome_lab::runner::Experiment;

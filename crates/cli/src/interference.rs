@@ -4,14 +4,14 @@ use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use isochrome_host::color::Target;
+use isochrome_host::color::ledger::Owner;
+use isochrome_host::counters::events::{Event, LevelEvents, level_events, levels_within};
 use isochrome_host::counters::{Counters, usable_slots};
-use isochrome_host::events::{Event, LevelEvents, level_events, levels_within};
 use isochrome_host::interrupt;
-use isochrome_host::kernels::{Walk, Writer};
-use isochrome_host::ledger::Owner;
-use isochrome_host::palette::Target;
+use isochrome_host::load::kernels::{Walk, Writer};
+use isochrome_host::partition::resctrl;
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::resctrl;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_lab::interference::expected::{beside, refill};
 use isochrome_lab::interference::{

@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use isochrome_host::color::resident;
+use isochrome_host::color::{Target, saved};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::palette::{Target, saved};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::{self, RecolorError};
-use isochrome_host::{resident, runtime};
+use isochrome_host::runtime;
 use isochrome_model::palette::{agreement, merge};
 use isochrome_model::placement::{ColorMap, ColorShape};
 use isochrome_report::map::{svg, text};

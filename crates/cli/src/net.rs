@@ -1,7 +1,7 @@
 //! `isochrome bench net`: what packets cost after a flood, with and without colors.
 
 use anyhow::Result;
-use isochrome_host::net::stack::BYTES_MAX;
+use isochrome_host::load::net::stack::BYTES_MAX;
 use isochrome_host::sys::clock;
 use isochrome_lab::packets::{Net, Packets, Path, Sending, conclude, pages_per_color, section};
 use isochrome_lab::runner::Experiment;

@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use isochrome_host::color::ledger;
+use isochrome_host::color::pagemap;
+use isochrome_host::color::reference::{Numbers, Ready, Reference, order_by_eviction};
+use isochrome_host::color::{Collection, Survey, Target, Verification, saved};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::ledger;
-use isochrome_host::palette::reference::{Numbers, Ready, Reference, order_by_eviction};
-use isochrome_host::palette::{Collection, Survey, Target, Verification, saved};
+use isochrome_host::runtime;
 use isochrome_host::sys::memory::Arena;
-use isochrome_host::{pagemap, runtime};
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::palette::{Doubt, Inference, Rule, Samples, agreement, infer, merge, samples};
 use isochrome_model::units::{Bytes, format_list};

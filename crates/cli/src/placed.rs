@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use isochrome_host::palette::known::Verified;
-use isochrome_host::palette::reference::Numbers;
+use isochrome_host::color::known::Verified;
+use isochrome_host::color::reference::Numbers;
 use isochrome_host::recolor::Report;
 use isochrome_host::recolor::watch::Tally;
 use isochrome_host::sys::memory::page_bytes;

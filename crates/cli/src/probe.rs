@@ -5,9 +5,9 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use anyhow::Result;
-use isochrome_host::pool::FramePool;
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::machine::sysfs::Note;
 use isochrome_host::probe::{ProbeRequest, probe};
-use isochrome_host::sysfs::Note;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, SCHEMA, Source};
 use isochrome_model::units::{CpuId, format_list};
 use isochrome_report::retention_sentence;
@@ -53,7 +53,7 @@ pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
 ///
 /// The calling thread must not be pinned: where it may run is where others are measured.
 pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
-    let allowed = isochrome_host::setting::allowed_cpus()?;
+    let allowed = isochrome_host::machine::setting::allowed_cpus()?;
     let others = cpus.into_iter().filter(|&cpu| cpu != station.cpu);
     let (others, forbidden): (Vec<CpuId>, Vec<CpuId>) = others.partition(|cpu| allowed.contains(cpu));
     let cpus = std::iter::once(station.cpu).chain(others).collect();

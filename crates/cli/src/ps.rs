@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use anyhow::Result;
+use isochrome_host::color::ledger::{self, Grant, Sharing};
+use isochrome_host::color::resident;
+use isochrome_host::color::saved::{self, Boot};
 use isochrome_host::error::HostError;
-use isochrome_host::ledger::{self, Grant, Sharing};
-use isochrome_host::palette::saved::{self, Boot};
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::sysfs::Sysfs;
-use isochrome_host::{resident, runtime};
+use isochrome_host::runtime;
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};
 use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
@@ -264,7 +265,7 @@ fn text(rows: &[Row], page: Bytes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use isochrome_host::ledger::Owner;
+    use isochrome_host::color::ledger::Owner;
     use isochrome_model::placement::ResidentPage;
 
     fn process(pid: u32, name: &str, frames: &[u64], children: Vec<Process>) -> Process {

@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use anyhow::Result;
-use isochrome_host::ledger::{Ledger, Owner};
-use isochrome_host::palette::known::Verified;
+use isochrome_host::color::known::Verified;
+use isochrome_host::color::ledger::{Ledger, Owner};
 use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::{Watch, family};

@@ -2,8 +2,8 @@
 
 use anyhow::Result;
 use isochrome_host::interrupt;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sys::clock;
-use isochrome_host::sysfs::Sysfs;
 use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::Block;
 use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, Section, Standing};

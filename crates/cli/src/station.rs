@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::{Collection, Survey, Target};
 use isochrome_host::counters::Counters;
-use isochrome_host::events::{Event, Quantity, event, miss_events};
-use isochrome_host::palette::{Collection, Survey, Target};
-use isochrome_host::pool::FramePool;
-use isochrome_host::setting::{RealtimeRequest, RealtimeSettings};
+use isochrome_host::counters::events::{Event, Quantity, event, miss_events};
+use isochrome_host::machine::setting::{RealtimeRequest, RealtimeSettings};
+use isochrome_host::machine::sysfs::{Note, Processor, Sysfs};
 use isochrome_host::sys::clock;
-use isochrome_host::sysfs::{Note, Processor, Sysfs};
 use isochrome_lab::runner::Amount;
 use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::machine::Machine;
@@ -69,7 +69,7 @@ impl Station {
         let sysfs = Sysfs::system();
         let (machine, notes) = sysfs.machine()?;
         let processor = sysfs.processor()?;
-        let allowed = isochrome_host::setting::allowed_cpus()?;
+        let allowed = isochrome_host::machine::setting::allowed_cpus()?;
         let cpu = match cpu {
             Some(cpu) if allowed.contains(&CpuId(cpu)) => CpuId(cpu),
             Some(cpu) => {

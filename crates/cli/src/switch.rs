@@ -1,7 +1,7 @@
 //! `isochrome bench switch`: what it costs to pass the CPU from one task to another, and how much of that is the cache's.
 
 use anyhow::Result;
-use isochrome_host::palette::Target;
+use isochrome_host::color::Target;
 use isochrome_host::sys::clock;
 use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;

@@ -173,7 +173,7 @@ fn draw(frame: &mut Frame, watched: &Watched, settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use isochrome_model::units::{CpuId, Ns};
-    use isochrome_model::watch::{Counts, Entry, Left, Slice, Stolen};
+    use isochrome_model::watch::{Counts, Entry, Slice, Stolen, SwitchOut};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -187,7 +187,7 @@ mod tests {
                 let counts = counters.then_some(Counts { accesses: 10_000, misses, instructions: 900, cycles: 600 });
                 let (begin, end) = (Ns(1000 * turn + begin), Ns(1000 * turn + end));
                 let (cpu, name) = (CpuId(0), name.to_owned());
-                watched.note(&Entry::Slice(Slice { cpu, thread, name, begin, end, left: Left::Asleep, counts }));
+                watched.note(&Entry::Slice(Slice { cpu, thread, name, begin, end, left: SwitchOut::Asleep, counts }));
             }
         }
         watched.state.stolen.push(Stolen { cpu: CpuId(0), share: 0.25 });

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use isochrome_host::events::Event;
+use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
-use isochrome_host::slices::{Slices, proved_events};
-use isochrome_host::steal::CpuTicks;
+use isochrome_host::machine::steal::CpuTicks;
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::sched::slices::{Slices, proved_events};
 use isochrome_host::sys::clock;
-use isochrome_host::sysfs::Sysfs;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{CpuId, Ns};

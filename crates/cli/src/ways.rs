@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use isochrome_host::resctrl::{self, Group, Mounted, Ways};
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::partition::resctrl::{self, Group, Mounted, Ways};
 use isochrome_host::runtime;
-use isochrome_host::sysfs::Sysfs;
 use isochrome_lab::interference::equal_shares;
 use isochrome_model::export::ways::{WayRules, arrange, groups, is_shared};
 use isochrome_model::machine::Machine;

@@ -1,12 +1,12 @@
 //! `isochrome workload`: a task that misses with a set ratio, here or on a modeled machine.
 
 use anyhow::{Context, Result, ensure};
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::counters::events::INSTRUCTIONS;
 use isochrome_host::counters::miss_counters;
 use isochrome_host::error::HostError;
-use isochrome_host::events::INSTRUCTIONS;
 use isochrome_host::interrupt;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
 use isochrome_lab::miss_ratio::modeled::miss_ratio;
 use isochrome_lab::miss_ratio::search::{self, search};
 use isochrome_lab::miss_ratio::{COLUMNS, Comparison, Executed, Modeled, Walks, conclude, pages_per_color, section};

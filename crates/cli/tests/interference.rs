@@ -115,7 +115,7 @@ fn json_of(output: &Output) -> Value {
 
 /// Where caches have no numbers nothing can be divided.
 fn numbered() -> Result<(), NotRun> {
-    let id = isochrome_host::sysfs::Sysfs::system().cache_id(2, isochrome_model::units::CpuId(0));
+    let id = isochrome_host::machine::sysfs::Sysfs::system().cache_id(2, isochrome_model::units::CpuId(0));
     id.map(drop).ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))
 }
 

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use isochrome_host::events::PAGE_FAULTS;
-use isochrome_host::jobs::engine::{self, Hooks, OnViolation, Planned, Request};
-use isochrome_host::sysfs::Sysfs;
+use isochrome_host::counters::events::PAGE_FAULTS;
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::run::engine::{self, Hooks, OnViolation, Planned, Request};
 use isochrome_model::machine::{Fact, Refill, Source};
 use isochrome_model::running::{JobRecord, Promise};
 use isochrome_model::taskset::programs::Program;

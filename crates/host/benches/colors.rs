@@ -5,12 +5,12 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::{Survey, Target};
 use isochrome_host::error::HostError;
-use isochrome_host::palette::{Survey, Target};
-use isochrome_host::pool::FramePool;
-use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sys::memory::{Arena, page_bytes};
-use isochrome_host::sysfs::Sysfs;
 use isochrome_model::palette::Method;
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color};

@@ -8,11 +8,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use isochrome_host::palette::known::KnownColors;
+use isochrome_host::color::known::KnownColors;
+use isochrome_host::color::resident;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{Limits, MAX_PAUSE, RecolorError, Wanted, recolor};
-use isochrome_host::resident;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::palette::{Palette, Rule, SCHEMA};
 use isochrome_model::stats::median;

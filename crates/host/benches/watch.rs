@@ -11,18 +11,19 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use isochrome_host::color::look::{LevelSizes, TimedLook, Witness};
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::{Survey, Target};
+use isochrome_host::counters::events::PAGE_FAULTS;
 use isochrome_host::error::HostError;
-use isochrome_host::events::PAGE_FAULTS;
-use isochrome_host::jobs::timeline::{self, Timeline};
-use isochrome_host::palette::look::{LevelSizes, TimedLook, Witness};
-use isochrome_host::palette::{Survey, Target};
-use isochrome_host::pool::FramePool;
-use isochrome_host::setting::{RealtimeRequest, allowed_cpus};
-use isochrome_host::slices::Slices;
+use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
+use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::sched::SchedEvent;
+use isochrome_host::sched::slices::Slices;
+use isochrome_host::sched::tracefs::Tracefs;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::Ground;
 use isochrome_host::sys::memory::{Arena, page_bytes};
-use isochrome_host::sysfs::Sysfs;
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice};
@@ -149,9 +150,9 @@ fn own_time() -> f64 {
 /// A watch under way, and what came of it.
 struct Watch {
     slices: Option<Slices>,
-    timeline: Option<Timeline>,
+    timeline: Option<Tracefs>,
     entries: Vec<Entry>,
-    events: Vec<timeline::Event>,
+    events: Vec<SchedEvent>,
     count: usize,
     lost: bool,
     /// When tasks that poll had the CPU.
@@ -166,7 +167,7 @@ impl Watch {
             Some(Reader::Nobody) | None => None,
         };
         let timeline = match way.reader {
-            Some(Reader::Nobody) => Some(Timeline::open(&[watched])?),
+            Some(Reader::Nobody) => Some(Tracefs::open(&[watched])?),
             _ => None,
         };
         let (entries, events, polls) = Default::default();

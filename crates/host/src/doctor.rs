@@ -13,16 +13,16 @@ use rustix::process::{Resource, getrlimit};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::color::pagemap;
+use crate::counters::events::{events_of, miss_events};
 use crate::counters::{Slots, usable_slots};
 use crate::error::HostError;
-use crate::events::{events_of, miss_events};
-use crate::pagemap;
-use crate::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
-use crate::steal::CpuTicks;
+use crate::machine::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
+use crate::machine::steal::CpuTicks;
+use crate::machine::sysfs::{CPU_LIMIT, Note, Processor, Sysfs};
 use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::userfault;
-use crate::sysfs::{CPU_LIMIT, Note, Processor, Sysfs};
 
 /// How well something is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::kernels::KernelError;
+use crate::load::kernels::KernelError;
 use crate::recolor::RecolorError;
 use crate::sys::heap::TooManyHeaps;
 use isochrome_model::units::{Bytes, ParseError};
@@ -122,7 +122,7 @@ pub enum HostError {
     NoDoublePurge(#[from] isochrome_model::flood::NoDoublePurge),
     /// A packet was refused, lost or altered.
     #[error(transparent)]
-    Net(#[from] crate::net::stack::NetError),
+    Net(#[from] crate::load::net::stack::NetError),
     /// A socket could not be used.
     #[error("UDP over {device}: {source}\n  hint: is the device up? `ip link`")]
     Socket {
@@ -372,7 +372,7 @@ pub enum HostError {
     },
     /// A program does not do its jobs.
     #[error(transparent)]
-    Job(#[from] crate::jobs::JobError),
+    Job(#[from] crate::run::JobError),
     /// A process was not recolored.
     #[error(transparent)]
     Recolor(#[from] RecolorError),

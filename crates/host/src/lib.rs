@@ -1,29 +1,17 @@
-//! isochrome on Linux: collecting samples, colored memory, running jobs.
+//! isochrome on Linux: the machine measured and set up, colored memory, pages of programs moved, programs run.
 
+pub mod color;
 pub mod counters;
 pub mod doctor;
 pub mod error;
-pub mod events;
-pub mod flooder;
 pub mod interrupt;
-pub mod jobs;
-pub mod kernels;
-pub mod ledger;
-pub mod marks;
-pub mod net;
-pub mod pagemap;
-pub mod palette;
-pub mod polling;
-pub mod pool;
+pub mod load;
+pub mod machine;
+pub mod partition;
 pub mod probe;
 pub mod recolor;
 pub mod record;
-pub mod resctrl;
-pub mod resident;
+pub mod run;
 pub mod runtime;
-pub mod setting;
-pub mod slices;
-pub mod steal;
-pub mod switches;
+pub mod sched;
 pub mod sys;
-pub mod sysfs;

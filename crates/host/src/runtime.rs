@@ -12,7 +12,7 @@ use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use crate::error::HostError;
-use crate::sysfs::Sysfs;
+use crate::machine::sysfs::Sysfs;
 
 /// Root's, and so the machine's.
 const MACHINES: &str = "/run/isochrome";

@@ -7,26 +7,26 @@ use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
+use isochrome_host::color::known::{KnownColors, on_a_cpu};
+use isochrome_host::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
+use isochrome_host::color::pagemap;
+use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::reference::{Numbers, Ready, Reference};
+use isochrome_host::color::saved::Boot;
+use isochrome_host::color::{Survey, Target};
+use isochrome_host::counters::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::error::HostError;
-use isochrome_host::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::interrupt;
-use isochrome_host::ledger::{self, GrantRequest, Ledger, Owner, Sharing, Wanted};
-use isochrome_host::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
-use isochrome_host::net::tap;
-use isochrome_host::pagemap;
-use isochrome_host::palette::known::{KnownColors, on_a_cpu};
-use isochrome_host::palette::reference::{Numbers, Ready, Reference};
-use isochrome_host::palette::saved::Boot;
-use isochrome_host::palette::{Survey, Target};
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
+use isochrome_host::load::net::tap;
+use isochrome_host::machine::setting::RealtimeRequest;
+use isochrome_host::machine::sysfs::{Processor, Sysfs};
 use isochrome_host::probe::{self, ProbeRequest, probe};
-use isochrome_host::setting::RealtimeRequest;
-use isochrome_host::slices::{Slices, proved_events};
+use isochrome_host::sched::slices::{Slices, proved_events};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sys::tap::Tap;
-use isochrome_host::sysfs::{Processor, Sysfs};
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::{self, INSTRUCTIONS_MAX, Visit, machine_code};
 use isochrome_model::net::{Cost, Reservation};
@@ -160,7 +160,7 @@ fn counts_l2_misses() -> Result<(), String> {
         .ok_or_else(|| format!("no event for second-level misses of {} is known", processor.name))
 }
 
-fn l2_misses(processor: &isochrome_host::sysfs::Processor) -> Option<isochrome_host::events::Event> {
+fn l2_misses(processor: &isochrome_host::machine::sysfs::Processor) -> Option<isochrome_host::counters::events::Event> {
     [Quantity::L2DataMisses, Quantity::L2Refills, Quantity::L2Misses].iter().find_map(|&q| event(processor, q))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A test program of its own because counting replaces the global allocator.
 
-use isochrome_host::kernels::{Kernel, KernelKind};
+use isochrome_host::load::kernels::{Kernel, KernelKind};
 
 /// Bytes that a kernel's structs take beside its arrays and tables.
 const STRUCT_BYTES: u64 = 1024;

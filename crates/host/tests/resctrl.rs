@@ -8,7 +8,7 @@ use std::io;
 use std::rc::Rc;
 
 use isochrome_host::error::HostError;
-use isochrome_host::resctrl::{Group, Tree, Ways, repair, rules};
+use isochrome_host::partition::resctrl::{Group, Tree, Ways, repair, rules};
 
 use kernel::State;
 
@@ -88,8 +88,8 @@ fn the_rules_are_read_also_where_the_kernel_is_old() {
     let rules = rules(&fake, 3).unwrap();
     assert_eq!((rules.count, rules.least, rules.sparse, rules.classes), (16, 2, false, 16));
     fake.change(|state| state.sparse = Some(true));
-    assert!(isochrome_host::resctrl::rules(&fake, 3).unwrap().sparse);
-    assert!(matches!(isochrome_host::resctrl::rules(&fake, 2), Err(HostError::ResctrlLevel { level: 2 })));
+    assert!(isochrome_host::partition::resctrl::rules(&fake, 3).unwrap().sparse);
+    assert!(matches!(isochrome_host::partition::resctrl::rules(&fake, 2), Err(HostError::ResctrlLevel { level: 2 })));
 }
 
 /// What the kernel said when it refused, and that nothing stays changed.

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::steal::CpuTicks;
-use isochrome_host::sysfs::Sysfs;
+use isochrome_host::machine::steal::CpuTicks;
+use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_model::stats::{blocks_needed, visible_effect};
 use isochrome_model::units::CpuId;
 use serde::Serialize;

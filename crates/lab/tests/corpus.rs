@@ -80,7 +80,7 @@ fn kernels_are_concluded_as_recorded() {
 
 /// The section, on a machine that does not matter.
 fn section_of_kernels(experiments: Vec<Experiment>, hz: u64) -> Section {
-    let machine = isochrome_host::sysfs::Sysfs::system().machine().unwrap().0;
+    let machine = isochrome_host::machine::sysfs::Sysfs::system().machine().unwrap().0;
     kernels::section(&Kernels { counter_hz: Some(hz), experiments }, &machine, None)
 }
 

@@ -1,9 +1,9 @@
 //! Jobs of kernels, whose memory lies in heaps on chosen pages, in a program that declares the allocator.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::error::HostError;
-use isochrome_host::kernels::KernelKind;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::heap::HeapAllocator;
 use isochrome_host::sys::memory::Arena;
 use isochrome_lab::kernels::{Condition, Jobs, Work};

@@ -46,13 +46,13 @@ impl Counts {
     }
 }
 
-/// How a thread left its CPU.
+/// Why a thread left its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Left {
-    /// Another took the CPU from it.
+pub enum SwitchOut {
+    /// Another thread preempted it.
     Preempted,
-    /// It sleeps: a job is done.
+    /// It sleeps until it is woken.
     Asleep,
     /// It waits for the kernel or a device, or was stopped.
     Blocked,
@@ -74,7 +74,7 @@ pub struct Slice {
     /// Until when.
     pub end: Ns,
     /// How it ended.
-    pub left: Left,
+    pub left: SwitchOut,
     /// What was counted; absent where nothing was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<Counts>,
@@ -243,7 +243,7 @@ impl TaskStatistics {
     fn note(&mut self, slice: &Slice, part_ns: u64) {
         let time = slice.end.0.saturating_sub(slice.begin.0);
         self.slices += 1;
-        self.preemptions += u64::from(slice.left == Left::Preempted);
+        self.preemptions += u64::from(slice.left == SwitchOut::Preempted);
         self.migrations += u64::from(self.cpu != slice.cpu);
         self.cpu = slice.cpu;
         if !slice.name.is_empty() {
@@ -252,7 +252,7 @@ impl TaskStatistics {
         self.run_ns += time;
         self.job_ns = self.job_ns.map(|job| job + time);
         self.slice_ns_max.push(time);
-        if matches!(slice.left, Left::Asleep | Left::Ended) {
+        if matches!(slice.left, SwitchOut::Asleep | SwitchOut::Ended) {
             match (self.job_ns.replace(0), &mut self.job_ns_max) {
                 (Some(job), Some(mark)) => mark.push(job),
                 (Some(job), none) => *none = HighWaterMark::of(&[job]),
@@ -271,7 +271,7 @@ impl TaskStatistics {
             self.timeline.pop_front();
         }
         self.timeline.push_back((slice.begin, slice.end, ratio));
-        self.ended = slice.left == Left::Ended;
+        self.ended = slice.left == SwitchOut::Ended;
         let mut begin = slice.begin.0;
         while begin < slice.end.0 {
             let part = begin / part_ns;
@@ -752,10 +752,10 @@ pub const CSV_HEAD: &str = "begin_ns,end_ns,cpu,thread,name,left,accesses,misses
 /// A slice as a line of CSV; counts that are absent are empty.
 pub fn csv_line(slice: &Slice) -> String {
     let left = match slice.left {
-        Left::Preempted => "preempted",
-        Left::Asleep => "asleep",
-        Left::Blocked => "blocked",
-        Left::Ended => "ended",
+        SwitchOut::Preempted => "preempted",
+        SwitchOut::Asleep => "asleep",
+        SwitchOut::Blocked => "blocked",
+        SwitchOut::Ended => "ended",
     };
     let number = |of: fn(Counts) -> u64| slice.counts.map_or_else(String::new, |counts| of(counts).to_string());
     format!(
@@ -781,7 +781,7 @@ mod tests {
     use crate::trace::Access;
     use crate::units::Bytes;
 
-    fn slice(thread: i32, cpu: u32, begin: u64, end: u64, left: Left) -> Slice {
+    fn slice(thread: i32, cpu: u32, begin: u64, end: u64, left: SwitchOut) -> Slice {
         let (cpu, begin, end) = (CpuId(cpu), Ns(begin), Ns(end));
         Slice { cpu, thread, name: format!("task {thread}"), begin, end, left, counts: None }
     }
@@ -812,7 +812,7 @@ mod tests {
             let counts = Some(counted);
             watched.note(&Entry::Slice(Slice {
                 counts,
-                ..slice(thread, 0, turn * 100, turn * 100 + 100, Left::Preempted)
+                ..slice(thread, 0, turn * 100, turn * 100 + 100, SwitchOut::Preempted)
             }));
         }
         let [none, half] = [1, 2].map(|thread| watched.tasks[&thread].miss_ratio().unwrap());
@@ -825,10 +825,10 @@ mod tests {
     fn jobs_end_with_sleep_and_migrations_are_counted() {
         let mut watched = Watched::default();
         for slice in [
-            slice(7, 0, 1000, 1400, Left::Preempted),
-            slice(8, 0, 1400, 1500, Left::Ended),
-            slice(7, 1, 1500, 1600, Left::Asleep),
-            slice(7, 1, 2000, 2300, Left::Asleep),
+            slice(7, 0, 1000, 1400, SwitchOut::Preempted),
+            slice(8, 0, 1400, 1500, SwitchOut::Ended),
+            slice(7, 1, 1500, 1600, SwitchOut::Asleep),
+            slice(7, 1, 2000, 2300, SwitchOut::Asleep),
         ] {
             watched.note(&Entry::Slice(slice));
         }
@@ -843,11 +843,11 @@ mod tests {
     #[test]
     fn jobs_are_not_put_together_over_a_gap() {
         let mut watched = Watched::default();
-        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Preempted)));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Preempted)));
         watched.note(&Entry::Gap(Gap { cpu: CpuId(0), end: Ns(1000), lost: Some(1) }));
-        watched.note(&Entry::Slice(slice(7, 0, 1000, 1300, Left::Asleep)));
+        watched.note(&Entry::Slice(slice(7, 0, 1000, 1300, SwitchOut::Asleep)));
         assert_eq!(watched.tasks[&7].job_ns_max, None);
-        watched.note(&Entry::Slice(slice(7, 0, 2000, 2200, Left::Asleep)));
+        watched.note(&Entry::Slice(slice(7, 0, 2000, 2200, SwitchOut::Asleep)));
         assert_eq!(watched.tasks[&7].job_ns_max, HighWaterMark::of(&[200]));
     }
 
@@ -855,7 +855,7 @@ mod tests {
     fn slices_with_too_few_accesses_do_not_lower_the_miss_ratio_of_the_timeline() {
         let counted = |begin, accesses| Slice {
             counts: Some(Counts { accesses, misses: accesses, ..Counts::default() }),
-            ..slice(7, 0, begin, begin + 100, Left::Preempted)
+            ..slice(7, 0, begin, begin + 100, SwitchOut::Preempted)
         };
         let mut watched = Watched::default();
         watched.note(&Entry::Slice(counted(0, 1000)));
@@ -866,12 +866,12 @@ mod tests {
     #[test]
     fn without_counters_nothing_is_said_of_misses() {
         let mut watched = Watched::default();
-        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Asleep)));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Asleep)));
         assert!(watched.text(10).contains("no counters") && !watched.prometheus().contains("misses_total"));
         assert!(watched.prometheus().contains("isochrome_slices_total{thread=\"7\",name=\"task 7\"} 1"));
-        assert_eq!(csv_line(&slice(7, 0, 0, 400, Left::Asleep)), "0,400,0,7,\"task 7\",asleep,,,,\n");
+        assert_eq!(csv_line(&slice(7, 0, 0, 400, SwitchOut::Asleep)), "0,400,0,7,\"task 7\",asleep,,,,\n");
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
-        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, Left::Asleep) }));
+        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, SwitchOut::Asleep) }));
         let task = &watched.tasks[&7];
         assert_eq!((task.miss_ratio_now, task.instructions_per_cycle()), (Some(0.25), Some(2.0)));
         assert!(watched.prometheus().contains("misses_total") && !watched.text(10).contains("no counters"));
@@ -880,8 +880,8 @@ mod tests {
     #[test]
     fn strips_show_who_had_the_cpu_when() {
         let mut watched = Watched::default();
-        watched.note(&Entry::Slice(slice(7, 0, 0, 3000, Left::Preempted)));
-        watched.note(&Entry::Slice(slice(8, 0, 3000, 6000, Left::Preempted)));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 3000, SwitchOut::Preempted)));
+        watched.note(&Entry::Slice(slice(8, 0, 3000, 6000, SwitchOut::Preempted)));
         let text = watched.text(10);
         let half = |filled: bool| if filled { "█" } else { " " }.repeat(30);
         assert!(text.contains(&format!("|{}{}|", half(true), half(false))), "{text}");
@@ -890,10 +890,13 @@ mod tests {
 
     #[test]
     fn slices_read_back_as_they_were_recorded() {
-        let one = Slice { counts: Some(Counts { misses: 3, ..Counts::default() }), ..slice(1, 2, 3, 4, Left::Blocked) };
+        let one =
+            Slice { counts: Some(Counts { misses: 3, ..Counts::default() }), ..slice(1, 2, 3, 4, SwitchOut::Blocked) };
         let gap = |lost| Entry::Gap(Gap { cpu: CpuId(1), end: Ns(7), lost });
         let state = Entry::State(state());
-        for entry in [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, Left::Ended)), gap(Some(3)), gap(None), state] {
+        for entry in
+            [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, SwitchOut::Ended)), gap(Some(3)), gap(None), state]
+        {
             assert_eq!(serde_json::from_str::<Entry>(&serde_json::to_string(&entry).unwrap()).unwrap(), entry);
         }
     }
@@ -915,7 +918,7 @@ mod tests {
     #[test]
     fn what_was_known_of_the_watch_is_known_of_its_replay() {
         let mut watched = Watched::default();
-        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Asleep)));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Asleep)));
         watched.note(&Entry::State(state()));
         let text = watched.text(10);
         assert!(text.contains("CPU 0 stolen 25.0 %") && text.contains("no counters here"), "{text}");
@@ -939,9 +942,9 @@ mod tests {
     #[test]
     fn a_task_that_gets_the_number_of_one_that_has_ended_is_another() {
         let mut watched = Watched::default();
-        watched.note(&Entry::Slice(slice(7, 0, 0, 400, Left::Preempted)));
-        watched.note(&Entry::Slice(slice(7, 0, 500, 600, Left::Ended)));
-        watched.note(&Entry::Slice(Slice { name: "new".to_owned(), ..slice(7, 0, 700, 1000, Left::Asleep) }));
+        watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Preempted)));
+        watched.note(&Entry::Slice(slice(7, 0, 500, 600, SwitchOut::Ended)));
+        watched.note(&Entry::Slice(Slice { name: "new".to_owned(), ..slice(7, 0, 700, 1000, SwitchOut::Asleep) }));
         assert_eq!((watched.tasks[&7].name.as_str(), watched.tasks[&7].run_ns), ("new", 300));
         let sorted: Vec<_> = watched.sorted(Order::Time).iter().map(|(_, task)| task.run_ns).collect();
         assert_eq!(sorted, [500, 300]);
@@ -961,7 +964,7 @@ mod tests {
         let mut run = 0;
         for turn in 0..100_000u64 {
             let begin = 7_000_000_000_000 + turn * 1_000_000;
-            let seconds = Slice { counts: counts(250), ..slice(7, 0, begin, begin + 300_000, Left::Asleep) };
+            let seconds = Slice { counts: counts(250), ..slice(7, 0, begin, begin + 300_000, SwitchOut::Asleep) };
             run += 300_000;
             watched.note(&Entry::Slice(seconds));
         }
@@ -975,7 +978,7 @@ mod tests {
     fn instructions_per_cycle_are_told_to_prometheus() {
         let mut watched = Watched::default();
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
-        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, Left::Asleep) }));
+        watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, SwitchOut::Asleep) }));
         let metrics = watched.prometheus();
         assert!(metrics.contains("isochrome_instructions_per_cycle{thread=\"7\",name=\"task 7\"} 2\n"), "{metrics}");
         assert!(metrics.contains("isochrome_cycles_total{thread=\"7\",name=\"task 7\"} 4500\n"), "{metrics}");
@@ -986,10 +989,10 @@ mod tests {
         let mut watched = Watched::default();
         let counts = |misses| Some(Counts { accesses: 1000, misses, ..Counts::default() });
         // 1 runs longest at once, 2 misses most often, 3 runs longest in all, without counts.
-        watched.note(&Entry::Slice(Slice { counts: counts(10), ..slice(1, 0, 0, 500, Left::Preempted) }));
-        watched.note(&Entry::Slice(Slice { counts: counts(900), ..slice(2, 0, 500, 600, Left::Asleep) }));
-        watched.note(&Entry::Slice(slice(3, 0, 600, 1000, Left::Preempted)));
-        watched.note(&Entry::Slice(slice(3, 0, 1000, 1300, Left::Preempted)));
+        watched.note(&Entry::Slice(Slice { counts: counts(10), ..slice(1, 0, 0, 500, SwitchOut::Preempted) }));
+        watched.note(&Entry::Slice(Slice { counts: counts(900), ..slice(2, 0, 500, 600, SwitchOut::Asleep) }));
+        watched.note(&Entry::Slice(slice(3, 0, 600, 1000, SwitchOut::Preempted)));
+        watched.note(&Entry::Slice(slice(3, 0, 1000, 1300, SwitchOut::Preempted)));
         let order = |order| watched.sorted(order).iter().map(|(thread, _)| *thread).collect::<Vec<_>>();
         assert_eq!(order(Order::Time), [3, 1, 2]);
         assert_eq!(order(Order::WorstMissRatio), [2, 1, 3]);

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::interrupt;
-use isochrome_host::setting::allowed_cpus;
+use isochrome_host::machine::setting::allowed_cpus;
 
 use crate::args::{Arguments, DemoTasksetOptions};
 use crate::{Verdict, carry_out, files};

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use isochrome_host::resident;
+use isochrome_host::color::resident;
 use tempfile::TempDir;
 
 use crate::trial::NotRun;

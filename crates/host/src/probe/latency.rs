@@ -10,8 +10,8 @@ use isochrome_model::units::{Bytes, CpuId};
 
 use crate::error::HostError;
 use crate::interrupt;
+use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::memory::page_bytes;
-use crate::sysfs::{Note, Sysfs};
 
 use super::{data_levels, failed, measured, memory, memory_limit, nanoseconds, note};
 

@@ -11,14 +11,14 @@ pub mod sharing;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
 use isochrome_model::units::{Bytes, CpuId, Cycles};
 
+use crate::color::look::{ArenaLook, LevelSizes, TimedLook};
+use crate::color::pool::FramePool;
 use crate::error::HostError;
 use crate::interrupt;
-use crate::palette::look::{ArenaLook, LevelSizes, TimedLook};
-use crate::pool::FramePool;
-use crate::setting::{RealtimeRequest, RealtimeSettings};
+use crate::machine::setting::{RealtimeRequest, RealtimeSettings};
+use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::clock;
 use crate::sys::memory::{Arena, page_bytes};
-use crate::sysfs::{Note, Sysfs};
 
 /// Where to measure.
 #[derive(Clone, Debug)]

@@ -5,13 +5,13 @@ use isochrome_model::machine::{Machine, Refill};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 
+use crate::color::pool::{ColoredRegion, FramePool};
 use crate::error::HostError;
-use crate::flooder::FLOOD_PAGES_PER_WAY;
 use crate::interrupt;
-use crate::pool::{ColoredRegion, FramePool};
+use crate::load::flooder::FLOOD_PAGES_PER_WAY;
+use crate::machine::sysfs::Note;
 use crate::sys::clock;
 use crate::sys::memory::Arena;
-use crate::sysfs::Note;
 
 use super::{data_levels, failed, measured, memory, nanoseconds, note};
 

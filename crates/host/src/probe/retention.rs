@@ -10,9 +10,9 @@ use isochrome_model::stats::median;
 use isochrome_model::units::{CpuId, Ns};
 
 use crate::interrupt;
-use crate::setting::RealtimeRequest;
+use crate::machine::setting::RealtimeRequest;
+use crate::machine::sysfs::Note;
 use crate::sys::clock;
-use crate::sysfs::Note;
 
 use super::{Primed, name, nanoseconds, note, ticks};
 

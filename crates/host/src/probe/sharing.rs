@@ -15,10 +15,10 @@ use isochrome_model::units::{Bytes, CpuId, Cycles};
 
 use crate::error::HostError;
 use crate::interrupt;
-use crate::setting::RealtimeRequest;
+use crate::machine::setting::RealtimeRequest;
+use crate::machine::sysfs::Note;
 use crate::sys::clock;
 use crate::sys::memory::Arena;
-use crate::sysfs::Note;
 
 use super::{Primed, failed, measured, memory, name, note};
 

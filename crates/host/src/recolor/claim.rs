@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::Pid;
 use super::{Limits, RecolorError};
-use crate::palette::known::KnownColors;
+use crate::color::known::KnownColors;
 use crate::runtime;
 use crate::sys::lock;
 

@@ -26,13 +26,13 @@ use super::filtered::Judge;
 use super::process::{Mappings, Pid, ThreadState, status_of};
 use super::{MAX_PAUSE, RecolorError, filtered};
 use crate::interrupt::interrupted;
+use crate::machine::sysfs::Sysfs;
 use crate::runtime;
 use crate::sys::agent::{self, CAVE, DEADLINE_AT, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::{self, Answer, Registers, Report, StopLimit, ThreadId};
-use crate::sysfs::Sysfs;
 
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;

@@ -30,11 +30,11 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::color::known::{KnownColors, Page, Verified};
+use crate::color::pagemap::{self, PageEntry};
+use crate::color::reference::Reference;
+use crate::color::tester::Effort;
 use crate::error::HostError;
-use crate::pagemap::{self, PageEntry};
-use crate::palette::known::{KnownColors, Page, Verified};
-use crate::palette::reference::Reference;
-use crate::palette::tester::Effort;
 use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;

@@ -5,10 +5,10 @@ use isochrome_model::units::Bytes;
 use super::hold::{Hold, is_there};
 use super::room::Room;
 use super::{Look, RecolorError, Wanted, sight};
-use crate::palette::known::{Page, all_colors};
-use crate::palette::tester::Effort;
+use crate::color::known::{Page, all_colors};
+use crate::color::tester::Effort;
+use crate::machine::sysfs::Sysfs;
 use crate::sys::memory::page_bytes;
-use crate::sysfs::Sysfs;
 
 /// Memory touched to find frames.
 pub struct Pool {

@@ -11,7 +11,7 @@ use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 use super::RecolorError;
 use super::hold::Turn;
-use crate::pagemap::{self, PageEntry};
+use crate::color::pagemap::{self, PageEntry};
 use crate::sys::mapping::{self, Found};
 use crate::sys::memory::page_bytes;
 use crate::sys::trace;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::process::{Pid, Region};
 use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
-use crate::palette::known::{KnownColors, VERIFIED_PAGES, Verified};
+use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

@@ -19,13 +19,13 @@ use super::hold::{self, Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
 use super::room::{HEADER, Room};
 use super::{Limits, RecolorError, claim};
+use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
-use crate::pagemap::PageEntry;
+use crate::machine::sysfs::Sysfs;
 use crate::sys::agent::{self, DONE, Entry, NEIGHBOR, RUN, Table, Way};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 use crate::sys::userfault;
-use crate::sysfs::Sysfs;
 
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
 pub const DROP_LOCKED: u64 = 24;

@@ -209,7 +209,7 @@ fn ioctl<T>(fd: &OwnedFd, request: u64, argument: &mut T) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pagemap;
+    use crate::color::pagemap;
 
     fn filled(pages: usize) -> Arena {
         let mut arena = Arena::map(pages).unwrap();

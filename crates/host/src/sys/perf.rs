@@ -10,8 +10,32 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, Software, Tracepoint};
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
+use serde::Serialize;
 
-use crate::events::Code;
+/// How the kernel is asked for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The kernel's own `instructions`.
+    Instructions,
+    /// The kernel's own `cycles`.
+    Cycles,
+    /// The kernel's own `page-faults`, which needs no hardware.
+    PageFaults,
+    /// The kernel's own `L1-dcache-load-misses`, whichever event of the processor that is.
+    L1DataReadMisses,
+    /// The kernel's own `L1-icache-load-misses`, likewise.
+    L1CodeReadMisses,
+    /// Number of the event as the processor's manual gives it, `umask << 8 | event` on x86.
+    Raw(u64),
+}
+
+impl Code {
+    /// Whether a counter of the processor is needed.
+    pub fn needs_hardware(self) -> bool {
+        self != Code::PageFaults
+    }
+}
 
 /// More counters than any processor offers to one thread in one group.
 pub const GROUP_LIMIT: usize = 16;

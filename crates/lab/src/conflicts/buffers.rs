@@ -4,9 +4,9 @@
 //! walked over in rounds, in random order: whatever else the core does for a while meets them all alike. Noise only lengthens a walk, so
 //! the shortest of all rounds counts.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::error::HostError;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::{ColoredRegion, FramePool};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::placement::{ColorShape, Placement};

@@ -4,10 +4,10 @@
 //! the delay. The iteration has two passes, so that lines evicted in the middle of the first are all missed once, whether they
 //! would have been used later in that pass or early in the next. Machine code runs whole passes, so it is cut between them, with the same effect.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::error::HostError;
-use isochrome_host::flooder::Flooder;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::{ColoredRegion, FramePool};
+use isochrome_host::load::flooder::Flooder;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::code::Code;
 use isochrome_host::sys::memory::Arena;

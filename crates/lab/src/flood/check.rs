@@ -1,12 +1,12 @@
 //! The self-check of the flooder: what floods leave of the lines of a known victim.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::look::{STEPS, Walker};
+use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::counters::Counters;
+use isochrome_host::counters::events::Quantity;
 use isochrome_host::error::HostError;
-use isochrome_host::events::Quantity;
-use isochrome_host::flooder::{FLOOD_PAGES_PER_WAY, Flooder, inner_pages, reserved_colors};
-use isochrome_host::palette::Target;
-use isochrome_host::palette::look::{STEPS, Walker};
-use isochrome_host::pool::{ColoredRegion, FramePool};
+use isochrome_host::load::flooder::{FLOOD_PAGES_PER_WAY, Flooder, inner_pages, reserved_colors};
 use isochrome_host::probe::refill::purge;
 use isochrome_host::sys::clock;
 use isochrome_model::flood::{Flood, Leaves, Pattern};

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use isochrome_host::kernels::{Walk, Writer};
-use isochrome_host::setting::RealtimeRequest;
+use isochrome_host::load::kernels::{Walk, Writer};
+use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::sys::clock;
 use isochrome_model::stats::median;
 use isochrome_model::units::{CpuId, Ns};

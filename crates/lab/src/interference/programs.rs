@@ -14,12 +14,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use isochrome_host::counters::Counters;
+use isochrome_host::counters::events::{LevelEvents, events_of_levels};
 use isochrome_host::error::HostError;
-use isochrome_host::events::{LevelEvents, events_of_levels};
 use isochrome_host::interrupt;
+use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::recolor::RecolorError;
 use isochrome_host::recolor::process::Pid;
-use isochrome_host::setting::RealtimeRequest;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::launch::End;
 use isochrome_model::taskset::programs::Partitioning;
@@ -354,7 +354,7 @@ impl Experiment for Programs<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use isochrome_host::events::PAGE_FAULTS;
+    use isochrome_host::counters::events::PAGE_FAULTS;
 
     use super::*;
     use crate::interference::tests::open;
@@ -380,7 +380,7 @@ mod tests {
     fn tried(scripts: &[&str], levels: &[LevelEvents], warm_up: Ns, limit: Ns) -> Result<Measured, String> {
         let programs: Vec<Vec<String>> =
             scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
-        let cpus = isochrome_host::setting::allowed_cpus().unwrap();
+        let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
         let beside: Vec<Vec<usize>> =
             (0..programs.len()).map(|own| (0..programs.len()).filter(|other| *other != own).collect()).collect();
         let setup = Setup {

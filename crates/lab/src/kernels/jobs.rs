@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use isochrome_host::color::Target;
+use isochrome_host::color::look::{TimedLook, WalkTicks, Witness};
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
-use isochrome_host::flooder::FLOOD_PAGES_PER_WAY;
-use isochrome_host::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
-use isochrome_host::palette::Target;
-use isochrome_host::palette::look::{TimedLook, WalkTicks, Witness};
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::flooder::FLOOD_PAGES_PER_WAY;
+use isochrome_host::load::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::{Ground, Heap};
 use isochrome_host::sys::memory::{Arena, page_bytes};

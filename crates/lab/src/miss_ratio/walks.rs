@@ -3,10 +3,10 @@
 //! The lines are visited in one random order, so that no prefetcher predicts it; under LRU the order makes no difference. The control of which no
 //! line fits has its pages in a quarter of the colors.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::{ColoredRegion, FramePool};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::code::Code;
 use isochrome_host::sys::memory::{Arena, page_bytes};

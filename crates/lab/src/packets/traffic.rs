@@ -3,11 +3,11 @@
 //! All components run in one thread, one after the other, as they would if each waited for the next; what the switches between servers
 //! cost is not part of it. Code and stack lie where the system has put them, in every condition.
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::error::HostError;
-use isochrome_host::flooder::{Flooder, reserved_colors};
-use isochrome_host::net::{Traffic, kernel::Sockets, tap, tap::Tapped, wired::Wired};
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::flooder::{Flooder, reserved_colors};
+use isochrome_host::load::net::{Traffic, kernel::Sockets, tap, tap::Tapped, wired::Wired};
 use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::Heap;
 use isochrome_host::sys::tap::Tap;

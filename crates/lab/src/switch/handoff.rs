@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
+use isochrome_host::color::Target;
+use isochrome_host::color::pool::FramePool;
 use isochrome_host::error::HostError;
-use isochrome_host::flooder::Flooder;
-use isochrome_host::palette::Target;
-use isochrome_host::pool::FramePool;
+use isochrome_host::load::flooder::Flooder;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::Ground;
 use isochrome_host::sys::memory::{Arena, page_bytes};
@@ -384,8 +384,8 @@ mod tests {
 
     /// Two threads on one CPU, so that either waits for the other.
     fn run(condition: Condition) -> Result<Vec<Block<Condition>>, HostError> {
-        let cpus = isochrome_host::setting::allowed_cpus().unwrap();
-        let _pinned = isochrome_host::setting::RealtimeRequest::new().pin(cpus[0]).apply();
+        let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
+        let _pinned = isochrome_host::machine::setting::RealtimeRequest::new().pin(cpus[0]).apply();
         let signal = Arc::new(ThreadSignal::keep().unwrap());
         let flooder = || Flooder::writing(Arena::map(4).unwrap(), Bytes(64));
         let mut recorder = Recorder::new(&AMOUNT);

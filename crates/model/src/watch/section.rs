@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::evidence::figure::Figure;
     use crate::units::CpuId;
-    use crate::watch::{Counts, Entry, Gap, Left, Slice};
+    use crate::watch::{Counts, Entry, Gap, Slice, SwitchOut};
 
     /// Two tasks that take turns of 10 ms: `calm` misses never, `wild` in half of its accesses.
     fn two(turns: u64, counters: bool) -> Watched {
@@ -117,7 +117,7 @@ mod tests {
             for (thread, name, begin, end, misses) in [(7, "calm <1>", 0, 6, 0), (8, "wild", 6, 10, 5000)] {
                 let counts = counters.then_some(Counts { accesses: 10_000, misses, instructions: 900, cycles: 600 });
                 let at = |ms: u64| Ns(1_000_000 * (10 * turn + ms));
-                let (cpu, name, left) = (CpuId(0), name.to_owned(), Left::Preempted);
+                let (cpu, name, left) = (CpuId(0), name.to_owned(), SwitchOut::Preempted);
                 watched.note(&Entry::Slice(Slice { cpu, thread, name, begin: at(begin), end: at(end), left, counts }));
             }
         }

@@ -1,0 +1,370 @@
+//! Finding eviction sets: groups of pages of one color, from nothing but looks.
+//!
+//! A page is taken as the target, and random pages that evict it together, its candidate set, are reduced, part by part, to about as
+//! many as the cache has ways. What remains shares the target's color; every other page that the remainder evicts joins it. Several
+//! looks decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
+//! wait that is as long as a look and touches nothing. Pages that were dropped by mistake are taken back.
+
+use super::PASSES;
+use super::look::{ArenaLook, EVICTED};
+
+/// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    /// Ways of the cache.
+    pub ways: usize,
+    /// Colors the geometry leads one to expect: sets the size of the first candidate set.
+    pub colors_expected: usize,
+}
+
+impl Search {
+    /// Pages among which eviction sets are sought at first: enough that every color has more than its ways.
+    pub fn pages(&self) -> usize {
+        self.ways * self.colors_expected * 5 / 2
+    }
+
+    /// Pages an eviction set holds: more than the ways, since replacement is not exactly least-recently-used.
+    pub fn set_len(&self) -> usize {
+        self.ways * 7 / 4
+    }
+
+    /// Pages of so many colors that are looked at together: few enough that they evict each other seldom.
+    fn batch(&self, colors: usize) -> usize {
+        (self.ways / 2 * colors).clamp(1, BATCH)
+    }
+
+    /// Pages an eviction set must hold.
+    pub fn set_len_min(&self) -> usize {
+        self.ways * 3 / 2
+    }
+}
+
+/// Pages of one color that together evict any other page of that color.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The eviction set.
+    pub set: Vec<u32>,
+    /// All pages known to be of the color, those of the set among them.
+    pub members: Vec<u32>,
+}
+
+/// Looks at whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
+const LOOKS: u32 = 5;
+const NEEDED: u32 = 4;
+
+/// Number of looks, and of passes over the set in each, while a candidate set is reduced. A large set evicts the target nearly always, and
+/// a look at it takes long, so few looks suffice. A small set may have lost a page that it needs, and a look at it is short.
+const LARGE: (u32, u32) = (2, 2);
+const SMALL: (u32, u32) = (4, 3);
+
+/// Times that pages dropped from one candidate set are taken back before the target is given up.
+const TAKEN_BACK: usize = 10;
+
+/// Attempts in vain, in a row, to find one more eviction set among the same pages.
+const IN_VAIN: usize = 8;
+
+/// Most pages that are looked at together, and how often each has to be gone before it is looked at alone.
+const BATCH: usize = 32;
+const SCREENINGS: usize = 2;
+
+/// Looks at a page of each known color after a new set was traversed, and in how many of them it has to be gone for the set to be of
+/// that color.
+const CROSS_LOOKS: usize = 5;
+const CROSS_NEEDED: usize = 3;
+
+/// Looks at candidates for an eviction set, each by other pages of their color, to choose the best of them.
+const REFINING_ROUNDS: usize = 3;
+
+/// Pages of the arena that were not looked at yet.
+struct Fresh {
+    /// Those that are resident, in random order.
+    pages: Vec<u32>,
+    /// Pages made resident, and how many may be.
+    ready: u32,
+    at_most: u32,
+}
+
+impl Fresh {
+    fn take(&mut self, count: usize) -> Vec<u32> {
+        self.pages.split_off(self.pages.len().saturating_sub(count))
+    }
+
+    /// Makes as many more pages resident as there are already; whether any were. Memory that was freed by color comes again by color: a
+    /// few more pages may lack the same colors.
+    fn double(&mut self, look: &mut dyn ArenaLook, rng: &mut fastrand::Rng) -> bool {
+        let more = self.ready..(2 * self.ready).min(self.at_most);
+        look.make_ready(more.clone());
+        self.ready = more.end;
+        self.pages.extend(more.clone());
+        rng.shuffle(&mut self.pages);
+        !more.is_empty()
+    }
+}
+
+/// How often the pages that are resident are doubled.
+const DOUBLED: u32 = 5;
+
+/// Finds the groups among the pages of the arena, until `stop` says so, and how many pages were made resident for that: `ready` are so
+/// already, and more become so while colors are missing.
+pub fn groups(
+    look: &mut dyn ArenaLook,
+    search: Search,
+    ready: u32,
+    rng: &mut fastrand::Rng,
+    stop: &dyn Fn() -> bool,
+) -> (Vec<Group>, u32) {
+    let at_most = (look.arena().page_count() as u32).min(ready << DOUBLED);
+    let mut fresh = Fresh { pages: (0..ready).collect(), ready, at_most };
+    rng.shuffle(&mut fresh.pages);
+    // Pages of no known color.
+    let mut open = fresh.take(search.pages());
+    let mut step = search.pages();
+    let mut groups = Vec::<Group>::new();
+    let mut in_vain = 0;
+    while !stop() {
+        let missing = search.colors_expected.saturating_sub(groups.len());
+        if in_vain >= IN_VAIN {
+            if missing == 0 || groups.is_empty() {
+                break;
+            }
+            // The open pages may be short of each of the missing colors.
+            in_vain = 0;
+            if !fresh.double(look, rng) {
+                step *= 2;
+            }
+            let mut more = fresh.take(step);
+            if more.is_empty() {
+                break;
+            }
+            for group in &mut groups {
+                group.take_from(look, search, &mut more, search.colors_expected, rng);
+            }
+            open.append(&mut more);
+        }
+        in_vain += 1;
+        let Some(core) = evicted_one(look, search, &mut open, missing, rng)
+            .and_then(|(target, candidates)| reduced(look, search, target, candidates, rng, stop))
+        else {
+            continue;
+        };
+        open.retain(|page| !core.contains(page));
+        let mut group = Group { members: core.clone(), set: core };
+        group.take_from(look, search, &mut open, missing, rng);
+        open.append(&mut group.give_up_strangers(look, search));
+        if group.members.len() < search.set_len_min() {
+            open.append(&mut group.members);
+            continue;
+        }
+        match known_color(look, &groups, &group, rng) {
+            Some(known) => groups[known].members.append(&mut group.members),
+            None => {
+                groups.push(group);
+                in_vain = 0;
+            }
+        }
+    }
+    // Sets that are short of pages are filled up from what was not looked at.
+    while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
+        let mut pages = fresh.take(search.pages() / 2);
+        if pages.is_empty() {
+            break;
+        }
+        for group in groups.iter_mut().filter(|group| group.members.len() < search.set_len()) {
+            group.take_from(look, search, &mut pages, search.colors_expected, rng);
+        }
+    }
+    for group in &mut groups {
+        group.refine(look, search, rng);
+    }
+    (groups, fresh.ready)
+}
+
+impl Group {
+    /// Takes those of `pages`, which have so many `colors`, that the set evicts. Once there are enough, others are left out unconfirmed.
+    fn take_from(
+        &mut self,
+        look: &mut dyn ArenaLook,
+        search: Search,
+        pages: &mut Vec<u32>,
+        colors: usize,
+        rng: &mut fastrand::Rng,
+    ) {
+        let batch = search.batch(colors);
+        let (mut evicted, mut shares) = (pages.clone(), Vec::new());
+        for _ in 0..SCREENINGS {
+            // Another company each time.
+            rng.shuffle(&mut evicted);
+            let mut again = Vec::new();
+            for targets in evicted.chunks(batch) {
+                look.look(&self.set, targets, PASSES, &mut shares);
+                again
+                    .extend(targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED).map(|(page, _)| *page));
+            }
+            evicted = again;
+        }
+        let is_whole = self.members.len() >= 2 * search.set_len();
+        evicted.retain(|page| is_whole || look.evicts(&self.set, *page, PASSES, LOOKS, NEEDED));
+        pages.retain(|page| !evicted.contains(page));
+        if !is_whole {
+            self.members.append(&mut evicted);
+        }
+    }
+
+    /// Gives those pages of the set that the other members do not evict, and makes a set of the others.
+    fn give_up_strangers(&mut self, look: &mut dyn ArenaLook, search: Search) -> Vec<u32> {
+        let mut strangers = Vec::new();
+        for page in self.set.clone() {
+            let others: Vec<u32> =
+                self.members.iter().rev().copied().filter(|other| *other != page).take(search.set_len()).collect();
+            if !look.evicts(&others, page, PASSES, LOOKS, NEEDED) {
+                self.members.retain(|member| *member != page);
+                strangers.push(page);
+            }
+        }
+        self.set = self.members.iter().copied().take(search.set_len()).collect();
+        strangers
+    }
+
+    /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
+    fn refine(&mut self, look: &mut dyn ArenaLook, search: Search, rng: &mut fastrand::Rng) {
+        let mut candidates: Vec<(f32, u32)> =
+            self.members.iter().take(2 * search.set_len()).map(|page| (0.0, *page)).collect();
+        let (mut others, mut shares) = (Vec::new(), Vec::new());
+        for _ in 0..REFINING_ROUNDS {
+            rng.shuffle(&mut candidates);
+            for i in 0..candidates.len() {
+                let (_, page) = candidates[i];
+                others.clear();
+                others.extend(candidates.iter().map(|(_, other)| *other).filter(|o| *o != page).take(search.set_len()));
+                look.look(&others, &[page], PASSES, &mut shares);
+                candidates[i].0 += shares[0];
+            }
+        }
+        candidates.sort_by(|a, b| b.0.total_cmp(&a.0));
+        self.set = candidates.iter().map(|(_, page)| *page).take(search.set_len()).collect();
+    }
+}
+
+/// Which of `groups` has the color of `group`, whose set then evicts what theirs evict.
+fn known_color(look: &mut dyn ArenaLook, groups: &[Group], group: &Group, rng: &mut fastrand::Rng) -> Option<usize> {
+    let mut gone = vec![0; groups.len()];
+    let mut shares = Vec::new();
+    for _ in 0..CROSS_LOOKS {
+        // One of each color: none evicts another.
+        let pages: Vec<u32> = groups.iter().filter_map(|known| rng.choice(&known.members).copied()).collect();
+        for (pages, gone) in pages.chunks(BATCH).zip(gone.chunks_mut(BATCH)) {
+            look.look(&group.set, pages, PASSES, &mut shares);
+            gone.iter_mut().zip(&shares).for_each(|(gone, share)| *gone += usize::from(*share >= EVICTED));
+        }
+    }
+    let mut evicts = |known: &Group| {
+        let pages = group.members.iter().take(3);
+        pages.filter(|page| look.evicts(&known.set, **page, PASSES, LOOKS, NEEDED)).count() >= 2
+    };
+    (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
+}
+
+/// A page of `open` and others of them that evict it together. So many colors are `missing`, as far as is known.
+fn evicted_one(
+    look: &mut dyn ArenaLook,
+    search: Search,
+    open: &mut [u32],
+    missing: usize,
+    rng: &mut fastrand::Rng,
+) -> Option<(u32, Vec<u32>)> {
+    rng.shuffle(open);
+    // With 1.5 pages per way of each color they nearly always evict the others, and are reduced quickly.
+    let enough = search.ways * (missing + 1) * 3 / 2;
+    let (candidates, others) = open.split_at(enough.min(open.len() * 3 / 4));
+    let mut shares = Vec::new();
+    for targets in others.chunks(search.batch(missing)) {
+        look.look(candidates, targets, LARGE.1, &mut shares);
+        let gone = targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED);
+        for (target, _) in gone.take(2) {
+            if look.evicts(candidates, *target, LARGE.1, LOOKS, NEEDED) {
+                return Some((*target, candidates.to_vec()));
+            }
+        }
+    }
+    None
+}
+
+/// About as many of the `rest` as the cache has ways, and `target`, all of one color; `None` where they cannot be reduced to that.
+fn reduced(
+    look: &mut dyn ArenaLook,
+    search: Search,
+    target: u32,
+    mut rest: Vec<u32>,
+    rng: &mut fastrand::Rng,
+    stop: &dyn Fn() -> bool,
+) -> Option<Vec<u32>> {
+    // Noise looks like eviction, so the pages dropped last may have been needed.
+    let mut dropped_pages: Vec<Vec<u32>> = Vec::new();
+    let (mut stuck, mut taken_back) = (0, 0);
+    while rest.len() > search.ways && stuck < 3 {
+        rng.shuffle(&mut rest);
+        let step = rest.len().div_ceil(search.ways + 1);
+        let mut dropped = false;
+        let mut begin = 0;
+        while begin < rest.len() && rest.len() > search.ways {
+            if stop() {
+                return None;
+            }
+            let end = (begin + step).min(rest.len());
+            let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
+            let (repeats, passes) = if without.len() > search.pages() / 4 { LARGE } else { SMALL };
+            if look.evicts(&without, target, passes, repeats, repeats) {
+                dropped_pages.push(rest[begin..end].to_vec());
+                rest = without;
+                dropped = true;
+            } else {
+                begin = end;
+            }
+        }
+        if !dropped && !look.evicts(&rest, target, SMALL.1, LOOKS, NEEDED) {
+            taken_back += 1;
+            match dropped_pages.pop() {
+                Some(pages) if taken_back <= TAKEN_BACK => rest.extend(pages),
+                _ => return None,
+            }
+            continue;
+        }
+        stuck = if dropped { 0 } else { stuck + 1 };
+        // One page at a time and none can go: this is the core.
+        if !dropped && step == 1 {
+            break;
+        }
+    }
+    if rest.len() > search.set_len() {
+        return None;
+    }
+    rest.push(target);
+    Some(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::color::modeled::ModeledLook;
+
+    #[test]
+    fn colors_that_the_first_pages_lack_are_found_in_more_memory() {
+        for seed in 0..5 {
+            let mut look = ModeledLook::new(16, 8, 1 << 14, seed);
+            // What a program on the last four colors has left over.
+            look.colors[..2048].iter_mut().filter(|color| **color >= 12).for_each(|color| *color -= 12);
+            let search = Search { ways: 8, colors_expected: 16 };
+            let mut rng = fastrand::Rng::with_seed(seed);
+            let (groups, ready) = groups(&mut look, search, 1024, &mut rng, &|| false);
+            let color_of = |group: &Group| -> Option<u16> {
+                let mut colors = group.set.iter().map(|page| look.colors[*page as usize]);
+                let first = colors.next()?;
+                colors.all(|color| color == first).then_some(first)
+            };
+            let mut found: Vec<Option<u16>> = groups.iter().map(color_of).collect();
+            found.sort_unstable();
+            assert_eq!(found, (0..16).map(Some).collect::<Vec<_>>(), "seed {seed}");
+            assert!(ready > 2048, "seed {seed}: {ready} pages were made resident");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! What is known here and now of the colors of pages: by the numbers of their frames, and by eviction tests.
+//!
+//! A palette saved earlier is knowledge that saves time. Whatever it says of frames in use is checked on a sample of them; if
+//! that shows one wrong color, the palette is put aside, and the frames are measured like those it does not know.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use isochrome_model::palette::Palette;
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::stats::proportion_interval;
+use isochrome_model::units::{Color, CpuId, FrameNumber};
+use rustix::thread::sched_getcpu;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::look::WalkTicks;
+use super::reference::{Numbers, Ready, Reference};
+use crate::color::pagemap::PageEntry;
+use crate::error::HostError;
+use crate::machine::setting::RealtimeRequest;
+
+/// Pages of a palette's sample: a palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.
+const CHECKED_PAGES: usize = 512;
+
+/// Pages of which a statement about a process is made.
+pub const VERIFIED_PAGES: usize = 256;
+
+/// Up to so many pages, all of them are.
+const VERIFIED_WHOLE: usize = 1024;
+
+/// A page of a process: its address, and what the kernel says of it.
+pub type Page = (u64, PageEntry);
+
+/// Colors of the pages of any process.
+pub struct KnownColors {
+    level: u8,
+    colors: u32,
+    /// Colors by frame number.
+    palette: Option<Palette>,
+    /// Whether somebody named that palette, who is to be told if it is wrong.
+    named: bool,
+    /// Pages of known color, by which others are tested; `None` where the palette is trusted.
+    reference: Option<Reference>,
+    /// CPUs whose caches tests may use.
+    cpus: Vec<CpuId>,
+    learned: Mutex<Learned>,
+}
+
+/// What was measured since.
+#[derive(Default)]
+struct Learned {
+    /// Colors of frames.
+    frames: HashMap<FrameNumber, Color>,
+    /// Colors of pages by process and address, where frame numbers are hidden.
+    pages: HashMap<(i32, u64), Color>,
+    /// Frames whose color by the palette was confirmed, and whether one was wrong.
+    confirmed: usize,
+    stale: bool,
+    /// How long walks take inside a process.
+    ticks: Option<WalkTicks>,
+}
+
+/// What eviction tests say of a sample of pages that should have given colors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Verified {
+    /// Pages about which a decision fell.
+    pub pages: usize,
+    /// Those of them that have one of the colors.
+    pub right: usize,
+    /// Further pages about which none fell: in use on another CPU, or gone meanwhile.
+    pub undecided: usize,
+}
+
+impl Verified {
+    /// Whether at least 99 % of the pages are on color.
+    pub fn holds(&self) -> bool {
+        100 * self.right >= 99 * self.pages
+    }
+
+    /// Whether it is significant that less than 99 % of the pages are on color: more of the sample are off color than chance explains.
+    pub fn is_refuted(&self) -> bool {
+        proportion_interval((self.pages - self.right) as u64, self.pages as u64).0 > 0.01
+    }
+
+    /// Adds what is said of other pages.
+    pub fn add(&mut self, other: Verified) {
+        self.pages += other.pages;
+        self.right += other.right;
+        self.undecided += other.undecided;
+    }
+}
+
+impl KnownColors {
+    /// By a palette that nobody doubts: a rule of the machine, or one for an emulator without caches.
+    pub fn trusted(palette: Palette) -> KnownColors {
+        let (level, colors) = (palette.level, palette.colors);
+        let learned = Mutex::default();
+        KnownColors { level, colors, palette: Some(palette), named: true, reference: None, cpus: Vec::new(), learned }
+    }
+
+    /// By `reference`, on caches of `cpus`, and by a palette with the same numbers, if there is one. `named`: whether it is an error
+    /// that a palette is wrong, or a reason to put it aside.
+    pub fn measured(reference: Reference, palette: Option<Palette>, named: bool, cpus: Vec<CpuId>) -> KnownColors {
+        let (level, colors, learned) = (reference.level, reference.colors(), Mutex::default());
+        KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
+    }
+
+    /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]; see [`adopt`](Self::adopt).
+    pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
+        let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
+        let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
+        Ok(self.adopt(ready))
+    }
+
+    /// Tests by the pages of `ready` from now on. What was learned is forgotten where they give colors other numbers, also where another
+    /// command has done so and finds them kept since: [`Numbers::Replaced`].
+    pub fn adopt(&mut self, ready: Ready) -> Numbers {
+        let Ready { reference, numbers, .. } = ready;
+        let differs = self.reference.as_ref().is_none_or(|old| old.numbering != reference.numbering);
+        self.reference = Some(reference);
+        let learned = self.learned.get_mut().unwrap_or_else(PoisonError::into_inner);
+        learned.ticks = None;
+        if differs {
+            *learned = Learned { stale: true, ..Learned::default() };
+        }
+        if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers }
+    }
+
+    /// The cache level.
+    pub fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// How many colors there are.
+    pub fn colors(&self) -> u32 {
+        self.colors
+    }
+
+    /// Pages of known color, where colors are measured.
+    pub fn reference(&self) -> Option<&Reference> {
+        self.reference.as_ref()
+    }
+
+    /// Whether the palette was found to be wrong, and what was measured in its place.
+    pub fn stale(&self) -> Option<HashMap<FrameNumber, Color>> {
+        let learned = self.learned();
+        (learned.stale && self.palette.is_some()).then(|| learned.frames.clone())
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The color of a page of `pid`, as far as it is known.
+    pub fn of(&self, pid: i32, (address, entry): Page) -> Option<Color> {
+        match entry.frame() {
+            None => self.learned().pages.get(&(pid, address)).copied(),
+            Some(frame) => self.of_frame(frame),
+        }
+    }
+
+    /// The color of a frame, as far as it is known.
+    pub fn of_frame(&self, frame: FrameNumber) -> Option<Color> {
+        let learned = self.learned();
+        let by_palette = || self.palette.as_ref().filter(|_| !learned.stale)?.color_of(frame);
+        learned.frames.get(&frame).copied().or_else(by_palette)
+    }
+
+    /// Takes in that a page of `pid` has a color.
+    pub fn learn(&self, pid: i32, (address, entry): Page, color: Color) {
+        let mut learned = self.learned();
+        match entry.frame() {
+            None => learned.pages.insert((pid, address), color),
+            Some(frame) => learned.frames.insert(frame, color),
+        };
+    }
+
+    /// Forgets what is known of a page of `pid`. A palette that knows its color is put aside.
+    fn forget(&self, pid: i32, (address, entry): Page) {
+        let mut learned = self.learned();
+        learned.pages.remove(&(pid, address));
+        if let Some(frame) = entry.frame() {
+            let measured = learned.frames.remove(&frame).is_some();
+            learned.stale |=
+                !measured && self.palette.as_ref().is_some_and(|palette| palette.color_of(frame).is_some());
+        }
+    }
+
+    /// Forgets the colors of `pages` of `pid` and how long walks take, as both were measured in a noisy moment.
+    pub fn forget_measured(&self, pid: i32, pages: impl IntoIterator<Item = Page>) {
+        pages.into_iter().for_each(|page| self.forget(pid, page));
+        self.learned().ticks = None;
+    }
+
+    /// Forgets the pages of `pid` that were known by address and are not among `kept`, ascending: they are not there any more.
+    pub fn retain(&self, pid: i32, kept: &[u64]) {
+        self.learned().pages.retain(|(of, page), _| *of != pid || kept.binary_search(page).is_ok());
+    }
+
+    /// CPUs whose caches tests may use.
+    pub fn cpus(&self) -> &[CpuId] {
+        &self.cpus
+    }
+
+    /// Of `pages` of `pid`, a sample of those whose color only the palette tells, as long as not enough of them were confirmed.
+    pub fn to_check(&self, pid: i32, pages: &[Page]) -> Vec<Page> {
+        let (Some(palette), true) = (&self.palette, self.reference.is_some()) else { return Vec::new() };
+        let learned = self.learned();
+        if learned.stale || learned.confirmed >= CHECKED_PAGES {
+            return Vec::new();
+        }
+        let by_palette = |(address, entry): &&Page| {
+            let known = entry
+                .frame()
+                .is_some_and(|frame| !learned.frames.contains_key(&frame) && palette.color_of(frame).is_some());
+            known && !learned.pages.contains_key(&(pid, *address))
+        };
+        let mut sample: Vec<Page> = pages.iter().filter(by_palette).copied().collect();
+        fastrand::shuffle(&mut sample);
+        sample.truncate(CHECKED_PAGES);
+        sample
+    }
+
+    /// Takes in what eviction tests say of pages whose color the palette tells.
+    ///
+    /// A palette that is wrong is put aside, or, where somebody named it, an error: [`HostError::PaletteContradicted`].
+    pub fn judge(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Result<(), HostError> {
+        let Some(palette) = &self.palette else { return Ok(()) };
+        let (mut wrong, mut right) = (0, 0);
+        for (page, answer) in sample.iter().zip(answers) {
+            let by_palette = page.1.frame().and_then(|frame| palette.color_of(frame));
+            match answer {
+                Some(Answer::Color(color)) => {
+                    self.learn(pid, *page, *color);
+                    if by_palette == Some(*color) { right += 1 } else { wrong += 1 }
+                }
+                Some(Answer::Other) => wrong += 1,
+                Some(Answer::Unsteady) | None => {}
+            }
+        }
+        let mut learned = self.learned();
+        learned.confirmed += right;
+        learned.stale |= wrong > 0;
+        if wrong > 0 && self.named {
+            return Err(HostError::PaletteContradicted { wrong, tested: wrong + right });
+        }
+        Ok(())
+    }
+
+    /// A sample of `pages`, ascending, for a statement about all of them.
+    pub fn sample(&self, pages: &[Page]) -> Vec<Page> {
+        let mut sample = pages.to_vec();
+        if sample.len() <= VERIFIED_WHOLE {
+            return sample;
+        }
+        fastrand::shuffle(&mut sample);
+        sample.truncate(VERIFIED_PAGES);
+        sample.sort_unstable_by_key(|(address, _)| *address);
+        sample
+    }
+
+    /// What eviction tests say of a sample of pages of `pid` that should have colors asked about. What is found to be wrong is forgotten,
+    /// and so is a palette that said otherwise.
+    pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
+        let mut verified = Verified::default();
+        for (page, answer) in sample.iter().zip(answers) {
+            match answer {
+                Some(Answer::Color(_)) => verified.right += 1,
+                Some(Answer::Other) => self.forget(pid, *page),
+                Some(Answer::Unsteady) | None => {
+                    verified.undecided += 1;
+                    continue;
+                }
+            }
+            verified.pages += 1;
+        }
+        verified
+    }
+
+    /// How long walks take inside a process, once that was measured.
+    pub fn ticks(&self) -> Option<WalkTicks> {
+        self.learned().ticks
+    }
+
+    /// Keeps how long walks take.
+    pub fn keep_ticks(&self, ticks: WalkTicks) {
+        self.learned().ticks = Some(ticks);
+    }
+}
+
+/// Every color.
+pub fn all_colors(known: &KnownColors) -> Vec<Color> {
+    (0..known.colors() as u16).map(Color).collect()
+}
+
+/// Does `work` on one of `cpus`: the one where this thread is, where that is among them. Where that fails for a reason that may
+/// pass, does it again on the next.
+pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, HostError>) -> Result<T, HostError> {
+    let here = CpuId(sched_getcpu() as u32);
+    let mut order: Vec<CpuId> = cpus.to_vec();
+    order.sort_by_key(|cpu| *cpu != here);
+    let mut order = order.into_iter().peekable();
+    if order.peek().is_none() {
+        return work();
+    }
+    loop {
+        let Some(cpu) = order.next() else { return work() };
+        let _pinned = RealtimeRequest::new().pin(cpu).apply();
+        match work() {
+            Err(error) if error.may_pass() && order.peek().is_some() => {}
+            done => return done,
+        }
+    }
+}

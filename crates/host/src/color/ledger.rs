@@ -1,0 +1,498 @@
+//! The ledger of grants: which colors of which cache belong to whom. [Liedtke1997, §5.1: colors go to tasks or groups for exclusive
+//! use.]
+//!
+//! One file for the machine, in the [runtime folder](crate::runtime). Every change is made under a lock and replaces the file as a whole,
+//! so a crash leaves the ledger before or after it. A grant lives as long as its owner, which is known by process number and start time;
+//! grants of owners that have ended do not count, and are dropped at the next change.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use isochrome_model::machine::CacheLevel;
+use isochrome_model::units::{Color, CpuId, format_list};
+use rustix::fs::{FlockOperation, flock};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::color::resident;
+use crate::error::HostError;
+use crate::recolor::process::Pid;
+use crate::runtime;
+
+/// Version of the file.
+const SCHEMA: &str = "isochrome-ledger/1";
+/// Its name.
+const FILE: &str = "ledger.json";
+
+/// A process, never mistaken for a later one of the same number.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Owner {
+    /// Process number.
+    pub pid: u32,
+    /// When it started, in ticks since boot: field 22 of /proc/PID/stat.
+    pub start_ticks: u64,
+    /// Its name, for people.
+    pub name: String,
+}
+
+/// A process stays the same when it begins another program or changes its name.
+impl PartialEq for Owner {
+    fn eq(&self, other: &Owner) -> bool {
+        (self.pid, self.start_ticks) == (other.pid, other.start_ticks)
+    }
+}
+
+impl Eq for Owner {}
+
+impl Owner {
+    /// The process that runs as `pid` now.
+    ///
+    /// Fails with [`HostError::NoSuchProcess`].
+    pub fn of(pid: u32) -> Result<Owner, HostError> {
+        let start_ticks = Pid(pid as i32).start_time().ok_or(HostError::NoSuchProcess { pid })?;
+        Ok(Owner { pid, start_ticks, name: resident::command(pid)? })
+    }
+
+    /// Whether it still runs; one that has ended but was not waited for does not.
+    pub fn is_alive(&self) -> bool {
+        Pid(self.pid as i32).start_time() == Some(self.start_ticks)
+    }
+}
+
+/// Who may use the colors of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Its owner alone.
+    Exclusive,
+    /// Every owner that names the same group.
+    Group(String),
+}
+
+/// Which colors are wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// These.
+    Colors(Vec<Color>),
+    /// So many that nobody else holds, the lowest; of a group that holds some already, those.
+    Free(usize),
+}
+
+/// Colors of one cache level that belong to an owner.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Grant {
+    /// Who holds them.
+    pub owner: Owner,
+    /// Who else may.
+    pub sharing: Sharing,
+    /// Cache level.
+    pub level: u8,
+    /// CPUs on which the owner runs, ascending.
+    pub cpus: Vec<CpuId>,
+    /// Colors, ascending.
+    pub colors: Vec<Color>,
+}
+
+/// What is asked of the ledger.
+#[derive(Clone, Debug)]
+pub struct GrantRequest<'a> {
+    /// For whom.
+    pub owner: Owner,
+    /// Who else may use the colors.
+    pub sharing: Sharing,
+    /// The cache: colors are kept apart where its instances are shared.
+    pub cache: &'a CacheLevel,
+    /// Number of its colors.
+    pub color_count: u32,
+    /// CPUs on which the owner runs.
+    pub cpus: Vec<CpuId>,
+    /// Which colors.
+    pub wanted: Wanted,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Book {
+    schema: String,
+    boot_id: String,
+    /// For each level, which [numbering](crate::color::reference::Reference::numbering) the colors are in.
+    #[serde(default)]
+    numberings: BTreeMap<u8, String>,
+    grants: Vec<Grant>,
+}
+
+/// The ledger of this machine, open for one change or look at a time.
+pub struct Ledger {
+    path: PathBuf,
+    boot_id: String,
+    /// Held while the ledger is open.
+    _lock: File,
+    numberings: BTreeMap<u8, String>,
+    grants: Vec<Grant>,
+}
+
+impl Ledger {
+    /// Opens the ledger in `folder`, waiting for whoever has it open, without what belongs to owners that have ended or to an earlier
+    /// boot: the next change leaves that out of the file.
+    pub fn open(folder: &Path) -> Result<Ledger, HostError> {
+        runtime::make(folder)?;
+        let lock_path = folder.join("ledger.lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(|source| HostError::Unwritable { path: lock_path.clone(), source })?;
+        flock(&lock, FlockOperation::LockExclusive)
+            .map_err(|error| HostError::Unwritable { path: lock_path, source: error.into() })?;
+        let Book { boot_id, numberings, grants, .. } = book_in(folder)?;
+        Ok(Ledger { path: folder.join(FILE), boot_id, _lock: lock, numberings, grants })
+    }
+
+    /// All grants, in the order given.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
+    }
+
+    /// Gives colors to an owner, in place of what it held of this level.
+    ///
+    /// Fails with [`HostError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
+    /// group, with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
+    /// then.
+    pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, HostError> {
+        let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
+        cpus.sort_unstable();
+        cpus.dedup();
+        let others = || {
+            let apart = |grant: &&Grant| grant.owner != owner && grant.level == cache.level;
+            self.grants.iter().filter(apart).filter(|grant| meet(cache, &grant.cpus, &cpus))
+        };
+        let shares =
+            |grant: &&Grant| matches!((&grant.sharing, &sharing), (Sharing::Group(a), Sharing::Group(b)) if a == b);
+        let strangers = || others().filter(|grant| !shares(grant));
+        let colors: BTreeSet<Color> = match wanted {
+            Wanted::Colors(colors) => colors.into_iter().collect(),
+            Wanted::Free(count) => {
+                let held: BTreeSet<Color> = strangers().flat_map(|grant| grant.colors.iter().copied()).collect();
+                let of_group: BTreeSet<Color> =
+                    others().filter(shares).flat_map(|grant| grant.colors.iter().copied()).collect();
+                let all = || (0..color_count as u16).map(Color).filter(|color| !held.contains(color));
+                let first = all().filter(|color| of_group.contains(color));
+                let free: BTreeSet<Color> =
+                    first.chain(all().filter(|color| !of_group.contains(color))).take(count).collect();
+                if free.len() < count {
+                    return Err(HostError::TooFewFreeColors {
+                        wanted: count,
+                        free: free.len(),
+                        held_by: names(strangers()),
+                    });
+                }
+                free
+            }
+        };
+        let colors: Vec<Color> = colors.into_iter().collect();
+        if colors.is_empty() {
+            return Err(HostError::NothingAsked);
+        }
+        if let Some(color) = colors.iter().find(|color| u32::from(color.0) >= color_count) {
+            return Err(HostError::NoSuchColor { color: color.0, count: color_count as usize });
+        }
+        if let Some(holder) = strangers().find(|grant| grant.colors.iter().any(|color| colors.contains(color))) {
+            let common: Vec<u32> =
+                colors.iter().filter(|color| holder.colors.contains(color)).map(|color| u32::from(color.0)).collect();
+            let cpus: Vec<u32> = holder.cpus.iter().map(|cpu| cpu.0).collect();
+            return Err(HostError::ColorsHeld {
+                colors: format_list(&common),
+                owner: holder.owner.name.clone(),
+                pid: holder.owner.pid,
+                cpus: format_list(&cpus),
+                level: cache.level,
+            });
+        }
+        let grant = Grant { owner, sharing, level: cache.level, cpus, colors };
+        self.grants.retain(|held| (&held.owner, held.level) != (&grant.owner, grant.level));
+        self.grants.push(grant.clone());
+        self.write()?;
+        Ok(grant)
+    }
+
+    /// Takes back everything that `owner` holds; says whether that was anything.
+    pub fn release(&mut self, owner: &Owner) -> Result<bool, HostError> {
+        let before = self.grants.len();
+        self.grants.retain(|grant| grant.owner != *owner);
+        let released = self.grants.len() < before;
+        if released {
+            self.write()?;
+        }
+        Ok(released)
+    }
+
+    /// Records that the colors of `level` are numbered by `numbering` from now on. `order` holds the new number of each old one; without
+    /// it grants keep their numbers.
+    pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), HostError> {
+        if self.numberings.get(&level).is_some_and(|now| now == numbering) {
+            return Ok(());
+        }
+        self.numberings.insert(level, numbering.to_owned());
+        if let Some(order) = order {
+            for grant in self.grants.iter_mut().filter(|grant| grant.level == level) {
+                let new = |color: &Color| order.get(usize::from(color.0)).copied().unwrap_or(*color);
+                grant.colors = grant.colors.iter().map(new).collect();
+                grant.colors.sort_unstable();
+            }
+        }
+        self.write()
+    }
+
+    fn write(&self) -> Result<(), HostError> {
+        let (schema, boot_id) = (SCHEMA.to_owned(), self.boot_id.clone());
+        let book = Book { schema, boot_id, numberings: self.numberings.clone(), grants: self.grants.clone() };
+        let mut text = serde_json::to_vec_pretty(&book).expect("grants are plain data");
+        text.push(b'\n');
+        runtime::replace(&self.path, &text)
+    }
+}
+
+/// The grants written in the ledger in `folder` whose owners are alive: to look at, without waiting for whoever has it open and without
+/// the right to change it.
+pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
+    Ok(book_in(folder)?.grants)
+}
+
+/// What the ledger in `folder` says of this boot, without grants whose owners have ended.
+fn book_in(folder: &Path) -> Result<Book, HostError> {
+    let (schema, boot_id) = (SCHEMA.to_owned(), runtime::boot_id());
+    let written = read(&folder.join(FILE))?.filter(|book| book.boot_id == boot_id);
+    let mut book = written.unwrap_or(Book { schema, boot_id, numberings: BTreeMap::new(), grants: Vec::new() });
+    book.grants.retain(|grant| grant.owner.is_alive());
+    Ok(book)
+}
+
+/// Which numbering the colors of `level` are in, by the ledger in `folder`; `None` where it does not say.
+pub fn numbering_of(folder: &Path, level: u8) -> Option<String> {
+    book_in(folder).ok()?.numberings.remove(&level)
+}
+
+/// The colors of `level` that `owner` holds now, by the ledger in `folder`; `None` where it holds none.
+pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> {
+    let grants = grants_in(folder).ok()?;
+    grants.into_iter().find(|grant| grant.owner == *owner && grant.level == level).map(|grant| grant.colors)
+}
+
+/// The book at `path`; `None` where there is none yet.
+fn read(path: &Path) -> Result<Option<Book>, HostError> {
+    const HINT: &str =
+        "run as root; if the file is damaged, remove it: grants are then forgotten, programs keep their colors";
+    let failed = |source| HostError::Unreadable { path: path.to_owned(), source, hint: HINT };
+    let Some(text) = runtime::read(path)? else { return Ok(None) };
+    let book: Book = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+    if book.schema != SCHEMA {
+        return Err(failed(std::io::Error::other(format!("its schema is `{}`, not `{SCHEMA}`", book.schema))));
+    }
+    Ok(Some(book))
+}
+
+/// Whether CPUs of both lists share an instance of `cache`.
+fn meet(cache: &CacheLevel, a: &[CpuId], b: &[CpuId]) -> bool {
+    let groups = &cache.shared_by.value;
+    let uses = |group: &[CpuId], cpus: &[CpuId]| group.iter().any(|cpu| cpus.contains(cpu));
+    groups.iter().any(|group| uses(group, a) && uses(group, b))
+}
+
+fn names<'a>(grants: impl Iterator<Item = &'a Grant>) -> String {
+    let names: BTreeSet<String> = grants.map(|grant| format!("{} ({})", grant.owner.name, grant.owner.pid)).collect();
+    if names.is_empty() { "nobody".to_owned() } else { names.into_iter().collect::<Vec<_>>().join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::sysfs::Sysfs;
+    use std::fs;
+    use std::process::{Child, Command};
+
+    use isochrome_model::geometry::Geometry;
+    use isochrome_model::machine::{Fact, Holds, Source};
+    use isochrome_model::units::Bytes;
+
+    /// A level of 16 colors whose instances serve the CPUs of each group.
+    fn cache(groups: &[&[u32]]) -> CacheLevel {
+        let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
+        let groups = groups.iter().map(|group| group.iter().map(|cpu| CpuId(*cpu)).collect()).collect();
+        CacheLevel {
+            level: 2,
+            holds: Holds::Unified,
+            geometry: Fact { value: geometry, source: Source::Sysfs },
+            shared_by: Fact { value: groups, source: Source::Sysfs },
+            sharing_seen: None,
+            load_ns: None,
+            refill: None,
+            retention: Vec::new(),
+        }
+    }
+
+    /// A process that runs until it is dropped.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start() -> (Sleeper, Owner) {
+            let child = Command::new("sleep").arg("600").spawn().unwrap();
+            // Until the program is there, the child still has the name of this one.
+            while resident::command(child.id()).unwrap() != "sleep" {
+                std::thread::yield_now();
+            }
+            let owner = Owner::of(child.id()).unwrap();
+            (Sleeper(child), owner)
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn request<'a>(owner: &Owner, cache: &'a CacheLevel, cpus: &[u32], wanted: Wanted) -> GrantRequest<'a> {
+        let cpus = cpus.iter().map(|cpu| CpuId(*cpu)).collect();
+        let (owner, sharing) = (owner.clone(), Sharing::Exclusive);
+        GrantRequest { owner, sharing, cache, color_count: 16, cpus, wanted }
+    }
+
+    fn colors(range: std::ops::Range<u16>) -> Wanted {
+        Wanted::Colors(range.map(Color).collect())
+    }
+
+    #[test]
+    fn a_process_that_takes_another_name_keeps_its_grant() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        let (_sleeper, owner) = Sleeper::start();
+        ledger.grant(request(&owner, &cache(&[&[0]]), &[0], colors(0..4))).unwrap();
+        let renamed = Owner { name: "another".to_owned(), ..owner };
+        ledger.grant(request(&renamed, &cache(&[&[0]]), &[0], colors(2..6))).unwrap();
+        assert_eq!(colors_of(folder.path(), &renamed, 2), Some((2..6).map(Color).collect()));
+    }
+
+    #[test]
+    fn an_overlap_is_refused_with_the_owners_name_only_where_the_cache_is_shared() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        let (private, shared) = (cache(&[&[0], &[1]]), cache(&[&[0, 1]]));
+        let ((_a, a), (_b, b)) = (Sleeper::start(), Sleeper::start());
+        ledger.grant(request(&a, &private, &[0], colors(0..4))).unwrap();
+        // Another CPU with a cache of its own.
+        ledger.grant(request(&b, &private, &[1], colors(0..4))).unwrap();
+        assert!(ledger.release(&b).unwrap());
+        for (cache, cpus) in [(&private, &[0][..]), (&private, &[0, 1]), (&shared, &[1])] {
+            let error = ledger.grant(request(&b, cache, cpus, colors(3..6))).unwrap_err();
+            let told = error.to_string();
+            assert!(matches!(error, HostError::ColorsHeld { .. }), "{told}");
+            assert!(told.contains("sleep") && told.contains(&a.pid.to_string()) && told.contains("hint:"), "{told}");
+        }
+        assert_eq!(ledger.grants().len(), 1);
+        // An owner may change what it holds.
+        ledger.grant(request(&a, &private, &[0], colors(2..5))).unwrap();
+        assert_eq!(ledger.grants()[0].colors, [2, 3, 4].map(Color));
+    }
+
+    #[test]
+    fn members_of_a_group_share_and_strangers_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        let cache = cache(&[&[0, 1]]);
+        let ((_a, a), (_b, b), (_c, c)) = (Sleeper::start(), Sleeper::start(), Sleeper::start());
+        let of_group = |owner: &Owner, name: &str, wanted| GrantRequest {
+            sharing: Sharing::Group(name.to_owned()),
+            ..request(owner, &cache, &[0], wanted)
+        };
+        ledger.grant(of_group(&a, "audio", colors(4..8))).unwrap();
+        // Free colors of a member are those of its group first.
+        assert_eq!(ledger.grant(of_group(&b, "audio", Wanted::Free(4))).unwrap().colors, [4, 5, 6, 7].map(Color));
+        assert!(matches!(ledger.grant(of_group(&c, "video", colors(7..9))), Err(HostError::ColorsHeld { .. })));
+        assert!(matches!(ledger.grant(request(&c, &cache, &[1], colors(7..9))), Err(HostError::ColorsHeld { .. })));
+    }
+
+    #[test]
+    fn free_colors_are_the_lowest_that_nobody_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        let cache = cache(&[&[0, 1]]);
+        let ((_a, a), (_b, b)) = (Sleeper::start(), Sleeper::start());
+        ledger.grant(request(&a, &cache, &[0], Wanted::Colors([1, 3, 4].map(Color).to_vec()))).unwrap();
+        let granted = ledger.grant(request(&b, &cache, &[1], Wanted::Free(4))).unwrap();
+        assert_eq!(granted.colors, [0, 2, 5, 6].map(Color));
+        // 16 colors, 3 of them held by another.
+        let error = ledger.grant(request(&b, &cache, &[1], Wanted::Free(14))).unwrap_err();
+        assert!(matches!(error, HostError::TooFewFreeColors { wanted: 14, free: 13, .. }), "{error}");
+        assert!(matches!(ledger.grant(request(&b, &cache, &[1], Wanted::Free(0))), Err(HostError::NothingAsked)));
+        let beyond = ledger.grant(request(&b, &cache, &[1], colors(15..17)));
+        assert!(matches!(beyond, Err(HostError::NoSuchColor { color: 16, count: 16 })));
+        assert_eq!(ledger.grants()[1], granted);
+    }
+
+    #[test]
+    fn grants_last_beyond_the_tool_and_end_with_their_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&[&[0]]);
+        let (sleeper, owner) = Sleeper::start();
+        Ledger::open(folder.path()).unwrap().grant(request(&owner, &cache, &[0], colors(0..2))).unwrap();
+        assert_eq!(grants_in(folder.path()).unwrap().len(), 1);
+        drop(sleeper);
+        assert_eq!(Ledger::open(folder.path()).unwrap().grants(), []);
+        // A process of the same number that started at another time is another owner.
+        let (_other, now) = Sleeper::start();
+        let before = Owner { start_ticks: now.start_ticks + 1, ..now };
+        Ledger::open(folder.path()).unwrap().grant(request(&before, &cache, &[0], colors(0..2))).unwrap();
+        assert_eq!(Ledger::open(folder.path()).unwrap().grants(), []);
+    }
+
+    #[test]
+    fn grants_keep_their_colors_when_the_colors_get_other_numbers() {
+        let folder = tempfile::tempdir().unwrap();
+        let cache = cache(&[&[0]]);
+        let (_sleeper, owner) = Sleeper::start();
+        let mut ledger = Ledger::open(folder.path()).unwrap();
+        ledger.renumber(2, "own", None).unwrap();
+        ledger.grant(request(&owner, &cache, &[0], colors(0..3))).unwrap();
+        let reversed: Vec<Color> = (0..16).rev().map(Color).collect();
+        for _ in 0..2 {
+            // Once only.
+            ledger.renumber(2, "machine's", Some(&reversed)).unwrap();
+            ledger.renumber(3, "of another level", Some(&reversed)).unwrap();
+        }
+        drop(ledger);
+        assert_eq!(colors_of(folder.path(), &owner, 2), Some((13..16).map(Color).collect()));
+        assert_eq!(numbering_of(folder.path(), 2).as_deref(), Some("machine's"));
+    }
+
+    #[test]
+    fn of_many_that_ask_at_once_one_gets_the_color() {
+        let folder = tempfile::tempdir().unwrap();
+        let owners: Vec<(Sleeper, Owner)> = (0..8).map(|_| Sleeper::start()).collect();
+        let cache = cache(&[&[0]]);
+        let granted: usize = std::thread::scope(|scope| {
+            let ask = |owner: &Owner| {
+                let mut ledger = Ledger::open(folder.path()).unwrap();
+                usize::from(ledger.grant(request(owner, &cache, &[0], colors(5..6))).is_ok())
+            };
+            let threads: Vec<_> = owners.iter().map(|(_, owner)| scope.spawn(move || ask(owner))).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!((granted, Ledger::open(folder.path()).unwrap().grants().len()), (1, 1));
+    }
+
+    #[test]
+    fn a_damaged_or_foreign_ledger_is_refused_and_one_of_an_earlier_boot_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ledger.json");
+        for text in ["", "{", r#"{"schema":"isochrome-ledger/9","boot_id":"","grants":[]}"#] {
+            fs::write(&path, text).unwrap();
+            let error = Ledger::open(folder.path()).err().unwrap();
+            assert!(error.to_string().contains("hint:"), "{error}");
+        }
+        fs::remove_file(&path).unwrap();
+        let owner = Owner::of(std::process::id()).unwrap();
+        Ledger::open(folder.path()).unwrap().grant(request(&owner, &cache(&[&[0]]), &[0], colors(0..2))).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let boot_id = Sysfs::system().text("proc/sys/kernel/random/boot_id").unwrap();
+        fs::write(&path, text.replace(&boot_id, "an earlier one")).unwrap();
+        assert_eq!(Ledger::open(folder.path()).unwrap().grants(), []);
+    }
+}

@@ -1,0 +1,539 @@
+//! Looking at evictions: how much of a page a traversal of other pages pushes out of a cache level.
+
+use std::time::{Duration, Instant};
+
+use isochrome_model::units::{Bytes, Cycles};
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
+use crate::error::HostError;
+use crate::machine::sysfs::Sysfs;
+use crate::sys::heap::Ground;
+use crate::sys::memory::{Arena, page_bytes};
+
+/// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
+///
+/// Shares are 0 to 1. Noise (a neighbor on the core, an interrupt) only ever raises a share; replacement luck can lower one.
+pub trait Look {
+    /// Touches `targets`, traverses `set` `passes` times, and writes for each target the share of its lines that are gone
+    /// since.
+    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
+
+    /// Why nothing can be looked at any more, if that is so.
+    fn failure(&mut self) -> Option<HostError> {
+        None
+    }
+
+    /// Looks one after the other, each at some targets after a set; the shares of each.
+    fn look_at_all(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
+        let one = |(set, targets): &(&[u32], &[u32])| {
+            let mut shares = Vec::with_capacity(targets.len());
+            self.look(set, targets, passes, &mut shares);
+            shares
+        };
+        looks.iter().map(one).collect()
+    }
+
+    /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
+    fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
+        let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
+        for _ in 0..repeats {
+            self.look(set, &[target], passes, &mut shares);
+            low = low.min(shares[0]);
+            if low <= enough {
+                break;
+            }
+        }
+        low
+    }
+
+    /// The share of `target` that is gone after a wait in which nothing is touched: the control of a look that takes as long.
+    fn control(&mut self, target: u32, wait: Duration) -> f32 {
+        let mut shares = Vec::with_capacity(1);
+        let _ = wait;
+        self.look(&[], &[target], 0, &mut shares);
+        shares[0]
+    }
+
+    /// Whether `set` evicts `target` in `needed` of up to `looks` looks, in none of which a page would be lost without that.
+    ///
+    /// What disturbs comes in bursts that are longer than many looks, so a look at nothing decides whether they count. After several
+    /// bursts the answer is no.
+    fn evicts(&mut self, set: &[u32], target: u32, passes: u32, looks: u32, needed: u32) -> bool {
+        const BURSTS: u32 = 6;
+        const BURST: Duration = Duration::from_micros(50);
+        let mut shares = Vec::with_capacity(1);
+        for burst in 1..=BURSTS {
+            let begin = Instant::now();
+            let mut kept = 0;
+            for _ in 0..looks {
+                self.look(set, &[target], passes, &mut shares);
+                kept += u32::from(shares[0] < EVICTED);
+                if kept > looks - needed {
+                    return false;
+                }
+            }
+            if self.control(target, begin.elapsed() / looks) < EVICTED {
+                return true;
+            }
+            std::thread::sleep(burst * BURST);
+        }
+        false
+    }
+}
+
+/// A look at the pages of an arena.
+pub trait ArenaLook: Look {
+    /// Makes `pages` resident and fit for looks.
+    fn make_ready(&mut self, pages: std::ops::Range<u32>);
+
+    /// The memory looked at.
+    fn arena(&self) -> &Arena;
+
+    /// Gives the memory back.
+    fn into_arena(self: Box<Self>) -> Arena;
+}
+
+/// Share from which a page counts as evicted.
+pub const EVICTED: f32 = 0.5;
+
+/// Lines of a page that a look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
+/// today's cores, which bring in the rest of a page after some misses, have not begun.
+pub const STEPS: u32 = 16;
+
+/// Walks of each kind taken to calibrate; fewer, but not fewer than the second number, where a large level makes them slow.
+const CALIBRATION_WALKS: usize = 120;
+const CALIBRATION_WALKS_AT_LEAST: usize = 24;
+const CALIBRATION_TIME: Duration = Duration::from_secs(1);
+
+/// The level looked at and the one inside it.
+#[derive(Clone, Copy, Debug)]
+pub struct LevelSizes {
+    /// Bytes per line.
+    pub line_bytes: usize,
+    /// Size of the next level inside.
+    pub inner: Bytes,
+    /// Size of the level looked at.
+    pub level: Bytes,
+}
+
+impl LevelSizes {
+    /// Pages that push a page out of the inner level and stay small beside the level looked at.
+    pub(crate) fn inner_pages(&self) -> usize {
+        (2 * self.inner.0 as usize / page_bytes()).max(4)
+    }
+
+    /// Pages that push a page out of the level looked at, and not much further: a level outside may have other users.
+    fn outer_pages(&self) -> usize {
+        2 * self.level.0 as usize / page_bytes()
+    }
+
+    /// Pages an arena must have for calibration.
+    pub fn pages_needed(&self) -> usize {
+        self.inner_pages() + self.outer_pages() + 1
+    }
+}
+
+/// Lines of a page that a traversal touches, so that the page evicts the lines walked in others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Traversal {
+    /// The lines walked in the targets. This takes a quarter of the time, and suffices where a line competes only with the lines at
+    /// the same offset of other pages.
+    WalkedLines,
+    /// All lines. The set index of some processors (seen on AMD Zen 5) hashes the offset in the page with higher bits of the address, so
+    /// that a line competes with one line of each page of its color, at an offset that differs from page to page.
+    WholePages,
+}
+
+impl Traversal {
+    /// How many of the `lines` of a page are touched.
+    pub fn touched(self, lines: usize) -> usize {
+        match self {
+            Traversal::WalkedLines => lines.min(STEPS as usize),
+            Traversal::WholePages => lines,
+        }
+    }
+}
+
+/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page. Their places are
+/// irregular, as a core that sees a stride fetches ahead.
+pub struct Walker<G: Ground = Arena> {
+    memory: G,
+    line_bytes: usize,
+    rng: fastrand::Rng,
+    /// All lines of a page; the first [`STEPS`] are walked.
+    lines: Vec<u16>,
+    traversal: Traversal,
+}
+
+impl<G: Ground> Walker<G> {
+    /// Walks pages of `memory`, once they are [made ready](Self::make_ready), and traverses whole pages.
+    pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
+        let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
+        // The same for all that look at the same pages.
+        fastrand::Rng::with_seed(1).shuffle(&mut lines);
+        Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), lines, traversal: Traversal::WholePages }
+    }
+
+    /// The same, with another traversal.
+    pub fn with_traversal(self, traversal: Traversal) -> Walker<G> {
+        Walker { traversal, ..self }
+    }
+
+    /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
+    /// first would fetch them ahead if all pages were alike.
+    pub fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        for page in pages {
+            let walked = Traversal::WalkedLines.touched(self.lines.len());
+            self.rng.shuffle(&mut self.lines[..walked]);
+            self.memory.ground().write_chain(page, &self.lines[..walked], self.line_bytes);
+        }
+    }
+
+    /// The memory walked.
+    pub fn memory(&self) -> &G {
+        &self.memory
+    }
+
+    /// The memory, without its walker.
+    pub fn into_memory(self) -> G {
+        self.memory
+    }
+
+    /// Touches the lines of `targets` that are walked.
+    pub fn touch(&self, targets: &[u32]) {
+        self.touch_first(targets, Traversal::WalkedLines);
+    }
+
+    fn touch_first(&self, pages: &[u32], traversal: Traversal) {
+        let lines = &self.lines[..traversal.touched(self.lines.len())];
+        self.memory.ground().touch_lines(pages, lines, self.line_bytes);
+    }
+
+    /// Touches `targets` and then traverses `set`, `passes` times.
+    pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
+        self.touch(targets);
+        for _ in 0..passes {
+            self.touch_first(set, self.traversal);
+        }
+    }
+
+    /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
+    pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
+        let walked = Traversal::WalkedLines.touched(self.lines.len());
+        let from = usize::from(self.lines[self.rng.usize(..walked)]) * self.line_bytes;
+        self.memory.ground().walk(target, from as u64, steps)
+    }
+}
+
+/// Times of a walk over [`STEPS`] lines of a page.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WalkTicks {
+    /// With all lines in the level.
+    pub hit: f64,
+    /// With all lines further out.
+    pub miss: f64,
+}
+
+impl WalkTicks {
+    /// From walks of both kinds.
+    ///
+    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, HostError> {
+        hits.sort_unstable();
+        misses.sort_unstable();
+        // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
+        let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
+        if hit_p75.0 * 5 > miss_p25.0 * 4 {
+            return Err(HostError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
+        }
+        Ok(WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 })
+    }
+
+    /// What a traversal has to touch, by the times of walks after as many pages as evict everything were touched in the walked lines only.
+    fn traversal_by(&self, mut walks: Vec<Cycles>) -> Traversal {
+        /// Where lines compete at any offset, a quarter of the pressure is left, and not even half of the lines are gone.
+        const ALL_GONE: f32 = 0.9;
+        walks.sort_unstable();
+        if self.share_missing(walks[walks.len() / 4]) >= ALL_GONE {
+            Traversal::WalkedLines
+        } else {
+            Traversal::WholePages
+        }
+    }
+
+    /// Share (0 to 1) of the lines that were further out, from the time of a walk.
+    pub fn share_missing(&self, ticks: Cycles) -> f32 {
+        (((ticks.0 as f64 - self.hit) / (self.miss - self.hit)) as f32).clamp(0.0, 1.0)
+    }
+}
+
+/// Tells a second level that does not keep its contents from one whose misses are too fast, by walks over lines of the first level: at once after
+/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and it is not told.
+fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
+    /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
+    /// by those of the third, on AMD Zen 5.
+    const FURTHER_OUT: u64 = 7;
+    const OF_INNER: u64 = 2;
+    let [first_ticks, inner_ticks] = [at_once, inner_hits].map(|mut walks| {
+        walks.sort_unstable();
+        walks[walks.len() / 2].0
+    });
+    let inner_is_first = 2 * inner_ticks < 3 * first_ticks;
+    match error {
+        HostError::TimingBlurred { lines, hit_ticks, miss_ticks }
+            if inner_is_first && OF_INNER * hit_ticks >= FURTHER_OUT * inner_ticks =>
+        {
+            HostError::CacheNotKept { lines, hit_ticks, miss_ticks, inner_ticks }
+        }
+        error => error,
+    }
+}
+
+/// Pages that show what became of a level while their task did not run.
+pub struct Witness<G: Ground = Arena> {
+    walker: Walker<G>,
+    pages: Vec<u32>,
+    /// The same in the order in which they are walked.
+    sample: Vec<u32>,
+    ticks: WalkTicks,
+}
+
+/// Pages of a witness that are walked at most: while it walks more, others take what it has not come to.
+const WITNESSES_WALKED: usize = 32;
+
+impl<G: Ground> Witness<G> {
+    /// All pages of `memory`; `ticks`: of the level.
+    pub fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
+        let pages: Vec<u32> = (0..memory.ground().page_count() as u32).collect();
+        let mut walker = Walker::new(memory, line_bytes, seed);
+        walker.make_ready(0..pages.len() as u32);
+        Witness { walker, sample: pages.clone(), pages, ticks }
+    }
+
+    /// Brings its lines into the level.
+    pub fn refresh(&mut self) {
+        self.walker.rng.shuffle(&mut self.sample);
+        self.walker.touch(&self.pages);
+        self.walker.touch(&self.pages);
+    }
+
+    /// Share of its lines that are gone, as a walk over part of each page shows; over pages drawn at random where there are many.
+    pub fn lost(&mut self) -> f64 {
+        let walked = self.sample.len().min(WITNESSES_WALKED);
+        let walk = |page: &u32| f64::from(self.ticks.share_missing(self.walker.walk(*page, STEPS)));
+        self.sample[..walked].iter().map(walk).sum::<f64>() / walked as f64
+    }
+}
+
+/// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
+pub struct TimedLook {
+    walker: Walker,
+    ticks: WalkTicks,
+}
+
+impl TimedLook {
+    /// Measures how long walks take whose lines are in the level and further out, and which lines a traversal has to touch, for looks at the
+    /// pages of `arena`.
+    ///
+    /// That is measured on memory of its own, in huge pages where the kernel has them. Single frames come in the order in which they were
+    /// freed. Where a program has just ended that was on one color, they are all of that color: then a few pages push each other out
+    /// of the level, and the others push nothing out.
+    ///
+    /// Fails with [`HostError::Memory`], with [`HostError::TimingBlurred`] when the two do not fall into separate modes, and with [`HostError::CacheNotKept`] where that
+    /// is because the level has lost what was touched a moment before.
+    pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
+        let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
+        let huge_bytes = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
+        let needed = sizes.pages_needed().next_multiple_of(huge_bytes / page_bytes());
+        let memory =
+            Arena::map_huge(needed, huge_bytes).map_err(|source| HostError::Memory { pages: needed, source })?;
+        let mut pages: Vec<u32> = (0..needed as u32).collect();
+        let mut walker = Walker::new(memory, sizes.line_bytes, seed);
+        walker.make_ready(0..needed as u32);
+        let (mut hits, mut by_walked_lines, mut by_whole_pages) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut at_once, mut inner_hits) = (Vec::new(), Vec::new());
+        let mut traversals = vec![Traversal::WalkedLines, Traversal::WholePages];
+        let begin = Instant::now();
+        for walk in 0..CALIBRATION_WALKS {
+            if walk >= CALIBRATION_WALKS_AT_LEAST && begin.elapsed() > CALIBRATION_TIME {
+                break;
+            }
+            // Where it is clear which traversal will be used, the other one's time is saved.
+            if walk == CALIBRATION_WALKS_AT_LEAST
+                && let Ok(ticks) = WalkTicks::of(hits.clone(), by_whole_pages.clone())
+            {
+                traversals = vec![ticks.traversal_by(by_walked_lines.clone())];
+            }
+            walker.rng.shuffle(&mut pages);
+            let (target, others) = (pages[0], &pages[1..]);
+            walker.prepare(&others[..inner], &[target, target], 2);
+            hits.push(walker.walk(target, STEPS));
+            at_once.push(walker.walk(target, STEPS));
+            walker.prepare(&others[..inner / 8], &[target, target], 1);
+            inner_hits.push(walker.walk(target, STEPS));
+            for &traversal in &traversals {
+                walker.traversal = traversal;
+                walker.prepare(&others[inner..inner + outer], &[target, target], 1);
+                let misses = match traversal {
+                    Traversal::WalkedLines => &mut by_walked_lines,
+                    Traversal::WholePages => &mut by_whole_pages,
+                };
+                misses.push(walker.walk(target, STEPS));
+            }
+        }
+        let misses = if traversals == [Traversal::WalkedLines] { by_walked_lines.clone() } else { by_whole_pages };
+        let ticks = WalkTicks::of(hits, misses).map_err(|error| lost_or_blurred(error, at_once, inner_hits))?;
+        let traversal = match traversals[..] {
+            [one] => one,
+            _ => ticks.traversal_by(by_walked_lines),
+        };
+        Ok(TimedLook { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
+    }
+
+    /// Which lines a traversal has to touch.
+    pub fn traversal(&self) -> Traversal {
+        self.walker.traversal
+    }
+
+    /// What the calibration found.
+    pub fn ticks(&self) -> WalkTicks {
+        self.ticks
+    }
+
+    /// Touches `targets`, then `set` `passes` times.
+    pub fn prepare(&self, set: &[u32], targets: &[u32], passes: u32) {
+        self.walker.prepare(set, targets, passes);
+    }
+
+    /// Mean share of the lines of `targets` that are gone, as one walk over part of each shows.
+    pub fn share_gone(&mut self, targets: &[u32]) -> f64 {
+        let mut sum = 0.0;
+        for target in targets {
+            sum += f64::from(self.ticks.share_missing(self.walker.walk(*target, STEPS)));
+        }
+        sum / targets.len().max(1) as f64
+    }
+}
+
+impl Look for TimedLook {
+    fn control(&mut self, target: u32, wait: Duration) -> f32 {
+        self.walker.prepare(&[], &[target], 0);
+        let begin = Instant::now();
+        while begin.elapsed() < wait {
+            std::hint::spin_loop();
+        }
+        let ticks = self.walker.walk(target, STEPS);
+        self.ticks.share_missing(ticks)
+    }
+
+    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+        self.walker.prepare(set, targets, passes);
+        shares.clear();
+        for target in targets {
+            let ticks = self.walker.walk(*target, STEPS);
+            shares.push(self.ticks.share_missing(ticks));
+        }
+    }
+}
+
+impl ArenaLook for TimedLook {
+    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        self.walker.make_ready(pages);
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.walker.memory
+    }
+
+    fn into_arena(self: Box<Self>) -> Arena {
+        self.walker.memory
+    }
+}
+
+/// Looks by hardware counters: demand misses of a walk over the whole page.
+pub struct CountedLook {
+    walker: Walker,
+    counters: Counters,
+}
+
+impl CountedLook {
+    /// Looks at pages of `arena`; the first of `counters` counts demand misses of the level.
+    pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
+        CountedLook { counters, walker: Walker::new(arena, line_bytes, seed) }
+    }
+}
+
+impl Look for CountedLook {
+    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+        let lines = STEPS;
+        self.walker.prepare(set, targets, passes);
+        shares.clear();
+        let mut before = self.counters.read();
+        for target in targets {
+            self.walker.walk(*target, lines);
+            let after = self.counters.read();
+            // A look during which the counters were taken away says nothing: it counts as noise, which only adds misses.
+            let misses = match (&before, &after) {
+                (Ok(before), Ok(after)) => self.counters.between(before, after).map_or(u64::MAX, |c| c.values()[0]),
+                _ => u64::MAX,
+            };
+            shares.push((misses.min(u64::from(lines)) as f32 / lines as f32).clamp(0.0, 1.0));
+            before = after;
+        }
+    }
+}
+
+impl ArenaLook for CountedLook {
+    fn make_ready(&mut self, pages: std::ops::Range<u32>) {
+        self.walker.make_ready(pages);
+    }
+
+    fn arena(&self) -> &Arena {
+        &self.walker.memory
+    }
+
+    fn into_arena(self: Box<Self>) -> Arena {
+        self.walker.memory
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight walks with these quartiles.
+    fn walks(quartiles: [u64; 3]) -> Vec<Cycles> {
+        let [low, median, high] = quartiles;
+        [low, low, median, median, median, high, high, high].map(Cycles).to_vec()
+    }
+
+    #[test]
+    fn whole_pages_are_traversed_where_lines_compete_at_any_offset() {
+        // Seen on AMD Zen 5, family 26 model 2: pages touched in 16 lines leave nearly all lines of others where they are.
+        let ticks = WalkTicks::of(walks([234, 234, 234]), walks([546, 598, 624])).unwrap();
+        assert_eq!(ticks.traversal_by(walks([234, 260, 286])), Traversal::WholePages);
+        // Half of the lines are gone where a quarter of the pressure meets a policy other than LRU.
+        assert_eq!(ticks.traversal_by(walks([364, 416, 598])), Traversal::WholePages);
+        // Where lines compete at one offset alone, the lines walked evict what whole pages evict.
+        assert_eq!(ticks.traversal_by(walks([546, 572, 598])), Traversal::WalkedLines);
+    }
+
+    #[test]
+    fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
+        // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
+        let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
+        let told = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
+        assert!(matches!(told(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
+        assert!(matches!(told(208, 208, 104), HostError::TimingBlurred { .. }));
+        // A third level: its lines are further out than four times those of the first, and nothing is wrong.
+        assert!(matches!(told(546, 546, 208), HostError::TimingBlurred { .. }));
+    }
+
+    #[test]
+    fn lines_that_are_walked_are_traversed_as_well() {
+        assert_eq!((Traversal::WalkedLines.touched(64), Traversal::WholePages.touched(64)), (16, 64));
+        assert_eq!(Traversal::WalkedLines.touched(8), 8);
+    }
+}

@@ -1,0 +1,208 @@
+//! The palette of this boot: saved once, found again by every later invocation.
+//!
+//! A line of JSON says for which boot, machine and cache level it holds; behind it lies, from the first frame measured to the last, the
+//! color of each, one byte per frame (two where the level has more than 255 colors), all bits set where it is not known.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use isochrome_model::machine::Machine;
+use isochrome_model::palette::{Palette, Rule};
+use isochrome_model::units::{Color, FrameNumber};
+use serde::{Deserialize, Serialize};
+
+use crate::error::HostError;
+use crate::machine::sysfs::Sysfs;
+use crate::runtime;
+
+/// Version of the file.
+const SCHEMA: &str = "isochrome-saved-palette/1";
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    saved: String,
+    /// The palette with an empty table.
+    palette: Palette,
+    /// Frame of the first color behind the line.
+    first: FrameNumber,
+    /// Frames whose color is known.
+    known: usize,
+}
+
+/// Where the palette of `level` is saved in `folder`.
+pub fn path(folder: &Path, level: u8) -> PathBuf {
+    folder.join(format!("palette-l{level}"))
+}
+
+/// What a palette holds for: this machine, as it was started last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Boot {
+    /// [`Machine::fingerprint`].
+    pub fingerprint: String,
+    /// The kernel's random name of this boot.
+    pub boot_id: String,
+}
+
+impl Boot {
+    /// This boot of `machine`.
+    pub fn of(machine: &Machine, sysfs: &Sysfs) -> Boot {
+        let boot_id = sysfs.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
+        Boot { fingerprint: machine.fingerprint(), boot_id }
+    }
+}
+
+/// Saves `palette` in `folder` for `boot`, in place of what was saved before.
+///
+/// Fails with [`HostError::FramesHidden`] when the palette knows no frames.
+pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf, HostError> {
+    let path = path(folder, palette.level);
+    let known = palette.frames().map_or(0, <[FrameNumber]>::len);
+    let (mut first, mut bytes) = (FrameNumber(0), Vec::new());
+    match &mut palette.rule {
+        Rule::Table { frames, colors } => {
+            let width = color_bytes(palette.colors);
+            if let (Some(lowest), Some(highest)) = (frames.first(), frames.last()) {
+                first = *lowest;
+                bytes = vec![u8::MAX; (highest.0 - first.0 + 1) as usize * width];
+            }
+            for (frame, color) in frames.drain(..).zip(colors.drain(..)) {
+                let at = (frame.0 - first.0) as usize * width;
+                bytes[at..at + width].copy_from_slice(&color.0.to_le_bytes()[..width]);
+            }
+        }
+        Rule::Hidden => return Err(HostError::FramesHidden),
+        Rule::Bits | Rule::Linear { .. } => {}
+    }
+    palette.fingerprint = Some(boot.fingerprint.clone());
+    palette.boot_id = Some(boot.boot_id.clone());
+    let header = Header { saved: SCHEMA.to_owned(), palette, first, known };
+    let mut file = serde_json::to_vec(&header).expect("a header is plain data");
+    file.push(b'\n');
+    file.append(&mut bytes);
+    runtime::make(folder)?;
+    runtime::replace(&path, &file)?;
+    Ok(path)
+}
+
+/// The palette of `level` saved in `folder`, if it is of `boot`. What it says of frames
+/// in use is checked by whoever uses it.
+pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError> {
+    let path = path(folder, level);
+    let Some(file) = runtime::read(&path)? else { return Err(HostError::NoSavedPalette { path, level }) };
+    let (palette, bytes) = parse(&file).ok_or_else(|| HostError::SavedPaletteDamaged { path: path.clone() })?;
+    if palette.fingerprint.as_ref() != Some(&boot.fingerprint) || palette.level != level {
+        return Err(HostError::SavedPaletteForeign { path });
+    }
+    if palette.boot_id.as_ref() != Some(&boot.boot_id) {
+        return Err(HostError::SavedPaletteStale { path });
+    }
+    bytes.ok_or(HostError::SavedPaletteDamaged { path })
+}
+
+/// Corrects the table of `level` saved in `folder` by what was `measured` since. `false`: there is no table.
+pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, HostError> {
+    let path = path(folder, level);
+    let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
+    let Some((_, Some(mut palette))) = parse(&file) else { return Ok(false) };
+    let (Some(fingerprint), Some(boot_id)) = (palette.fingerprint.clone(), palette.boot_id.clone()) else {
+        return Ok(false);
+    };
+    let Rule::Table { frames, colors } = &mut palette.rule else { return Ok(false) };
+    for (frame, color) in frames.iter().zip(colors.iter_mut()) {
+        *color = measured.get(frame).copied().unwrap_or(*color);
+    }
+    save(folder, palette, &Boot { fingerprint, boot_id }).map(|_| true)
+}
+
+/// The header's palette, and the whole one if the table behind it fits.
+fn parse(file: &[u8]) -> Option<(Palette, Option<Palette>)> {
+    let end = file.iter().position(|byte| *byte == b'\n')?;
+    let header: Header = serde_json::from_slice(&file[..end]).ok()?;
+    if header.saved != SCHEMA {
+        return None;
+    }
+    Some((header.palette.clone(), table(header, &file[end + 1..])))
+}
+
+/// Bytes per frame that tell `colors` colors from each other and from none.
+fn color_bytes(colors: u32) -> usize {
+    if colors < 256 { 1 } else { 2 }
+}
+
+fn table(Header { mut palette, first, known, .. }: Header, bytes: &[u8]) -> Option<Palette> {
+    let width = color_bytes(palette.colors);
+    let Rule::Table { frames, colors } = &mut palette.rule else {
+        return bytes.is_empty().then_some(palette);
+    };
+    if !bytes.len().is_multiple_of(width) || first.0.checked_add(bytes.len() as u64).is_none() {
+        return None;
+    }
+    for (frame, color) in (first.0..).zip(bytes.chunks_exact(width)) {
+        if color.iter().any(|byte| *byte != u8::MAX) {
+            frames.push(FrameNumber(frame));
+            colors.push(Color(color.iter().rev().fold(0, |number, byte| number << 8 | u16::from(*byte))));
+        }
+    }
+    (frames.len() == known && colors.iter().all(|color| u32::from(color.0) < palette.colors)).then_some(palette)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn boot() -> Boot {
+        Boot { fingerprint: "f".to_owned(), boot_id: "b".to_owned() }
+    }
+
+    fn palette(colors: u32, rule: Rule) -> Palette {
+        let schema = isochrome_model::palette::SCHEMA.to_owned();
+        Palette { schema, level: 2, colors, rule, fingerprint: None, boot_id: None }
+    }
+
+    fn of_frames(colors: u32) -> Palette {
+        let frames: Vec<FrameNumber> = (100..200).chain(5000..5003).chain([9000]).map(FrameNumber).collect();
+        let found = frames.iter().map(|frame| Color((frame.0 % u64::from(colors)) as u16)).collect();
+        palette(colors, Rule::Table { frames, colors: found })
+    }
+
+    #[test]
+    fn a_palette_comes_back_as_it_was_saved() {
+        let folder = tempfile::tempdir().unwrap();
+        let linear = Rule::Linear { masks: vec![3, 5] };
+        for saved in [of_frames(16), of_frames(512), palette(4, linear), palette(16, Rule::Bits)] {
+            let path = save(folder.path(), saved.clone(), &boot()).unwrap();
+            let loaded = load(folder.path(), 2, &boot()).unwrap();
+            assert_eq!((&loaded.rule, loaded.colors), (&saved.rule, saved.colors));
+            assert_eq!(path.file_name().unwrap(), "palette-l2");
+        }
+        // One byte per frame behind the line, from 100 to 9000.
+        let path = save(folder.path(), of_frames(16), &boot()).unwrap();
+        let file = fs::read(path).unwrap();
+        assert_eq!(file.len() - file.iter().position(|byte| *byte == b'\n').unwrap() - 1, 8901);
+    }
+
+    #[test]
+    fn what_is_absent_stale_foreign_or_damaged_is_refused_with_a_hint() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = |boot: &Boot| {
+            let error = load(folder.path(), 2, boot).unwrap_err();
+            assert!(error.to_string().contains("isochrome palette --save"), "{error}");
+            error
+        };
+        assert!(matches!(refused(&boot()), HostError::NoSavedPalette { level: 2, .. }));
+        let path = save(folder.path(), of_frames(16), &boot()).unwrap();
+        let later = Boot { boot_id: "another".to_owned(), ..boot() };
+        assert!(matches!(refused(&later), HostError::SavedPaletteStale { .. }));
+        let elsewhere = Boot { fingerprint: "another".to_owned(), ..boot() };
+        assert!(matches!(refused(&elsewhere), HostError::SavedPaletteForeign { .. }));
+        let whole = fs::read(&path).unwrap();
+        let mut wrong_color = whole.clone();
+        *wrong_color.last_mut().unwrap() = 16;
+        for damaged in [&whole[..whole.len() - 1], &whole[..20], &b"{}\n"[..], &b""[..], &wrong_color[..]] {
+            fs::write(&path, damaged).unwrap();
+            assert!(matches!(refused(&boot()), HostError::SavedPaletteDamaged { .. }));
+        }
+        assert!(matches!(save(folder.path(), palette(16, Rule::Hidden), &boot()), Err(HostError::FramesHidden)));
+    }
+}

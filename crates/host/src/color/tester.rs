@@ -1,0 +1,509 @@
+//! Sequential eviction tests: which color each of some pages has, by as many tests as the noise of the machine takes.
+//!
+//! One mechanism serves draws, the verification of what was moved and the check of what was saved. A test touches a batch of pages,
+//! traverses the eviction sets of some colors, drawn at random, and times a walk over each page. Each test carries its own
+//! controls. Pages of other colors (*canary pages*) compete with nothing of the test. Two of them decide whether it counts, since a
+//! test during which they are lost was disturbed, whatever it shows of the pages; others estimate how often a page is lost without
+//! cause, which is what the [decision](isochrome_model::palette::decode) is weighed by. And a page of one of the colors traversed has
+//! to be gone (*positive control*): an eviction set whose pages were given other frames meanwhile evicts nothing, and is found by that.
+
+use std::time::{Duration, Instant};
+
+use isochrome_model::palette::decode::{Answer, Decoder, TestRates};
+use isochrome_model::units::Color;
+
+use super::look::{EVICTED, Look};
+use crate::error::HostError;
+use crate::interrupt;
+
+/// How sure an answer must be, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Probability of a wrong answer.
+    pub error: f64,
+    /// Time after which pages without an answer are given up.
+    pub limit: Duration,
+}
+
+impl Effort {
+    /// For statements about pages: 1e-4 each, within 10 s.
+    pub const STATEMENT: Effort = Effort { error: 1e-4, limit: Duration::from_secs(10) };
+    /// For frames that are drawn: as sure, however many there are.
+    pub const DRAW: Effort = Effort { error: 1e-4, limit: Duration::from_secs(60) };
+}
+
+/// Assumed probability that a page is gone after the eviction set of its color was traversed: below what is seen (0.93 to 1).
+const EVICTED_RATE: f64 = 0.85;
+
+/// Bounds of the estimated probability that a page is lost without cause.
+const NOISE_MIN: f64 = 0.02;
+const NOISE_MAX: f64 = 0.45;
+
+/// How often a set is traversed in a test, and which share of its pages; and where that has spared so many positive controls that a set is
+/// in doubt, as where replacement is far from least-recently-used.
+const BRIEF: (u32, f64) = (2, 0.75);
+const THOROUGH: (u32, f64) = (3, 1.0);
+
+/// Pages of a batch per color asked about: more of one color than the cache has ways would evict each other.
+const PER_COLOR: usize = 4;
+
+/// Most pages of a batch: the first must not have to wait too long for the last.
+const BATCH_MAX: usize = 48;
+
+/// Tests of each batch that are made together before the odds are looked at: about what a page takes on a quiet machine.
+const TESTS_AT_ONCE: usize = 6;
+
+/// Tests of one page after which it is given up.
+const TESTS_MAX: u32 = 96;
+
+/// Canary pages that decide whether a test counts, and those that the noise is estimated by.
+const GATES: usize = 2;
+const ESTIMATES: usize = 2;
+
+/// Natural logarithm of the odds for an eviction set at which it is held to be one no more, at which it is in doubt and traversed
+/// thoroughly, and the highest that are kept: one that has long been good may become bad.
+const SET_LOST: f64 = -9.2;
+const SET_DOUBTED: f64 = -2.0;
+const SET_KEPT: f64 = 5.0;
+
+/// How often a page is gone after pages were traversed that are no eviction set of its color, at most: what
+/// [`EVICTED_RATE`] is weighed against.
+const UNEVICTED_RATE: f64 = 0.5;
+
+/// Pages that are screened together, how often a page has to be gone to pass, and rounds after which those still in doubt pass as well.
+const SCREENED: usize = 48;
+const SCREENED_TWICE: u8 = 2;
+const SCREENINGS_MAX: usize = 8;
+
+/// Share of a canary page's lines from which a test was disturbed: undisturbed, next to nothing is lost.
+pub(crate) const DISTURBED: f32 = 0.25;
+
+/// What is known of the eviction sets, and of the noise, from test to test.
+pub struct Tester<L: Look> {
+    /// Looks at pages.
+    pub look: L,
+    sets: Vec<Vec<u32>>,
+    rng: fastrand::Rng,
+    /// Canary pages lost in tests that counted, and how many were looked at; old ones fade.
+    lost: f64,
+    seen: f64,
+    /// Tests made, and those of them that were disturbed.
+    tests: u64,
+    disturbed: u64,
+    /// For each color, the logarithm of the odds that its set evicts.
+    evicts: Vec<f64>,
+}
+
+/// A page under test.
+struct Open {
+    /// Its position among the targets.
+    at: usize,
+    decoder: Decoder,
+    tests: u32,
+}
+
+/// A test to be made of the pages of a batch.
+struct Test {
+    /// Which of the pages under test.
+    batch: std::ops::Range<usize>,
+    /// For each color asked about, whether its set is traversed.
+    tested: Vec<bool>,
+    set: Vec<u32>,
+    /// A gate, half of the batch, the estimates, the positive control, the other half, the other gate.
+    looked: Vec<u32>,
+    gates: usize,
+    estimates: usize,
+    /// The color of the positive control.
+    positive: Option<usize>,
+    /// How often the set is traversed.
+    passes: u32,
+}
+
+impl Test {
+    /// What of `shares` belongs to the pages of the batch.
+    fn of_batch<'a>(&self, shares: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
+        let first = self.gates.min(1);
+        let middle = first + self.batch.len() / 2;
+        let behind = middle + self.estimates + usize::from(self.positive.is_some());
+        let last = shares.len() - self.gates.saturating_sub(1);
+        shares[first..middle].iter().chain(&shares[behind..last]).copied()
+    }
+
+    /// Whether a page at either end was lost that nothing competed with.
+    fn was_disturbed(&self, shares: &[f32]) -> bool {
+        let (first, last) = (self.gates.min(1), shares.len() - self.gates.saturating_sub(1));
+        shares[..first].iter().chain(&shares[last..]).any(|share| *share >= DISTURBED)
+    }
+}
+
+impl<L: Look> Tester<L> {
+    /// `sets`: for each color the pages of an eviction set, by the numbers that `look` knows them by.
+    pub fn new(look: L, sets: Vec<Vec<u32>>, seed: u64) -> Tester<L> {
+        let rng = fastrand::Rng::with_seed(seed);
+        let evicts = vec![0.0; sets.len()];
+        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
+    }
+
+    /// Pages of the eviction set of each color.
+    pub fn sets(&self) -> &[Vec<u32>] {
+        &self.sets
+    }
+
+    /// Uses these sets from now on.
+    pub fn set_sets(&mut self, sets: Vec<Vec<u32>>) {
+        self.evicts = vec![0.0; sets.len()];
+        self.sets = sets;
+    }
+
+    /// Gives the color numbered `order[i]` the number i.
+    pub fn renumber(&mut self, order: &[Color]) {
+        self.set_sets(order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect());
+    }
+
+    /// How many colors there are.
+    pub fn colors(&self) -> u32 {
+        self.sets.len() as u32
+    }
+
+    /// Estimated rates, on the safe side.
+    fn rates(&self) -> TestRates {
+        // One lost of twenty is what is assumed before anything was seen.
+        let (lost, seen) = (self.lost + 1.0, self.seen + 20.0);
+        let share = lost / seen;
+        let upper = share + (share * (1.0 - share) / seen).sqrt();
+        TestRates { evicted: EVICTED_RATE, noise: upper.clamp(NOISE_MIN, NOISE_MAX) }
+    }
+
+    /// The answer for each of `targets`: which of the colors `among` it has; `None` where no decision fell in the time.
+    ///
+    /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
+    /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, and with [`HostError::Interrupted`].
+    pub fn classify(
+        &mut self,
+        targets: &[u32],
+        among: &[Color],
+        effort: Effort,
+    ) -> Result<Vec<Option<Answer>>, HostError> {
+        let answers = self.decide(targets, among, effort)?;
+        self.check_sets(among)?;
+        Ok(answers)
+    }
+
+    /// Whether the eviction sets of these colors still evict, as far as positive controls have shown.
+    fn check_sets(&self, among: &[Color]) -> Result<(), HostError> {
+        let lost = among.iter().find(|color| self.evicts[usize::from(color.0)] <= SET_LOST);
+        lost.map_or(Ok(()), |color| Err(HostError::ReferenceLost { color: color.0 }))
+    }
+
+    /// Which of the colors `among` each of `targets` has; `None` where it has none of them, or is in doubt: one that is passed over costs
+    /// nothing but itself. Fails as [`classify`](Self::classify) does.
+    pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, HostError> {
+        let open =
+            if among.len() < self.sets.len() { self.screen(targets, among)? } else { (0..targets.len()).collect() };
+        let asked: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
+        let answers = self.classify(&asked, among, Effort::DRAW)?;
+        let mut colors = vec![None; targets.len()];
+        for (at, answer) in open.into_iter().zip(answers) {
+            if let Some(Answer::Color(color)) = answer {
+                colors[at] = Some(color);
+            }
+        }
+        Ok(colors)
+    }
+
+    /// The positions of those `targets` that the sets of the colors `among` do not spare when they are traversed together.
+    fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, HostError> {
+        let mut open: Vec<(usize, u8)> = (0..targets.len()).map(|at| (at, 0)).collect();
+        let mut passed = Vec::new();
+        let mut size = SCREENED;
+        for _ in 0..SCREENINGS_MAX {
+            if open.is_empty() || interrupt::interrupted() {
+                break;
+            }
+            // Another company each time.
+            self.rng.shuffle(&mut open);
+            let before = (self.tests, self.disturbed);
+            let pages: Vec<u32> = open.iter().map(|(at, _)| targets[*at]).collect();
+            let tests: Vec<Test> = (0..pages.len())
+                .step_by(size)
+                .map(|first| first..(first + size).min(pages.len()))
+                .map(|batch| self.prepare(batch.clone(), &pages[batch], among, vec![true; among.len()]))
+                .collect();
+            let mut rest = Vec::new();
+            for (test, shares) in tests.iter().zip(self.make(&tests)) {
+                let pages = &open[test.batch.clone()];
+                if !self.take_in_controls(test, &shares) {
+                    rest.extend_from_slice(pages);
+                    continue;
+                }
+                for ((at, times), share) in pages.iter().zip(test.of_batch(&shares)) {
+                    match times + u8::from(share >= EVICTED) {
+                        now if now == *times => {}
+                        SCREENED_TWICE => passed.push(*at),
+                        now => rest.push((*at, now)),
+                    }
+                }
+            }
+            self.look.failure().map_or(Ok(()), Err)?;
+            open = rest;
+            size = self.shorter(size, before);
+        }
+        passed.extend(open.into_iter().map(|(at, _)| at));
+        self.check_sets(among)?;
+        Ok(passed)
+    }
+
+    /// How many pages are to be tested together from now on, after `size` of them were since `before` (tests, disturbed ones): a short test
+    /// is disturbed less often than a long one.
+    fn shorter(&self, size: usize, before: (u64, u64)) -> usize {
+        if 2 * (self.disturbed - before.1) > self.tests - before.0 { (size / 2).max(2) } else { size }
+    }
+
+    fn decide(&mut self, targets: &[u32], among: &[Color], effort: Effort) -> Result<Vec<Option<Answer>>, HostError> {
+        let begin = Instant::now();
+        let (tests, disturbed) = (self.tests, self.disturbed);
+        let mut answers = vec![None; targets.len()];
+        let decoder = Decoder::new(among.len());
+        let mut open: Vec<Open> =
+            (0..targets.len()).map(|at| Open { at, decoder: decoder.clone(), tests: 0 }).collect();
+        let mut batch = (PER_COLOR * among.len()).clamp(1, BATCH_MAX);
+        while !open.is_empty() && begin.elapsed() < effort.limit {
+            if interrupt::interrupted() {
+                return Err(HostError::Interrupted);
+            }
+            // Another company each time: two pages that evict each other are apart then.
+            self.rng.shuffle(&mut open);
+            let before = (self.tests, self.disturbed);
+            self.round(&mut open, targets, among, batch);
+            self.look.failure().map_or(Ok(()), Err)?;
+            open.retain(|open| {
+                answers[open.at] = open.decoder.decision(among, effort.error, effort.error);
+                answers[open.at].is_none() && open.tests < TESTS_MAX
+            });
+            batch = self.shorter(batch, before);
+        }
+        let (tests, disturbed) = (self.tests - tests, self.disturbed - disturbed);
+        let undecided = answers.iter().filter(|answer| answer.is_none()).count();
+        if 2 * undecided > targets.len() && 2 * disturbed > tests {
+            return Err(HostError::CacheUnsteady { disturbed, tests });
+        }
+        Ok(answers)
+    }
+
+    /// Makes some tests of all pages that are open, in batches.
+    fn round(&mut self, open: &mut [Open], targets: &[u32], among: &[Color], batch: usize) {
+        let mut tests = Vec::new();
+        for first in (0..open.len()).step_by(batch) {
+            let range = first..(first + batch).min(open.len());
+            let pages: Vec<u32> = open[range.clone()].iter().map(|open| targets[open.at]).collect();
+            for _ in 0..TESTS_AT_ONCE {
+                let tested = self.half(among.len());
+                tests.push(self.prepare(range.clone(), &pages, among, tested));
+            }
+        }
+        // Batches in turn, so that what lasts for a moment does not hit one of them alone.
+        self.rng.shuffle(&mut tests);
+        for (test, shares) in tests.iter().zip(self.make(&tests)) {
+            if self.take_in_controls(test, &shares) {
+                let rates = self.rates();
+                for (open, share) in open[test.batch.clone()].iter_mut().zip(test.of_batch(&shares)) {
+                    open.decoder.observe(&test.tested, share >= EVICTED, rates);
+                    open.tests += 1;
+                }
+            }
+        }
+    }
+
+    /// Half of so many colors, drawn at random: pages of the others are the control. Of one color it is half of the time none.
+    fn half(&mut self, colors: usize) -> Vec<bool> {
+        let mut tested = vec![false; colors];
+        let count = if colors == 1 { self.rng.usize(..2) } else { colors / 2 };
+        for at in self.rng.choose_multiple(0..colors, count) {
+            tested[at] = true;
+        }
+        tested
+    }
+
+    /// How often a set is traversed, and which share of it.
+    fn traversal(&self) -> (u32, f64) {
+        if self.evicts.iter().any(|odds| *odds <= SET_DOUBTED) { THOROUGH } else { BRIEF }
+    }
+
+    /// What is gone of each page that `tests` look at: tests that were prepared one after the other.
+    fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
+        let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
+        let passes = tests.first().map_or(THOROUGH.0, |test| test.passes);
+        self.look.look_at_all(&looks, passes)
+    }
+
+    /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
+    fn prepare(&mut self, batch: std::ops::Range<usize>, pages: &[u32], among: &[Color], tested: Vec<bool>) -> Test {
+        let of = |color: &Color| usize::from(color.0);
+        let mut traversed: Vec<usize> =
+            among.iter().zip(&tested).filter(|(_, tested)| **tested).map(|(color, _)| of(color)).collect();
+        if traversed.is_empty() {
+            // A control takes as long as a test.
+            let others: Vec<usize> =
+                (0..self.sets.len()).filter(|color| !among.iter().any(|c| of(c) == *color)).collect();
+            traversed.extend(self.rng.choice(&others));
+        }
+        let quiet: Vec<usize> = (0..self.sets.len()).filter(|color| !traversed.contains(color)).collect();
+        let mut canaries: Vec<u32> = Vec::new();
+        while !quiet.is_empty() && canaries.len() < GATES + ESTIMATES {
+            let color = self.rng.choice(&quiet).copied().unwrap_or_default();
+            let page = self.rng.choice(&self.sets[color]).copied();
+            canaries.extend(page.filter(|page| !pages.contains(page) && !canaries.contains(page)));
+        }
+        let (gates, estimates) = canaries.split_at(GATES.min(canaries.len()));
+        let (before, after) = pages.split_at(pages.len() / 2);
+        let positive = self.rng.choice(&traversed).copied();
+        let controls = positive.and_then(|color| self.rng.choice(&self.sets[color]).copied());
+        let controls: Vec<u32> = controls.into_iter().filter(|page| !pages.contains(page)).collect();
+        let positive = positive.filter(|_| !controls.is_empty());
+        let (first, last) = gates.split_at(gates.len().min(1));
+        let looked = [first, before, estimates, &controls, after, last].concat();
+        // A page of an eviction set is not looked at by a set that holds it.
+        let (passes, share) = self.traversal();
+        let mut set = Vec::new();
+        for color in &traversed {
+            let pages = &self.sets[*color];
+            let count = (pages.len() as f64 * share).ceil() as usize;
+            let spared = pages.iter().copied().filter(|page| !looked.contains(page));
+            set.extend(self.rng.choose_multiple(spared, count));
+        }
+        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, passes, looked }
+    }
+
+    /// Takes in what the controls of a test show; whether the test counts.
+    fn take_in_controls(&mut self, test: &Test, shares: &[f32]) -> bool {
+        self.tests += 1;
+        if test.was_disturbed(shares) {
+            self.disturbed += 1;
+            return false;
+        }
+        let gone = |share: &f32| *share >= EVICTED;
+        let middle = test.gates.min(1) + test.batch.len() / 2;
+        let estimates = &shares[middle..middle + test.estimates];
+        // Noise comes and goes: what was seen hundreds of tests ago counts less.
+        self.seen = self.seen * 0.998 + test.estimates as f64;
+        self.lost = self.lost * 0.998 + estimates.iter().filter(|share| gone(share)).count() as f64;
+        if let Some(color) = test.positive {
+            let evicted = gone(&shares[middle + test.estimates]);
+            let ratio = match evicted {
+                true => EVICTED_RATE / UNEVICTED_RATE,
+                false => (1.0 - EVICTED_RATE) / (1.0 - UNEVICTED_RATE),
+            };
+            let before = self.evicts[color];
+            // What a brief traversal spares, a thorough one may evict: only that says that a set is lost.
+            let lowest = if test.passes < THOROUGH.0 { SET_DOUBTED.min(before) } else { f64::NEG_INFINITY };
+            self.evicts[color] = (before + ratio.ln()).clamp(lowest, SET_KEPT);
+        }
+        true
+    }
+
+    /// Classifies the pages of the eviction sets themselves, each without itself: the answers, color by color. A set that evicts no more
+    /// shows in these, and is no failure.
+    pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, HostError> {
+        let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
+        let pages: Vec<u32> = self.sets.concat();
+        let mut answers = self.decide(&pages, &colors, effort)?.into_iter();
+        Ok(self.sets.iter().map(|set| answers.by_ref().take(set.len()).collect()).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::color::modeled::ModeledLook;
+
+    /// A tester whose sets are the first pages of each color, 14 of each.
+    fn tester(mut look: ModeledLook, seed: u64) -> Tester<ModeledLook> {
+        let mut sets = vec![Vec::new(); 16];
+        for (page, color) in (0u32..).zip(&look.colors) {
+            let set: &mut Vec<u32> = &mut sets[usize::from(*color)];
+            if set.len() < 14 {
+                set.push(page);
+            }
+        }
+        look.luck = 0.05;
+        Tester::new(look, sets, seed)
+    }
+
+    /// Share of wrong answers and of none among pages 1000 to 3000, asked about the first `count` colors.
+    fn classify(tester: &mut Tester<ModeledLook>, count: u16, effort: Effort) -> (usize, usize) {
+        let targets: Vec<u32> = (1000..3000).collect();
+        let among: Vec<Color> = (0..count).map(Color).collect();
+        let answers = tester.classify(&targets, &among, effort).unwrap();
+        let (mut wrong, mut open) = (0, 0);
+        for (page, answer) in targets.iter().zip(answers) {
+            let color = tester.look.colors[*page as usize];
+            let right = if color < count { Answer::Color(Color(color)) } else { Answer::Other };
+            match answer {
+                None => open += 1,
+                Some(answer) => wrong += usize::from(answer != right),
+            }
+        }
+        (wrong, open)
+    }
+
+    #[test]
+    fn pages_get_their_color_on_a_quiet_and_on_a_noisy_cache() {
+        for (seed, noise) in [(1, 0.0), (2, 0.05), (3, 0.2)] {
+            for count in [1, 4, 16] {
+                let mut look = ModeledLook::new(16, 8, 4096, seed);
+                look.noise = noise;
+                let (wrong, open) = classify(&mut tester(look, seed), count, Effort::STATEMENT);
+                // 1e-4 of 2000 pages each; the pages a test cannot tell from unsteady ones are few.
+                assert!(wrong <= 3, "noise {noise}, {count} colors: {wrong} wrong");
+                assert!(open <= 20, "noise {noise}, {count} colors: {open} open");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_in_the_wrong_eviction_set_is_found() {
+        let mut tester = tester(ModeledLook::new(16, 8, 4096, 5), 5);
+        let stranger = tester.sets[7][3];
+        tester.sets[2][5] = stranger;
+        let answers = tester.classify_sets(Effort::STATEMENT).unwrap();
+        assert_eq!(answers[2][5], Some(Answer::Color(Color(7))));
+        let wrong = |(color, answers): (usize, &Vec<Option<Answer>>)| {
+            answers.iter().filter(|answer| **answer != Some(Answer::Color(Color(color as u16)))).count()
+        };
+        assert_eq!(answers.iter().enumerate().map(wrong).sum::<usize>(), 1);
+    }
+
+    #[test]
+    fn an_eviction_set_whose_pages_have_lost_their_color_is_found() {
+        for among in [vec![Color(2)], vec![Color(1), Color(2), Color(3), Color(4)]] {
+            let mut tester = tester(ModeledLook::new(16, 8, 4096, 5), 5);
+            let targets: Vec<u32> = (1000..3000).collect();
+            assert!(tester.colors_of(&targets, &among).is_ok(), "all sets evict");
+            // Seven of the 14 pages have other frames now, whose color is another one.
+            let Tester { look, sets, .. } = &mut tester;
+            sets[2][..7].iter().for_each(|page| look.colors[*page as usize] = 9);
+            let lost = tester.colors_of(&targets, &among);
+            assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
+        }
+    }
+
+    #[test]
+    fn sets_that_brief_traversals_spare_are_traversed_thoroughly_and_not_lost() {
+        let mut tester = tester(ModeledLook::new(16, 8, 4096, 8), 8);
+        // Three quarters of a set are too few to evict for sure; all of it is not.
+        tester.look.luck = 0.5;
+        let (wrong, _) = classify(&mut tester, 4, Effort::STATEMENT);
+        assert!(wrong <= 3, "{wrong} wrong");
+    }
+
+    #[test]
+    fn a_cache_that_loses_everything_is_called_unsteady_in_the_time_given() {
+        let mut look = ModeledLook::new(16, 8, 4096, 6);
+        look.decay = 1.0;
+        let mut tester = tester(look, 6);
+        let among: Vec<Color> = (0..4).map(Color).collect();
+        let limit = Duration::from_millis(100);
+        let outcome = tester.classify(&[1000, 1001, 1002], &among, Effort { limit, ..Effort::STATEMENT });
+        assert!(matches!(outcome, Err(HostError::CacheUnsteady { .. })), "{outcome:?}");
+    }
+}

@@ -1,0 +1,439 @@
+//! Performance counters of the calling thread, believed only after they have proved that they count.
+//!
+//! Counters fail silently. On one virtual machine the sixth counter of a core reads 0 although its group opens and is
+//! `running`; hypervisors filter single events, and Arm cores accept codes of events that they do not have. So before
+//! use groups of 1, 2, ... counters all count `instructions` over a known loop, which shows how many work together; and
+//! an event that must have been counted on a walk through memory is refused when it was not.
+
+pub mod events;
+
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use isochrome_model::miss_ratio::{Touches, Visit};
+use serde::Serialize;
+
+use crate::counters::events::{Code, Event, INSTRUCTIONS, miss_events};
+use crate::error::HostError;
+use crate::machine::sysfs::{Processor, Sysfs};
+use crate::sys::memory::{Arena, page_bytes};
+use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
+
+/// Most counters tried in one group. Processors offer 4 to 8 to a thread besides fixed ones; more are not needed at once.
+const SLOTS_TRIED: usize = 8;
+
+/// Rounds of the known loop; each takes at least one instruction.
+const LOOP_ROUNDS: u64 = 200_000;
+
+/// Counters that agree differ by less than this share: they start and stop within one system call of each other, in which only
+/// kernel instructions run, and those are not counted.
+const SLOT_TOLERANCE: f64 = 0.05;
+
+/// Lines of the walk for the second test: 16 MiB at 64 bytes, well beyond a second level of up to 4 MiB.
+const WALK_LINES: usize = 1 << 18;
+
+/// Open counters, in the order of their events.
+#[derive(Debug)]
+pub struct Counters {
+    group: Group,
+    events: Vec<Event>,
+}
+
+/// Counts at one moment; two of them make [`Counts`].
+#[derive(Clone, Copy, Debug)]
+pub struct Reading(GroupReading);
+
+/// Counts between two readings.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    values: [u64; GROUP_LIMIT],
+    len: usize,
+}
+
+impl Counts {
+    /// One count per event, in the order in which they were opened.
+    pub fn values(&self) -> &[u64] {
+        &self.values[..self.len]
+    }
+}
+
+/// How many counters work together here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Slots {
+    /// Groups of up to this many counters count right.
+    pub usable: usize,
+    /// What is wrong with the next larger group, if the kernel opened it.
+    pub fault: Option<SlotFault>,
+}
+
+/// A counter that runs and reads wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SlotFault {
+    /// Counters in the group.
+    pub group_size: usize,
+    /// Position of the counter in the group, from 1.
+    pub slot: usize,
+    /// What it read.
+    pub read: u64,
+    /// What its siblings read, or the least that the loop executes.
+    pub expected: u64,
+}
+
+impl std::fmt::Display for SlotFault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let SlotFault { group_size, slot, read, expected } = self;
+        write!(f, "in a group of {group_size}, counter {slot} reads {read} instead of {expected}")
+    }
+}
+
+/// Judges groups of 1, 2, ... counters that all counted instructions over a loop of at least `least` of them.
+///
+/// Within a group the median is taken as true, provided it reaches `least`: a counter that reads 0 or far off it is bad, and no
+/// group as large is used. Far is more than 5 %.
+pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
+    for (usable, counts) in groups.iter().enumerate() {
+        let mut sorted = counts.clone();
+        sorted.sort_unstable();
+        // The upper median: of two counters of which one reads 0, the other one is believed.
+        let expected = sorted.get(sorted.len() / 2).copied().unwrap_or(0).max(least);
+        let bad = |count: u64| count < least || count.abs_diff(expected) as f64 > expected as f64 * SLOT_TOLERANCE;
+        if let Some(slot) = counts.iter().position(|&count| bad(count)) {
+            let fault = SlotFault { group_size: counts.len(), slot: slot + 1, read: counts[slot], expected };
+            return Slots { usable, fault: Some(fault) };
+        }
+    }
+    Slots { usable: groups.len(), fault: None }
+}
+
+/// Whether `counted` is what a working counter shows when at least `misses` misses happened: no fewer than a quarter of them.
+///
+/// Prefetchers and luck take some away, so this finds counters that do not count, not inexact ones.
+pub fn counts_misses(counted: u64, misses: u64) -> bool {
+    counted >= misses / 4
+}
+
+/// Tests how many counters work together. Takes a few milliseconds; the first success is kept for the life of the process.
+pub fn usable_slots() -> Result<Slots, HostError> {
+    static KNOWN: Mutex<Option<Slots>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(slots) = known.as_ref() {
+        return Ok(slots.clone());
+    }
+    let mut groups = Vec::new();
+    for size in 1..=SLOTS_TRIED {
+        let group = match Group::open(&vec![Code::Instructions; size], None) {
+            Ok(group) => group,
+            Err((_, error)) if size == 1 => return Err(open_error(INSTRUCTIONS.name, error)),
+            // The processor has no more; what else could be wrong would have shown with the first.
+            Err(_) => break,
+        };
+        let Ok(before) = group.read() else { break };
+        known_loop();
+        let Ok(after) = group.read() else { break };
+        // A group that is never on the hardware, or only by turns, is larger than the hardware.
+        if !ran_throughout(&before, &after) && size > 1 {
+            break;
+        }
+        groups.push((0..size).map(|i| after.counts[i].wrapping_sub(before.counts[i])).collect());
+    }
+    Ok(known.insert(judge_slots(&groups, LOOP_ROUNDS)).clone())
+}
+
+/// A loop of at least [`LOOP_ROUNDS`] instructions.
+fn known_loop() {
+    for round in 0..LOOP_ROUNDS {
+        black_box(round);
+    }
+}
+
+/// Whether the group was on the hardware for the time between two readings, up to what switching costs: 1 us or 0.1 %.
+pub(crate) fn ran_throughout(before: &GroupReading, after: &GroupReading) -> bool {
+    let enabled = after.enabled_ns.wrapping_sub(before.enabled_ns);
+    let running = after.running_ns.wrapping_sub(before.running_ns);
+    running > 0 && enabled.saturating_sub(running) <= (enabled / 1000).max(1000)
+}
+
+impl Counters {
+    /// Counters for `events`, running from now on, for the calling thread on any CPU, in user mode only.
+    ///
+    /// Refuses more events than counters proved to work together, and events that prove not to count.
+    ///
+    /// Panics when `events` is empty or longer than 16.
+    pub fn open(events: &[Event]) -> Result<Counters, HostError> {
+        assert!(!events.is_empty(), "there must be an event to count");
+        let asked = events.iter().filter(|event| event.code.needs_hardware()).count();
+        if asked > 0 {
+            let slots = usable_slots()?;
+            if asked > slots.usable {
+                let fault = slots.fault.as_ref().map(ToString::to_string);
+                return Err(HostError::CountersTooFew { asked, usable: slots.usable, fault });
+            }
+        }
+        for event in events {
+            if let Some(touches) = event.quantity.counts_every_random_miss_of() {
+                prove(event, touches)?;
+            }
+        }
+        Counters::open_unproved(events, None)
+    }
+
+    /// Counters for `events`, which [`open`](Self::open) has let pass, running from now on, for another program's `thread`.
+    pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, HostError> {
+        Counters::open_unproved(events, Some(thread))
+    }
+
+    fn open_unproved(events: &[Event], thread: Option<i32>) -> Result<Counters, HostError> {
+        let codes: Vec<Code> = events.iter().map(|event| event.code).collect();
+        let group =
+            Group::open(&codes, thread).map_err(|(position, error)| open_error(events[position].name, error))?;
+        Ok(Counters { group, events: events.to_vec() })
+    }
+
+    /// The events, in the order of the counts.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The counts now: one system call, no allocation. Only one thread is counted.
+    pub fn read(&self) -> Result<Reading, HostError> {
+        self.group.read().map(Reading).map_err(|source| HostError::Counters {
+            event: self.events[0].name.to_owned(),
+            action: "reading",
+            source,
+        })
+    }
+
+    /// What happened between two readings; an error when the counters did not run all the time, since nothing is scaled here.
+    pub fn between(&self, before: &Reading, after: &Reading) -> Result<Counts, HostError> {
+        let (before, after) = (&before.0, &after.0);
+        if !ran_throughout(before, after) {
+            return Err(HostError::CountersInterrupted {
+                enabled_ns: after.enabled_ns.wrapping_sub(before.enabled_ns),
+                running_ns: after.running_ns.wrapping_sub(before.running_ns),
+            });
+        }
+        let mut values = [0; GROUP_LIMIT];
+        for (index, value) in values.iter_mut().enumerate() {
+            *value = after.counts[index].wrapping_sub(before.counts[index]);
+        }
+        Ok(Counts { values, len: self.events.len() })
+    }
+}
+
+/// Counters of demand misses of data or code in `level`: of the first event that proves to count them.
+///
+/// Fails as [`Counters::open`] does, and with [`HostError::NoMissEvent`] where there are counters but no event for it is known.
+pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, HostError> {
+    usable_slots()?;
+    let mut error = HostError::NoMissEvent { level, touches, processor: processor.name.clone() };
+    for event in miss_events(processor, level, touches) {
+        match Counters::open(&[event]) {
+            Ok(counters) => return Ok(counters),
+            Err(failed) => error = failed,
+        }
+    }
+    Err(error)
+}
+
+/// Shows that `event` counts the misses of a random walk through data or code; what was found is kept for the life of the process.
+fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
+    static PROVED: Mutex<Option<HashMap<Code, u64>>> = Mutex::new(None);
+    let mut proved = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let proved = proved.get_or_insert_default();
+    let counted = match proved.get(&event.code) {
+        Some(&counted) => counted,
+        None => {
+            let counters = Counters::open_unproved(std::slice::from_ref(event), None)?;
+            let (before, after) = match touches {
+                Touches::Data => {
+                    let next = random_cycle(WALK_LINES);
+                    let before = counters.read()?;
+                    walk(&next);
+                    (before, counters.read()?)
+                }
+                Touches::Code => {
+                    let pages = WALK_LINES * LINE_BYTES / page_bytes();
+                    let mut arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+                    let code = random_jumps(&mut arena)?;
+                    let before = counters.read()?;
+                    code.run(1);
+                    (before, counters.read()?)
+                }
+            };
+            let counted = counters.between(&before, &after)?.values()[0];
+            proved.insert(event.code, counted);
+            counted
+        }
+    };
+    let lines = WALK_LINES as u64;
+    if counts_misses(counted, lines) {
+        Ok(())
+    } else {
+        Err(HostError::CounterDead { event: event.name.to_owned(), counted, lines })
+    }
+}
+
+/// A loop of machine code with one jump in each line of `arena`, to another line in random order.
+fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, HostError> {
+    let lines = arena.page_count() * page_bytes() / LINE_BYTES;
+    let mut visits: Vec<Visit> =
+        (0..lines).map(|line| Visit { offset: (line * LINE_BYTES) as u32, instructions: 1 }).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut visits);
+    arena.code(&visits).map_err(|source| HostError::NoCode { source })
+}
+
+/// Words per line of 64 bytes; longer lines make fewer misses, which the threshold of a quarter allows for.
+const LINE_WORDS: usize = LINE_BYTES / 8;
+
+const LINE_BYTES: usize = 64;
+
+/// One cycle through `lines` lines in random order: the word at the start of each holds the index of the next.
+fn random_cycle(lines: usize) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..lines).collect();
+    fastrand::Rng::with_seed(1).shuffle(&mut order);
+    let mut next = vec![0; lines * LINE_WORDS];
+    for (position, &line) in order.iter().enumerate() {
+        next[line * LINE_WORDS] = (order[(position + 1) % lines] * LINE_WORDS) as u64;
+    }
+    next
+}
+
+/// Follows the cycle once, each load depending on the one before.
+fn walk(next: &[u64]) {
+    let mut at = 0;
+    for _ in 0..next.len() / LINE_WORDS {
+        at = black_box(next[at as usize]);
+    }
+}
+
+/// Why a counter did not open, told apart by what helps.
+pub(crate) fn open_error(event: &str, source: io::Error) -> HostError {
+    let event = event.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO | libc::ENOSYS) => {
+            HostError::CountersAbsent { event, source }
+        }
+        Some(libc::EACCES | libc::EPERM) => {
+            let paranoid =
+                Sysfs::system().text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned());
+            HostError::CountersForbidden { event, paranoid, source }
+        }
+        _ => HostError::Counters { event, action: "opening", source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of 1 to `size` counters that all read `count`.
+    fn agreeing(size: usize, count: u64) -> Vec<Vec<u64>> {
+        (1..=size).map(|size| vec![count; size]).collect()
+    }
+
+    #[test]
+    fn counters_that_agree_are_all_usable() {
+        assert_eq!(judge_slots(&agreeing(6, 801_234), 200_000), Slots { usable: 6, fault: None });
+        assert_eq!(judge_slots(&[], 200_000), Slots { usable: 0, fault: None });
+    }
+
+    #[test]
+    fn a_sixth_counter_that_reads_zero_leaves_five() {
+        let mut groups = agreeing(8, 801_234);
+        for group in &mut groups[5..] {
+            group[5] = 0;
+        }
+        let fault = SlotFault { group_size: 6, slot: 6, read: 0, expected: 801_234 };
+        assert_eq!(judge_slots(&groups, 200_000), Slots { usable: 5, fault: Some(fault) });
+    }
+
+    #[test]
+    fn a_live_counter_far_off_its_siblings_is_bad() {
+        let mut groups = agreeing(4, 800_000);
+        groups[2] = vec![800_000, 300_000, 800_100];
+        let slots = judge_slots(&groups, 200_000);
+        assert_eq!((slots.usable, slots.fault.unwrap().slot), (2, 2));
+        // 4 % off passes.
+        groups[2] = vec![800_000, 832_000, 800_000];
+        assert_eq!(judge_slots(&groups, 200_000).usable, 4);
+    }
+
+    #[test]
+    fn a_lone_counter_must_reach_what_the_loop_executes() {
+        assert_eq!(judge_slots(&[vec![0]], 200_000).usable, 0);
+        assert_eq!(judge_slots(&[vec![199_999]], 200_000).usable, 0);
+        // Siblings that agree on nonsense are not believed.
+        assert_eq!(judge_slots(&[vec![800_000], vec![7, 7]], 200_000).usable, 1);
+    }
+
+    #[test]
+    fn of_two_counters_the_one_that_reads_zero_is_blamed() {
+        for counts in [vec![0, 800_000], vec![800_000, 0]] {
+            let slot = counts.iter().position(|&c| c == 0).unwrap() + 1;
+            assert_eq!(judge_slots(&[vec![800_000], counts], 200_000).fault.unwrap().slot, slot);
+        }
+    }
+
+    #[test]
+    fn a_counter_near_zero_on_a_walk_of_misses_is_dead() {
+        assert!(!counts_misses(0, 262_144));
+        assert!(!counts_misses(300, 262_144));
+        assert!(counts_misses(131_072, 262_144));
+    }
+
+    #[test]
+    fn the_random_walk_visits_every_line_once() {
+        let next = random_cycle(64);
+        let mut seen = [false; 64];
+        let mut at = 0;
+        for _ in 0..64 {
+            assert!(!std::mem::replace(&mut seen[at / LINE_WORDS], true));
+            at = next[at] as usize;
+        }
+        assert_eq!(at, 0);
+    }
+
+    #[test]
+    fn the_walk_of_jumps_is_executed_line_by_line() {
+        let mut arena = Arena::map(16).unwrap();
+        let lines = (16 * page_bytes() / LINE_BYTES) as u64;
+        let code = random_jumps(&mut arena).unwrap();
+        // As many jumps as lines in every pass: ticks of a counter of at least 10 MHz, on a processor that takes less than ten jumps in a nanosecond.
+        let ticks = (0..5).map(|_| code.run(1000).0).min().unwrap();
+        assert!(ticks as f64 * 1e9 / crate::sys::clock::rate_hz() as f64 > 1000.0 * lines as f64 / 10.0, "{ticks}");
+    }
+
+    #[test]
+    fn without_counters_or_without_an_event_it_is_told_which() {
+        let told = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
+            Ok(_) => "counted",
+            Err(HostError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
+            Err(_) => "no counter",
+        };
+        // Of a fourth level nothing is known anywhere.
+        assert_eq!(told(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
+        assert_ne!(told(1), "no event");
+    }
+
+    #[test]
+    fn counters_that_took_turns_did_not_run_throughout() {
+        let at = |enabled_ns, running_ns| GroupReading { enabled_ns, running_ns, counts: [0; GROUP_LIMIT] };
+        assert!(ran_throughout(&at(500, 400), &at(10_500, 10_400)));
+        assert!(ran_throughout(&at(0, 0), &at(5_000_000, 4_996_000)));
+        // Half of the time, and never.
+        assert!(!ran_throughout(&at(0, 0), &at(5_000_000, 2_500_000)));
+        assert!(!ran_throughout(&at(0, 0), &at(900, 0)));
+    }
+
+    #[test]
+    fn absent_and_forbidden_counters_are_told_apart() {
+        let error = |number| open_error("instructions", io::Error::from_raw_os_error(number));
+        assert!(matches!(error(libc::ENOENT), HostError::CountersAbsent { .. }));
+        assert!(matches!(error(libc::EOPNOTSUPP), HostError::CountersAbsent { .. }));
+        assert!(matches!(error(libc::EACCES), HostError::CountersForbidden { .. }));
+        assert!(matches!(error(libc::EPERM), HostError::CountersForbidden { .. }));
+        assert!(matches!(error(libc::EMFILE), HostError::Counters { .. }));
+    }
+}

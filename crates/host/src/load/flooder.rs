@@ -1,0 +1,173 @@
+//! The flooder: carries out the patterns of [`isochrome_model::flood`] in memory of chosen colors.
+//!
+//! A region whose pages have all colors in turn lies in the cache as memory at consecutive addresses does on a machine whose frame
+//! numbers tell the color; so patterns that are made of set indexes need no frame numbers. Which number a color has does not matter
+//! to them, as long as the first level is indexed within a page.
+
+use isochrome_model::flood::{Chains, DoublePurge, Flood, Leaves, NoDoublePurge, Pattern, Storm};
+use isochrome_model::geometry::Geometry;
+use isochrome_model::units::{Bytes, Color, Cycles};
+
+use crate::color::Target;
+use crate::color::pool::{ColoredRegion, FramePool};
+use crate::error::HostError;
+use crate::sys::clock;
+use crate::sys::heap::Ground;
+use crate::sys::memory::page_bytes;
+
+/// Pages per way and color of a flood: twice the ways evict everything also where replacement only approximates LRU.
+pub const FLOOD_PAGES_PER_WAY: usize = 2;
+/// Chains of loads at once: about as many misses as a core can have under way.
+const CHAINS: usize = 12;
+
+/// A flood, ready to be carried out.
+pub struct Flooder<G: Ground = ColoredRegion> {
+    memory: G,
+    plan: Plan,
+    /// Times the pattern is carried out for one flood.
+    passes: u32,
+    /// How long it takes.
+    time: Cycles,
+}
+
+enum Plan {
+    Flood(Flood),
+    Storm(Storm),
+    DoublePurge(DoublePurge),
+    Chains { starts: [u64; CHAINS], steps: usize },
+}
+
+/// The double purge of a flooder that has `colors` colors: between the first level and as much of this one.
+fn double_purge(geometry: Geometry, first: Option<Geometry>, colors: usize) -> Result<DoublePurge, NoDoublePurge> {
+    let first = first.ok_or(NoDoublePurge::Shape)?;
+    let row_bytes = first.set_count * first.line_bytes.0;
+    // The first level's index must be that within a page: which other bits of a frame's number it takes is not known.
+    if row_bytes == 0 || !(page_bytes() as u64).is_multiple_of(row_bytes) {
+        return Err(NoDoublePurge::Shape);
+    }
+    DoublePurge::new(first, geometry)?.within(colors as u64 * page_bytes() as u64 / row_bytes)
+}
+
+impl Flooder {
+    /// Pages of each color that a flood takes.
+    pub fn pages_per_color(geometry: Geometry, first: Option<Geometry>) -> usize {
+        let ways = geometry.ways as usize;
+        (FLOOD_PAGES_PER_WAY * ways).max(ways + first.map_or(0, |first| first.ways as usize))
+    }
+
+    /// A flood of `colors` of a cache of this `geometry`, whose pages are those of `pool`; `first`: the first data level.
+    ///
+    /// Fails when the pool has too few pages, and where there is no double purge.
+    pub fn new(
+        pool: &FramePool,
+        geometry: Geometry,
+        first: Option<Geometry>,
+        colors: &[Color],
+        pattern: Pattern,
+    ) -> Result<Flooder, HostError> {
+        let (line_bytes, page_bytes) = (geometry.line_bytes, page_bytes() as u64);
+        let pages = colors.len() * FLOOD_PAGES_PER_WAY * geometry.ways as usize;
+        let area = Bytes(pages as u64 * page_bytes);
+        let flood = |leaves| Plan::Flood(Flood { area, line_bytes, passes: 1, leaves });
+        let (plan, pages) = match pattern {
+            Pattern::Write => (flood(Leaves::Dirty), pages),
+            Pattern::Read => (flood(Leaves::Clean), pages),
+            Pattern::Storm => {
+                let set_count = colors.len() as u64 * page_bytes / line_bytes.0;
+                let depth = FLOOD_PAGES_PER_WAY as u32 * geometry.ways;
+                (Plan::Storm(Storm { geometry: Geometry { set_count, ..geometry }, depth }), pages)
+            }
+            Pattern::DoublePurge => {
+                let purge = double_purge(geometry, first, colors.len())?;
+                (Plan::DoublePurge(purge), purge.area().0.div_ceil(page_bytes) as usize)
+            }
+            // Filled in below, once there is memory to link.
+            Pattern::Chains => (Plan::Chains { starts: [0; CHAINS], steps: 0 }, pages),
+        };
+        let mut flooder = Flooder { memory: pool.take(colors, pages)?, plan, passes: 1, time: Cycles(0) };
+        if let Plan::Chains { starts, steps } = &mut flooder.plan {
+            let lines = (area.0 / line_bytes.0) as u32;
+            let chains = Chains::new(lines, line_bytes, CHAINS, u64::from(lines));
+            flooder.memory.arena().link(chains.links());
+            *steps = chains.steps();
+            // An area of fewer lines than chains has fewer chains; the rest go along the first.
+            starts.iter_mut().zip(chains.starts()).for_each(|(start, offset)| *start = offset.0);
+        }
+        flooder.measure();
+        Ok(flooder)
+    }
+
+    /// Memory it goes over.
+    pub fn size(&self) -> Bytes {
+        self.memory.size()
+    }
+}
+
+impl<G: Ground> Flooder<G> {
+    /// Mere writing to all of `memory`.
+    pub fn writing(memory: G, line_bytes: Bytes) -> Flooder<G> {
+        let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
+        let plan = Plan::Flood(Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty });
+        let mut flooder = Flooder { memory, plan, passes: 1, time: Cycles(0) };
+        flooder.measure();
+        flooder
+    }
+
+    /// Carries the pattern out so many times for one flood, instead of once.
+    pub fn with_passes(mut self, passes: u32) -> Self {
+        self.passes = passes;
+        self.measure();
+        self
+    }
+
+    fn measure(&mut self) {
+        let mut times = [0u64; 5];
+        for time in &mut times {
+            let begin = clock::now();
+            self.run();
+            *time = clock::now().0 - begin.0;
+        }
+        times.sort_unstable();
+        self.time = Cycles(times[2]);
+    }
+
+    /// Floods once.
+    #[inline]
+    pub fn run(&self) {
+        for _ in 0..self.passes {
+            self.pass();
+        }
+    }
+
+    #[inline]
+    fn pass(&self) {
+        let arena = self.memory.ground();
+        match &self.plan {
+            Plan::Flood(flood) => arena.carry_out(flood.accesses()),
+            Plan::Storm(storm) => arena.carry_out(storm.accesses()),
+            Plan::DoublePurge(purge) => arena.carry_out(purge.accesses()),
+            Plan::Chains { starts, steps } => arena.chase_together(*starts, *steps),
+        }
+    }
+
+    /// Spins for as long as a flood takes: the paired control.
+    pub fn spin(&self) {
+        clock::spin_until(Cycles(clock::now().0 + self.time.0));
+    }
+
+    /// How long a flood takes: the median of a few.
+    pub fn time(&self) -> Cycles {
+        self.time
+    }
+}
+
+/// The colors that a double purge keeps for itself: a victim must not lie in them. [Loeser1999, §3.2.2]
+pub fn reserved_colors(first: Option<Geometry>) -> usize {
+    let rows = 2 * first.map_or(0, |first| first.set_count * first.line_bytes.0);
+    rows.div_ceil(page_bytes() as u64).max(1) as usize
+}
+
+/// Pages that push a victim out of the levels inside.
+pub fn inner_pages(target: Target) -> usize {
+    target.sizes().inner_pages()
+}

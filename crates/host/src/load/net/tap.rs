@@ -1,0 +1,101 @@
+//! The stack over a TAP device: its driver reads and writes frames by system calls, and what it talks to is the kernel's UDP, in a network
+//! namespace of its own.
+
+use std::io;
+
+use isochrome_model::net::Packet;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::stack::{BYTES_MAX, ETHERNET, End, FRAME_MAX, NetError, PORT, Stack, payload};
+use super::{Traffic, wired::near};
+use crate::color::pool::ColoredRegion;
+use crate::error::HostError;
+use crate::sys::heap::Heap;
+use crate::sys::tap::{Tap, TapRequest};
+
+/// How long a frame may take to the device.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+fn trouble(source: io::Error) -> HostError {
+    HostError::Socket { device: "a TAP device", source }
+}
+
+/// A stack is at the near end, the kernel at the far one, and no packet of this experiment is cut into fragments.
+pub fn wire() -> TapRequest {
+    let (near, far) = (End::Near.address(), End::Far.address());
+    TapRequest { near, near_hardware: End::Near.hardware(), far, port: PORT, mtu: FRAME_MAX - ETHERNET }
+}
+
+/// A TAP device for that.
+///
+/// Fails with [`HostError::Tap`] where there are no rights, no device or no namespaces.
+pub fn open() -> Result<Tap, HostError> {
+    Tap::open(wire()).map_err(|failure| HostError::Tap { action: failure.action, source: failure.source })
+}
+
+/// A stack in memory of its components. The fields drop in order: what was allocated before its memory.
+pub struct Tapped {
+    near: Stack,
+    tap: Tap,
+    stamp: u8,
+    /// What the kernel receives.
+    received: Vec<u8>,
+    _heaps: [Heap<ColoredRegion>; 3],
+}
+
+impl Tapped {
+    /// A stack in `heaps` over a device.
+    pub fn build(heaps: [Heap<ColoredRegion>; 3], tap: &Tap) -> Result<Tapped, HostError> {
+        let tap = tap.try_clone().map_err(trouble)?;
+        let near = near(&heaps, Some(tap.card.try_clone().map_err(trouble)?))?;
+        let mut tapped = Tapped { near, tap, stamp: 0, received: vec![0; BYTES_MAX], _heaps: heaps };
+        // The first packet is the question for the kernel's hardware address. When that is answered the packet follows.
+        tapped.near.send(1, 0)?;
+        tapped.wait(1)?;
+        tapped.near.settle();
+        tapped.drain(1)?;
+        Ok(tapped)
+    }
+
+    /// Waits for a frame to be read.
+    fn wait(&self, bytes: usize) -> Result<(), HostError> {
+        match poll(&mut [PollFd::new(&self.tap.card, PollFlags::IN)], Some(&PATIENCE)) {
+            Ok(0) => Err(NetError::Lost { bytes }.into()),
+            Ok(_) => Ok(()),
+            Err(error) => Err(trouble(error.into())),
+        }
+    }
+}
+
+impl Traffic for Tapped {
+    fn send(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        Ok(self.near.send(bytes, self.stamp)?)
+    }
+
+    fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
+        let came = self.tap.socket.recv(&mut self.received).map_err(trouble)?;
+        if came != bytes {
+            return Err(NetError::Lost { bytes }.into());
+        }
+        let as_sent = self.received[..bytes].iter().copied().eq(payload(bytes, self.stamp));
+        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }.into()) }
+    }
+
+    fn request(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        Ok(self.near.request(bytes)?)
+    }
+
+    fn arrive(&mut self, bytes: usize) -> Result<(), HostError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        let packet: Vec<u8> = payload(bytes, self.stamp).collect();
+        self.tap.socket.send_to(&packet, (End::Near.address(), PORT)).map_err(trouble)?;
+        self.wait(bytes)
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        let packet = self.near.take(bytes)?;
+        self.near.check(bytes, self.stamp)?;
+        Ok(packet)
+    }
+}

@@ -1,0 +1,87 @@
+//! A stack whose card is memory, and what it talks to.
+
+use std::fs::File;
+
+use isochrome_model::net::{Cost, Packet, Reservation};
+use isochrome_model::units::Ns;
+
+use super::Traffic;
+use super::stack::{Anywhere, BYTES_MAX, End, NetError, Stack, StackRequest, carry, meet};
+use crate::color::pool::ColoredRegion;
+use crate::error::HostError;
+use crate::sys::heap::Heap;
+
+/// What the server reckons a packet to cost, and what the client reserves: more than experiments send.
+const COST: Cost = Cost { packet: Ns(1000), byte_ps: 250 };
+const RESERVATION: Reservation = Reservation { packets_per_s: 20_000, bytes_max: BYTES_MAX, burst: 10_000 };
+/// Share of the CPU that the server may promise, in millionths.
+const LIMIT_PPM: u64 = 900_000;
+
+/// A stack in memory of its components, and what it talks to in ordinary memory. The fields drop in order: what was allocated before its
+/// memory.
+pub struct Wired {
+    near: Stack,
+    far: Stack,
+    stamp: u8,
+    frame: Vec<u8>,
+    _heaps: [Heap<ColoredRegion>; 3],
+}
+
+fn stack_request(end: End) -> StackRequest {
+    StackRequest { end, cost: COST, limit_ppm: LIMIT_PPM, reservation: RESERVATION }
+}
+
+/// The stack that is measured, in `heaps`.
+pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, HostError> {
+    let stack = Stack::build(heaps, stack_request(End::Near), device)?;
+    for heap in heaps {
+        if heap.used() == 0 {
+            return Err(HostError::NoHeapAllocator);
+        }
+        if heap.spilled() > 0 {
+            return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
+        }
+    }
+    Ok(stack)
+}
+
+impl Wired {
+    /// Builds both; the near one in `heaps`.
+    pub fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, HostError> {
+        let mut near = near(&heaps, None)?;
+        let mut far = Stack::build(&Anywhere, stack_request(End::Far), None)?;
+        meet(&mut near, &mut far)?;
+        Ok(Wired { near, far, stamp: 0, frame: Vec::new(), _heaps: heaps })
+    }
+}
+
+impl Traffic for Wired {
+    fn send(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        Ok(self.near.send(bytes, self.stamp)?)
+    }
+
+    fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
+        carry(&mut self.near, &mut self.far);
+        self.far.collect(bytes)?;
+        Ok(self.far.check(bytes, self.stamp)?)
+    }
+
+    fn request(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        Ok(self.near.request(bytes)?)
+    }
+
+    fn arrive(&mut self, bytes: usize) -> Result<(), HostError> {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.far.send(bytes, self.stamp)?;
+        self.frame.clear();
+        self.frame.extend_from_slice(self.far.driver().take_sent().ok_or(NetError::Lost { bytes })?);
+        if self.near.driver().arrive(&self.frame) { Ok(()) } else { Err(NetError::Lost { bytes }.into()) }
+    }
+
+    fn take(&mut self, bytes: usize) -> Result<Packet, HostError> {
+        let packet = self.near.take(bytes)?;
+        self.near.check(bytes, self.stamp)?;
+        Ok(packet)
+    }
+}

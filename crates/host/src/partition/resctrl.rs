@@ -1,0 +1,383 @@
+//! Cache ways for tasks through resctrl (Intel CAT, AMD QoS, Arm MPAM).
+//!
+//! A mask limits what may be loaded where, not what hits: lines that were loaded before stay until they are evicted. What is changed is in a
+//! journal before the first change, so that whoever comes after a crash can restore it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use isochrome_model::export::ways::WayRules;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::color::ledger::Owner;
+use crate::error::HostError;
+use crate::runtime;
+
+/// Beginning of the names of our groups.
+const OURS: &str = "isochrome-";
+/// Name of the journal in the runtime folder.
+const JOURNAL: &str = "resctrl.json";
+
+/// Where resctrl is mounted: `$ISOCHROME_RESCTRL`, else /sys/fs/resctrl.
+pub fn root() -> PathBuf {
+    let named = std::env::var_os("ISOCHROME_RESCTRL").filter(|value| !value.is_empty());
+    named.map_or_else(|| PathBuf::from("/sys/fs/resctrl"), PathBuf::from)
+}
+
+/// The file below [`root`] by which a process joins a group that was given ways. Who joins before it begins has loaded nothing into other
+/// ways, where it would hit ever after.
+pub fn tasks_of(group: &str) -> PathBuf {
+    root().join(format!("{OURS}{group}/tasks"))
+}
+
+/// What is done with the file system of resctrl; paths are relative to its root.
+pub trait Tree {
+    /// Keeps other tools from changing several files, for as long as what it returns lives.
+    fn lock(&self) -> io::Result<Option<File>> {
+        Ok(None)
+    }
+    /// The text of a file.
+    fn read(&self, path: &str) -> io::Result<String>;
+    /// Writes a file in one call, as the kernel wants it.
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
+    /// Makes a group.
+    fn make(&mut self, group: &str) -> io::Result<()>;
+    /// Removes a group; its tasks fall back to the default group.
+    fn remove(&mut self, group: &str) -> io::Result<()>;
+    /// Names of the groups that can be given ways, the default one left out.
+    fn groups(&self) -> io::Result<Vec<String>>;
+}
+
+/// The file system of the kernel.
+pub struct Mounted {
+    root: PathBuf,
+}
+
+impl Mounted {
+    /// The one mounted at `root`, see [`root`].
+    ///
+    /// Fails with [`HostError::ResctrlAbsent`].
+    pub fn at(root: &Path) -> Result<Mounted, HostError> {
+        match fs::metadata(root.join("schemata")) {
+            Ok(_) => Ok(Mounted { root: root.to_owned() }),
+            Err(source) => Err(HostError::ResctrlAbsent { path: root.to_owned(), source }),
+        }
+    }
+}
+
+impl Tree for Mounted {
+    /// The root is what tools lock. [Linux, Documentation/filesystems/resctrl.rst, Resource alloc and monitor groups, Locking]
+    fn lock(&self) -> io::Result<Option<File>> {
+        let root = File::open(&self.root)?;
+        flock(&root, FlockOperation::LockExclusive)?;
+        Ok(Some(root))
+    }
+
+    fn read(&self, path: &str) -> io::Result<String> {
+        fs::read_to_string(self.root.join(path))
+    }
+
+    fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
+        let mut file = File::options().write(true).open(self.root.join(path))?;
+        io::Write::write_all(&mut file, text.as_bytes())
+    }
+
+    fn make(&mut self, group: &str) -> io::Result<()> {
+        fs::create_dir(self.root.join(group))
+    }
+
+    fn remove(&mut self, group: &str) -> io::Result<()> {
+        fs::remove_dir(self.root.join(group))
+    }
+
+    fn groups(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.file_type()?.is_dir() && !matches!(name.as_str(), "info" | "mon_groups" | "mon_data") {
+                names.push(name);
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Lines of a `schemata` file: by resource (`L3`, `L2`, `MB`), the value of each instance as it is written there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schemata(pub BTreeMap<String, BTreeMap<u32, String>>);
+
+impl Schemata {
+    /// Reads the text of the file. Instances and values are separated as in `L3:0=ff;1=f0`.
+    ///
+    /// Fails with [`HostError::Malformed`].
+    pub fn parse(text: &str, path: &Path) -> Result<Schemata, HostError> {
+        let malformed = |line: &str| HostError::Malformed {
+            path: path.to_owned(),
+            text: line.chars().take(80).collect(),
+            expected: "a line such as L3:0=ff;1=f0",
+        };
+        let mut lines = BTreeMap::new();
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let (resource, values) = line.split_once(':').ok_or_else(|| malformed(line))?;
+            let mut instances = BTreeMap::new();
+            for value in values.split(';') {
+                let (id, value) = value.split_once('=').ok_or_else(|| malformed(line))?;
+                instances.insert(id.trim().parse().map_err(|_| malformed(line))?, value.trim().to_owned());
+            }
+            lines.insert(resource.trim().to_owned(), instances);
+        }
+        Ok(Schemata(lines))
+    }
+
+    /// The line of one resource, as it is written to the file.
+    pub fn line(&self, resource: &str) -> Option<String> {
+        let values: Vec<String> = self.0.get(resource)?.iter().map(|(id, value)| format!("{id}={value}")).collect();
+        Some(format!("{resource}:{}\n", values.join(";")))
+    }
+
+    /// The mask of one instance of a cache.
+    pub fn mask(&self, resource: &str, id: u32) -> Option<u64> {
+        u64::from_str_radix(self.0.get(resource)?.get(&id)?, 16).ok()
+    }
+}
+
+/// Ways for the tasks of one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its name, without our prefix.
+    pub name: String,
+    /// Mask per instance of the cache.
+    pub masks: BTreeMap<u32, u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Journal {
+    boot_id: String,
+    owner: Owner,
+    /// Line of the default group's schemata before.
+    before: String,
+    groups: BTreeSet<String>,
+}
+
+impl Journal {
+    /// The one in `folder`, if it is whole: one cut by a full disk was written before the first change.
+    fn of(folder: &Path) -> Option<Journal> {
+        serde_json::from_slice(&runtime::read(&folder.join(JOURNAL)).ok()??).ok()
+    }
+}
+
+/// Ways given out, until [`restore`](Self::restore) or until this is dropped; what a killed process leaves, the next start takes back.
+pub struct Ways<T: Tree> {
+    tree: T,
+    folder: PathBuf,
+    journal: Journal,
+    resource: String,
+    given: Vec<Group>,
+    restored: bool,
+}
+
+impl<T: Tree> Ways<T> {
+    /// Gives `groups` their ways of the caches of `level`, and `others` to everything else. `folder`: where the journal is kept.
+    ///
+    /// Fails with [`HostError::Resctrl`], which carries what the kernel said in `info/last_cmd_status`, and with
+    /// [`HostError::ResctrlLeft`] where an earlier run has left its groups; nothing stays changed then.
+    pub fn give(
+        tree: T,
+        level: u8,
+        others: &BTreeMap<u32, u64>,
+        groups: &[Group],
+        folder: &Path,
+    ) -> Result<Ways<T>, HostError> {
+        let resource = format!("L{level}");
+        let lock = tree.lock().map_err(|source| failed(&tree, "locking the groups", source))?;
+        let left = tree.groups().map_err(|source| failed(&tree, "reading the groups", source))?;
+        if let Some(group) = left.into_iter().find(|group| group.starts_with(OURS)) {
+            return Err(HostError::ResctrlLeft { group });
+        }
+        let before = schemata(&tree)?;
+        let before = before.line(&resource).ok_or(HostError::ResctrlLevel { level })?;
+        let owner = Owner::of(std::process::id())?;
+        // All names are in the journal before the first group is there.
+        let names = groups.iter().map(|group| format!("{OURS}{}", group.name)).collect();
+        let journal = Journal { boot_id: runtime::boot_id(), owner, before, groups: names };
+        runtime::make(folder)?;
+        let text = serde_json::to_vec(&journal).expect("a journal is plain data");
+        runtime::replace(&folder.join(JOURNAL), &text)?;
+        let folder = folder.to_owned();
+        let mut ways = Ways { tree, folder, journal, resource, given: groups.to_vec(), restored: false };
+        let changed = ways.change(others);
+        // What is put back is locked for anew.
+        drop(lock);
+        match changed {
+            Ok(()) => Ok(ways),
+            Err(error) => {
+                // The first trouble is the one to be told.
+                let _ = ways.put_back();
+                Err(error)
+            }
+        }
+    }
+
+    fn change(&mut self, others: &BTreeMap<u32, u64>) -> Result<(), HostError> {
+        // A new group begins with the ways that no exclusive group has, so the default one gives way first.
+        let line = line(&self.resource, others);
+        self.put("schemata", &line)?;
+        for group in self.given.clone() {
+            let name = format!("{OURS}{}", group.name);
+            self.tree.make(&name).map_err(|source| failed(&self.tree, &format!("making group {name}"), source))?;
+            self.put(&format!("{name}/schemata"), &self::line(&self.resource, &group.masks))?;
+            if let Some(difference) = self.difference(&group)? {
+                return Err(failed(&self.tree, &name, io::Error::other(difference)));
+            }
+        }
+        Ok(())
+    }
+
+    /// How the masks of a group differ from those it was given.
+    fn difference(&self, group: &Group) -> Result<Option<String>, HostError> {
+        let path = format!("{OURS}{}/schemata", group.name);
+        let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &format!("reading {path}"), source))?;
+        let read = Schemata::parse(&text, Path::new(&path))?;
+        let other = group.masks.iter().find(|(id, mask)| read.mask(&self.resource, **id) != Some(**mask));
+        Ok(other.map(|(id, mask)| {
+            let now = read.mask(&self.resource, *id).map_or_else(|| "nothing".to_owned(), |mask| format!("{mask:x}"));
+            format!("{}:{id}={mask:x} was written, and {now} is there", self.resource)
+        }))
+    }
+
+    /// What has become of a group that was given ways: how its masks differ now, if they do.
+    pub fn changed(&self, group: &str) -> Option<String> {
+        let given = self.given.iter().find(|given| given.name == group)?;
+        self.difference(given).unwrap_or_else(|error| Some(error.to_string()))
+    }
+
+    fn put(&mut self, path: &str, text: &str) -> Result<(), HostError> {
+        self.tree.write(path, text).map_err(|source| {
+            let what = format!("writing {} to {path}", text.trim_end());
+            failed(&self.tree, &what, source)
+        })
+    }
+
+    /// Puts a thread into a group, by the name it was made with. Threads that it starts are in that group, too.
+    pub fn assign(&mut self, group: &str, thread: i32) -> Result<(), HostError> {
+        self.put(&format!("{OURS}{group}/tasks"), &format!("{thread}\n"))
+    }
+
+    /// Removes the groups and gives the default group its ways back.
+    ///
+    /// Fails with [`HostError::Resctrl`]; the journal stays then, and the next start tries again.
+    pub fn restore(mut self) -> Result<(), HostError> {
+        self.put_back()
+    }
+
+    fn put_back(&mut self) -> Result<(), HostError> {
+        if !std::mem::replace(&mut self.restored, true) {
+            restore(&mut self.tree, &self.journal)?;
+            let _ = fs::remove_file(self.folder.join(JOURNAL));
+        }
+        Ok(())
+    }
+}
+
+impl<T: Tree> Drop for Ways<T> {
+    fn drop(&mut self) {
+        // What fails here is in the journal.
+        let _ = self.put_back();
+    }
+}
+
+fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
+    let _lock = tree.lock().map_err(|source| failed(tree, "locking the groups", source))?;
+    let there = tree.groups().map_err(|source| failed(tree, "reading the groups", source))?;
+    for group in there.iter().filter(|group| journal.groups.contains(*group)) {
+        tree.remove(group).map_err(|source| failed(tree, &format!("removing group {group}"), source))?;
+    }
+    tree.write("schemata", &journal.before).map_err(|source| failed(tree, "writing schemata", source))
+}
+
+/// Takes back what a run that was killed has left, as its journal in `folder` says; says whether there was anything.
+///
+/// Fails with [`HostError::Resctrl`]; the journal stays then.
+pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
+    let journal = Journal::of(folder);
+    // A boot has undone everything.
+    let journal = journal.filter(|journal| journal.boot_id == runtime::boot_id());
+    if let Some(journal) = &journal {
+        restore(tree, journal)?;
+    }
+    let _ = fs::remove_file(folder.join(JOURNAL));
+    Ok(journal.is_some())
+}
+
+/// [`repair`]s the tree at [`root`] where the process that changed it has ended.
+pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
+    if Journal::of(folder).is_none_or(|journal| journal.owner.is_alive()) {
+        return Ok(false);
+    }
+    match Mounted::at(&root()) {
+        Ok(mut tree) => repair(&mut tree, folder),
+        // Who unmounts it gives all ways back to all.
+        Err(_) => {
+            let _ = fs::remove_file(folder.join(JOURNAL));
+            Ok(true)
+        }
+    }
+}
+
+/// What masks the caches of `level` take.
+///
+/// Fails with [`HostError::ResctrlLevel`] where this level has none, as where it is split into code and data.
+pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, HostError> {
+    let folder = format!("info/L{level}");
+    let text = |name: &str| tree.read(&format!("{folder}/{name}")).map_err(|_| HostError::ResctrlLevel { level });
+    let number = |name: &str, radix: u32| -> Result<u64, HostError> {
+        let text = text(name)?;
+        u64::from_str_radix(text.trim(), radix).map_err(|_| HostError::Malformed {
+            path: Path::new(&folder).join(name),
+            text: text.chars().take(80).collect(),
+            expected: "a number",
+        })
+    };
+    let count = number("cbm_mask", 16)?.count_ones();
+    Ok(WayRules {
+        count,
+        least: u32::try_from(number("min_cbm_bits", 10)?).unwrap_or(u32::MAX),
+        // Absent before Linux 6.7, where masks had no gaps on Intel.
+        sparse: number("sparse_masks", 10).is_ok_and(|sparse| sparse != 0),
+        classes: u32::try_from(number("num_closids", 10)?).unwrap_or(u32::MAX),
+    })
+}
+
+/// Ways of the caches of `level` that something besides the CPUs may fill, as devices and graphics do; none where the kernel does not say.
+pub fn shareable(tree: &impl Tree, level: u8) -> u64 {
+    let text = tree.read(&format!("info/L{level}/shareable_bits")).unwrap_or_default();
+    u64::from_str_radix(text.trim(), 16).unwrap_or(0)
+}
+
+fn schemata(tree: &impl Tree) -> Result<Schemata, HostError> {
+    let text = tree.read("schemata").map_err(|source| failed(tree, "reading schemata", source))?;
+    Schemata::parse(&text, Path::new("schemata"))
+}
+
+fn line(resource: &str, masks: &BTreeMap<u32, u64>) -> String {
+    let values: Vec<String> = masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect();
+    format!("{resource}:{}\n", values.join(";"))
+}
+
+/// What went wrong, in the kernel's words where it has some.
+fn failed(tree: &impl Tree, what: &str, source: io::Error) -> HostError {
+    let said = tree.read("info/last_cmd_status").unwrap_or_default();
+    let said = said.trim().to_owned();
+    let hint = match source.raw_os_error() {
+        Some(libc::ENOSPC) => "every class of service is in use: remove groups, or let tasks share partitions",
+        Some(libc::EBUSY) => "another tool is using resctrl, or a group is pseudo-locked",
+        Some(libc::EACCES | libc::EPERM) => "run as root",
+        _ => "the kernel says why; the masks it takes are in info/",
+    };
+    HostError::Resctrl { what: what.to_owned(), said, source, hint }
+}

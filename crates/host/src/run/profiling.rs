@@ -1,0 +1,104 @@
+//! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
+
+use std::path::{Path, PathBuf};
+
+use isochrome_model::profile::Visit;
+use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::stats::{HighWaterMark, Sorted};
+use isochrome_model::taskset::programs::Program;
+use isochrome_model::units::{CpuId, Ns};
+
+use super::JobError;
+use super::engine::{self, Hooks, OnViolation, Place, Planned, Request};
+use crate::counters::events::Event;
+use crate::error::HostError;
+use crate::interrupt;
+
+/// Jobs at the beginning that do not count: they find the cache as somebody else left it.
+const COLD: u64 = 20;
+
+/// Runs at least `jobs` jobs of `program` at its period on `cpu`, in the groups that it `joins` ([`Planned::joins`]), on the memory that
+/// `place` gives it; `counted` is counted of them. `None` if it was interrupted.
+///
+/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
+/// hypervisor withheld the CPU from are counted apart.
+pub fn visit(
+    program: &Program,
+    cpu: CpuId,
+    jobs: u64,
+    folder: &Path,
+    joins: Vec<PathBuf>,
+    counted: Option<Event>,
+    place: &mut Place<'_>,
+) -> Result<Option<Visit>, HostError> {
+    assert!(program.period.0 > 0, "a program without a period has no jobs");
+    let promise = Promise {
+        name: program.name.clone(),
+        period: program.period,
+        // Nothing is held against it here.
+        deadline: Ns(u64::MAX),
+        bound: None,
+        without_interference: None,
+        budget: None,
+        wcet: None,
+        utilization: None,
+    };
+    let planned =
+        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise), joins };
+    let request = Request {
+        programs: &[planned],
+        // The last one is released but not seen to be complete.
+        length: Ns(program.period.0.saturating_mul(COLD + jobs + 1)),
+        on_violation: OnViolation::Trace,
+        keep_going: false,
+        alone: true,
+        lock: true,
+        counted,
+        folder,
+    };
+    let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
+    let mut misses = counted.map(|_| 0);
+    let mut record = |job: &JobRecord| {
+        // What was released while the one before was under way waits for that one.
+        let free = job.release >= std::mem::replace(&mut last, job.completion);
+        match job.stolen {
+            _ if job.instance < COLD => {}
+            Ns(0) => {
+                times.push(job.execution.0);
+                // They are those of all jobs or of none.
+                misses = misses.zip(job.misses).map(|(sum, more)| sum + more);
+                if free {
+                    waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
+                }
+            }
+            _ => stolen += 1,
+        }
+        Ok(())
+    };
+    let outcome = engine::run(&request, &mut Hooks { place, look: &mut |_, _| None, record: &mut record })?;
+    if outcome.interrupted || interrupt::interrupted() {
+        return Ok(None);
+    }
+    if let Some(fault) = outcome.faults.first() {
+        return Err(JobError::Failed { program: program.name.clone(), what: fault.what.clone() }.into());
+    }
+    let Some(longest) = HighWaterMark::of(&times) else {
+        return Err(JobError::Failed {
+            program: program.name.clone(),
+            what: "was not seen to complete a job that nothing was stolen from".to_owned(),
+        }
+        .into());
+    };
+    let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
+    let median_ns = Sorted::of(times).map_or(0, |times| times.median());
+    Ok(Some(Visit {
+        jobs,
+        sum_ns,
+        median_ns,
+        longest,
+        waiting_ns: waiting,
+        stolen,
+        misses,
+        cycles_per_instruction: None,
+    }))
+}

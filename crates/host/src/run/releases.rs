@@ -1,0 +1,172 @@
+//! Releases of jobs that are lines, on time, for all programs of a run.
+//!
+//! One thread writes and reads for all of them. A job is released when its time has come and the one before is complete; one that must wait
+//! for that counts as released when it was due. So a program has at most one line before it, and a line it prints belongs to that one.
+//!
+//! Bounds hold for releases that are at least a period apart. Where this thread itself is held up, by the hypervisor for example, what is due
+//! meanwhile is not released all at once afterwards, which no bound covers, but skipped, and counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+use isochrome_model::units::{CpuId, Ns};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::JobError;
+use super::line::LineProgram;
+use crate::machine::setting::RealtimeRequest;
+use crate::sys::clock::monotonic;
+
+/// Above every task, so that releases are on time; below the kernel's own threads.
+const PRIORITY: u8 = 48;
+
+/// Between two looks at whether it is over, at most.
+const GLANCE: Ns = Ns(20_000_000);
+
+/// A line that this thread would write later than this after it was due is skipped, or later than a tenth of its period, if that is more.
+pub const LATE_MAX: Ns = Ns(100_000);
+
+/// A program to which lines are written.
+pub struct Spoken {
+    /// Which task.
+    pub task: usize,
+    /// Time between two lines.
+    pub period: Ns,
+    /// It runs, and is ready.
+    pub program: LineProgram,
+}
+
+/// What happened.
+pub enum Said {
+    /// A job was released, when the line was written.
+    Released {
+        /// Of which task.
+        task: usize,
+        /// When it was due.
+        due: Ns,
+        /// When: not before that.
+        at: Ns,
+        /// And not after that.
+        written: Ns,
+        /// Whether it had to wait for the job before.
+        waited: bool,
+    },
+    /// Its line was read.
+    Answered {
+        /// Of which task.
+        task: usize,
+        /// When.
+        at: Ns,
+    },
+    /// A job was not released: nothing was written when it was due, nor long after.
+    Skipped {
+        /// When it was due.
+        due: Ns,
+        /// When that was noticed.
+        at: Ns,
+    },
+    /// The program has ended, or printed what is no answer; it gets no more lines.
+    Failed {
+        /// Which task.
+        task: usize,
+        /// How.
+        error: JobError,
+    },
+}
+
+struct Talk {
+    spoken: Spoken,
+    due: Ns,
+    /// Due, but the job before is not complete.
+    waiting: VecDeque<Ns>,
+    outstanding: bool,
+    failed: bool,
+}
+
+/// Releases the jobs of `spoken` from `first` on until `over`, tells `said` about it, and gives the programs back. `cpu`: where to run.
+pub fn release(
+    spoken: Vec<Spoken>,
+    first: Ns,
+    cpu: Option<CpuId>,
+    over: &AtomicBool,
+    said: &Sender<Said>,
+) -> Vec<Spoken> {
+    let request = RealtimeRequest::new().fifo(PRIORITY).timer_slack(Ns(1));
+    let _settings = cpu.into_iter().fold(request, RealtimeRequest::pin).apply();
+    let talk = |spoken| Talk { spoken, due: first, waiting: VecDeque::new(), outstanding: false, failed: false };
+    let mut talks: Vec<Talk> = spoken.into_iter().map(talk).collect();
+    while !over.load(Ordering::Relaxed) && talks.iter().any(|talk| !talk.failed) {
+        // What the lines written before it take makes no line late.
+        let begun = monotonic();
+        for talk in talks.iter_mut().filter(|talk| !talk.failed) {
+            while !talk.failed && talk.due <= monotonic() {
+                let due = talk.due;
+                let late = begun.0.saturating_sub(due.0) > LATE_MAX.0.max(talk.spoken.period.0 / 10);
+                talk.due.0 += talk.spoken.period.0;
+                if talk.outstanding {
+                    // It may have answered since this thread last looked.
+                    talk.listen(said);
+                }
+                if talk.outstanding {
+                    talk.waiting.push_back(due);
+                } else if late {
+                    let _ = said.send(Said::Skipped { due, at: begun });
+                } else {
+                    talk.release(due, false, said);
+                }
+            }
+        }
+        // Those that failed are watched no more: the end of a file is readable for ever.
+        let mut living: Vec<&mut Talk> = talks.iter_mut().filter(|talk| !talk.failed).collect();
+        let next = living.iter().map(|talk| talk.due.0).min().unwrap_or(0);
+        let wait = next.saturating_sub(monotonic().0).min(GLANCE.0);
+        let ready: Vec<bool> = {
+            let outputs = living.iter().map(|talk| talk.spoken.program.output());
+            let mut watched: Vec<PollFd> =
+                outputs.map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)).collect();
+            match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: wait as i64 })) {
+                Ok(_) => watched.iter().map(|output| !output.revents().is_empty()).collect(),
+                Err(_) => Vec::new(),
+            }
+        };
+        for (talk, _) in living.iter_mut().zip(ready).filter(|(_, ready)| *ready) {
+            talk.listen(said);
+        }
+    }
+    talks.into_iter().map(|talk| talk.spoken).collect()
+}
+
+impl Talk {
+    fn fail(&mut self, error: JobError, said: &Sender<Said>) {
+        self.failed = true;
+        // Nobody listens any more when it is over.
+        let _ = said.send(Said::Failed { task: self.spoken.task, error });
+    }
+
+    fn release(&mut self, due: Ns, waited: bool, said: &Sender<Said>) {
+        match self.spoken.program.release() {
+            Ok(at) => {
+                self.outstanding = true;
+                let written = monotonic();
+                let _ = said.send(Said::Released { task: self.spoken.task, due, at, written, waited });
+            }
+            Err(error) => self.fail(error, said),
+        }
+    }
+
+    fn listen(&mut self, said: &Sender<Said>) {
+        let at = monotonic();
+        match self.spoken.program.take() {
+            Ok(0) => {}
+            Ok(_) => {
+                self.outstanding = false;
+                let _ = said.send(Said::Answered { task: self.spoken.task, at });
+                if let Some(due) = self.waiting.pop_front() {
+                    self.release(due, true, said);
+                }
+            }
+            Err(error) => self.fail(error, said),
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What the scheduler does, as events; and what follows from them: slices of threads, and jobs of tasks.
+//!
+//! Events come from the ring buffers of performance events ([`perf`]) or of tracefs ([`tracefs`]), or from tasks that poll ([`polling`]). Every source
+//! appends [`SchedEvent`]s, CPU by CPU; whoever reads several CPUs sorts them by time.
+
+pub mod jobs;
+pub mod misses;
+pub mod perf;
+pub mod polling;
+pub mod slices;
+pub mod tracefs;
+
+use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::SwitchOut;
+
+use crate::sys::perf::GroupReading;
+
+/// An event of the scheduler on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchedEvent {
+    /// Time, by CLOCK_MONOTONIC.
+    pub at: Ns,
+    /// The CPU on which it happened.
+    pub cpu: CpuId,
+    /// What happened.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The CPU passed from one thread to another.
+    Switch {
+        /// The thread that had the CPU; 0 for the idle task.
+        from: i32,
+        /// Its name; empty where the source does not say.
+        from_name: ThreadName,
+        /// Why it left.
+        reason: SwitchOut,
+        /// The thread that has the CPU from now on; 0 for the idle task.
+        to: i32,
+        /// Its name; empty where the source does not say.
+        to_name: ThreadName,
+        /// The counters of the CPU; a default reading where the source has none.
+        reading: GroupReading,
+    },
+    /// A sleeping thread was made runnable.
+    Wakeup {
+        /// The thread.
+        thread: i32,
+    },
+    /// The kernel accounted run time to a thread. Time that the hypervisor withheld is not part of it.
+    Runtime {
+        /// The thread.
+        thread: i32,
+        /// Time since the last accounting, or since the thread got the CPU.
+        time: Ns,
+    },
+    /// A thread or process was started.
+    Fork {
+        /// The thread that started it.
+        parent: i32,
+        /// The new thread.
+        child: i32,
+    },
+    /// A thread has a new name from now on.
+    Named {
+        /// The thread.
+        thread: i32,
+        /// Its name.
+        name: ThreadName,
+    },
+    /// The kernel had no room for some records before this event.
+    Lost {
+        /// How many records.
+        records: u64,
+    },
+    /// A polling task of our own has read the counters of its CPU.
+    Poll {
+        /// The reading.
+        reading: GroupReading,
+    },
+}
+
+/// Why a thread left its CPU, by the bits of `prev_state`. [Linux, include/trace/events/sched.h]
+fn switch_out(state: u64) -> SwitchOut {
+    const SLEEP: u64 = 1;
+    const EXIT: u64 = 0x30;
+    const PREEMPTED: u64 = 0x100;
+    match state {
+        0 => SwitchOut::Preempted,
+        bits if bits & PREEMPTED != 0 => SwitchOut::Preempted,
+        bits if bits & EXIT != 0 => SwitchOut::Ended,
+        SLEEP => SwitchOut::Asleep,
+        _ => SwitchOut::Blocked,
+    }
+}
+
+/// The name of a thread, padded with zeros.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadName(pub [u8; 16]);
+
+impl ThreadName {
+    /// The first 16 bytes of `text`, up to a zero.
+    fn of(text: &[u8]) -> ThreadName {
+        let mut name = [0; 16];
+        name.iter_mut().zip(text.iter().take_while(|byte| **byte != 0)).for_each(|(to, from)| *to = *from);
+        ThreadName(name)
+    }
+}
+
+impl std::fmt::Display for ThreadName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(self.0.len());
+        f.write_str(&String::from_utf8_lossy(&self.0[..end]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_those_that_the_kernel_prints() {
+        use SwitchOut::*;
+        let reasons = [0, 0x100, 1, 2, 0x10, 0x20, 4].map(switch_out);
+        assert_eq!(reasons, [Preempted, Preempted, Asleep, Blocked, Ended, Ended, Blocked]);
+    }
+}

@@ -1,0 +1,376 @@
+//! Context switches of CPUs, each with what the counters of its CPU said then.
+//!
+//! The tracepoint `sched_switch` leads a group of counters on every CPU; the kernel writes a record to the ring of the CPU whenever it is
+//! passed: when, who leaves and how, who comes, and the whole group as it read then. So what was counted between two records is that of who
+//! had the CPU, and nothing runs on the CPU but that writing. The rings are memory shared with the kernel: to look at them takes no system
+//! call. Counters are not needed: a group of the tracepoint alone tells who had the CPU when.
+//!
+//! Without privilege the kernel gives no tracepoints, and no counts at switches: the counter of context switches passes in the kernel, of which
+//! such users see nothing. What it does write for them is when their own threads get and leave a CPU (`PERF_RECORD_SWITCH`). Two
+//! such records are one switch here, with nobody between them.
+
+use std::io;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::{RecordCost, SwitchOut};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::tracefs::{fields, tracefs};
+use super::{EventKind, SchedEvent, ThreadName, switch_out};
+use crate::counters::events::{Code, Event as Counted};
+use crate::counters::open_error;
+use crate::error::HostError;
+use crate::machine::setting::RealtimeRequest;
+use crate::machine::sysfs::Sysfs;
+use crate::sys::mount::Mount;
+use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
+
+/// Memory of the ring of each CPU: about 29 000 switches.
+const RING_BYTES: usize = 1 << 22;
+/// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
+const OWN_RING_BYTES: usize = 1 << 19;
+
+/// Pairs of runs, with and without records, by which is told what a record costs, and how often two threads pass the CPU to each other in a run.
+const COST_PAIRS: usize = 15;
+const COST_TURNS: usize = 100;
+/// How long is waited for such a run, which takes about 1 ms where nobody else has the CPU.
+const COST_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Where the fields of the tracepoint lie: name, number and state of who leaves, number of who comes.
+type Layout = [usize; 4];
+
+/// What a record of kind `kind` says. [perf_event_open(2), "MMAP layout"]
+///
+/// `None` for kinds that do not matter, and for records that are cut off.
+fn parse(kind: u32, body: &[u8], layout: &Layout) -> Option<(Ns, EventKind)> {
+    const LOST: u32 = 2;
+    const FORK: u32 = 7;
+    const SAMPLE: u32 = 9;
+    let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
+    match kind {
+        // The event's number, how many, when.
+        LOST => Some((Ns(long(16)?), EventKind::Lost { records: long(8)? })),
+        // Process, parent process, thread, parent thread, when.
+        FORK => Some((Ns(long(16)?), EventKind::Fork { parent: word(12)?, child: word(8)? })),
+        // When; events of the group, times enabled and running, a count each, the tracepoint's first; length of the tracepoint's fields, they.
+        SAMPLE => {
+            let events = usize::try_from(long(8)?).ok().filter(|events| (1..=1 + GROUP_LIMIT).contains(events))?;
+            let mut reading = GroupReading { enabled_ns: long(16)?, running_ns: long(24)?, ..GroupReading::default() };
+            for (position, count) in reading.counts.iter_mut().take(events - 1).enumerate() {
+                *count = long(32 + 8 * (1 + position))?;
+            }
+            let fields = 32 + 8 * events + 4;
+            let [name, from, state, to] = layout.map(|offset| fields + offset);
+            let what = EventKind::Switch {
+                from: word(from)?,
+                from_name: ThreadName(body.get(name..name + 16)?.try_into().ok()?),
+                // The state is a long: that of 64-bit kernels is read.
+                reason: switch_out(long(state)?),
+                to: word(to)?,
+                to_name: ThreadName::default(),
+                reading,
+            };
+            Some((Ns(long(0)?), what))
+        }
+        _ => None,
+    }
+}
+
+/// As [`parse`], of the records of single threads, with their `flags`.
+fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
+    const COMM: u32 = 3;
+    const EXIT: u32 = 4;
+    const SAMPLE: u32 = 9;
+    const SWITCH: u32 = 14;
+    const OUT: u16 = 1 << 13;
+    const PREEMPTED: u16 = 1 << 14;
+    let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
+    let switch = |at: u64, from: i32, reason: SwitchOut, to: i32| {
+        // What counts nothing is never off the hardware.
+        let reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
+        let none = ThreadName::default();
+        Some((Ns(at), EventKind::Switch { from, from_name: none, reason, to, to_name: none, reading }))
+    };
+    match kind {
+        // Process, thread, when.
+        SWITCH => {
+            let (thread, at) = (word(4)?, long(8)?);
+            // The kernel tells no other state.
+            let reason = if flags & PREEMPTED != 0 { SwitchOut::Preempted } else { SwitchOut::Asleep };
+            if flags & OUT == 0 { switch(at, 0, reason, thread) } else { switch(at, thread, reason, 0) }
+        }
+        // Process, parent process, thread, parent thread, when. After it nothing is recorded of a thread.
+        EXIT => switch(long(16)?, word(8)?, SwitchOut::Ended, 0),
+        // Process, thread, name, and behind it process, thread, when.
+        COMM => {
+            let end = body.len().checked_sub(16)?;
+            Some((Ns(long(end + 8)?), EventKind::Named { thread: word(4)?, name: ThreadName::of(body.get(8..end)?) }))
+        }
+        SAMPLE => None,
+        _ => parse(kind, body, &[0; 4]),
+    }
+}
+
+/// Where records come from.
+enum Source {
+    /// The tracepoint, on whole CPUs.
+    Tracepoint {
+        layout: Layout,
+        /// Where tracefs is, if it is mounted for this process alone.
+        _mount: Option<Mount>,
+    },
+    /// Single threads.
+    Threads,
+}
+
+/// PerfRings, as they are recorded.
+pub struct PerfRings {
+    rings: Vec<(CpuId, Ring)>,
+    source: Source,
+}
+
+/// The kernel's setting of who may use performance events.
+fn paranoid() -> String {
+    Sysfs::system().text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned())
+}
+
+impl PerfRings {
+    /// Records, from now on, switches and starts of threads on `cpus`, and with every switch what `counted` came to until then, in user mode.
+    ///
+    /// Fails with [`HostError::SwitchesForbidden`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it
+    /// has no such counters or others have them.
+    pub fn open(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, HostError> {
+        PerfRings::open_tracepoint(cpus, counted).map_err(|error| match &error {
+            HostError::Events { source, .. } | HostError::Unreadable { source, .. }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                HostError::SwitchesForbidden {
+                    paranoid: paranoid(),
+                    refused: error.to_string().lines().next().unwrap_or_default().to_owned(),
+                }
+            }
+            _ => error,
+        })
+    }
+
+    fn open_tracepoint(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, HostError> {
+        let (root, mount) = tracefs()?;
+        let events = root.join("events/sched");
+        let found = fields(&events, "sched_switch", ["prev_comm", "prev_pid", "prev_state", "next_pid"])?;
+        let (id, layout) = found.split_first().expect("the number of the event and as many fields as were asked for");
+        let layout = layout.try_into().expect("as many fields as were asked for");
+        let codes: Vec<Code> = counted.iter().map(|event| event.code).collect();
+        let mut rings = Vec::new();
+        for cpu in cpus {
+            let ring = Ring::open(cpu.0, *id as u64, &codes, RING_BYTES);
+            let mut ring = ring.map_err(|(position, source)| match position {
+                Some(position) => open_error(counted[position].name, source),
+                None => HostError::Events { path: events.join("sched_switch"), source },
+            })?;
+            if let Some(first) = counted.first().filter(|_| !ring.counts()) {
+                let source = std::io::Error::from_raw_os_error(libc::EBUSY);
+                return Err(HostError::Counters { event: first.name.to_owned(), action: "starting", source });
+            }
+            rings.push((*cpu, ring));
+        }
+        Ok(PerfRings { rings, source: Source::Tracepoint { layout, _mount: mount } })
+    }
+
+    /// Records, from now on, when the calling thread, and those that it starts, get and leave `cpus`: without counts, and without who else has them.
+    ///
+    /// Fails with [`HostError::OwnSwitchesForbidden`].
+    pub fn open_own(cpus: &[CpuId]) -> Result<PerfRings, HostError> {
+        let ring = |cpu: &CpuId| match Ring::open_own(cpu.0, OWN_RING_BYTES) {
+            Ok(ring) => Ok((*cpu, ring)),
+            Err(source) => Err(HostError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
+        };
+        let rings = cpus.iter().map(ring).collect::<Result<_, _>>()?;
+        Ok(PerfRings { rings, source: Source::Threads })
+    }
+
+    /// Where single threads are recorded, `thread`, which had started before, becomes one of them, with those that it starts.
+    ///
+    /// One that has ended meanwhile is none. Fails with [`HostError::ThreadNotWatched`].
+    pub fn attach(&mut self, thread: i32) -> Result<(), HostError> {
+        let Source::Threads = self.source else { return Ok(()) };
+        for (_, ring) in &mut self.rings {
+            match ring.attach(thread) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
+                attached => attached.map_err(|source| HostError::ThreadNotWatched { thread, source })?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What a record costs `cpu`: two threads pass it to each other while records are written and while not, by turns. The time is that of the two
+    /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
+    ///
+    /// Takes some 40 ms of that CPU, at ordinary priority.
+    pub fn record_cost(&mut self, cpu: CpuId) -> Option<RecordCost> {
+        let (_, ring) = self.rings.iter_mut().find(|(of, _)| *of == cpu)?;
+        let mut run = |on: bool| {
+            ring.enable(on).ok()?;
+            let used = hand_overs(cpu)?;
+            let mut records = 0u32;
+            ring.drain(|_, _, _| records += 1);
+            Some((used, records))
+        };
+        let mut pairs = Vec::new();
+        for pair in 0..COST_PAIRS {
+            // What comes second finds a warmer cache.
+            let first = pair % 2 == 0;
+            let (Some(one), Some(other)) = (run(first), run(!first)) else { break };
+            let ((with, records), (without, _)) = if first { (one, other) } else { (other, one) };
+            if records > 0 {
+                pairs.push((with - without) / f64::from(records));
+            }
+        }
+        ring.enable(true).ok()?;
+        RecordCost::of(cpu, &pairs)
+    }
+
+    /// Moves what was recorded since the last call behind `events`, CPU by CPU.
+    pub fn drain(&mut self, events: &mut Vec<SchedEvent>) {
+        for (cpu, ring) in &mut self.rings {
+            ring.drain(|kind, flags, body| {
+                let parsed = match &self.source {
+                    Source::Tracepoint { layout, .. } => parse(kind, body, layout),
+                    Source::Threads => parse_own(kind, flags, body),
+                };
+                if let Some((at, kind)) = parsed {
+                    events.push(SchedEvent { at, cpu: *cpu, kind });
+                }
+            });
+        }
+    }
+
+    /// Gives up the CPUs whose counters the kernel has taken off the hardware: nothing is recorded there any more.
+    pub fn stopped(&mut self) -> Vec<CpuId> {
+        self.rings.extract_if(.., |(_, ring)| !ring.counts()).map(|(cpu, _)| cpu).collect()
+    }
+}
+
+/// Two threads pass `cpu` to each other, [`COST_TURNS`] times: the time that they had it, in ns. `None` where they may not run there, or hardly get to
+/// run: then they go on by themselves.
+fn hand_overs(cpu: CpuId) -> Option<f64> {
+    let (to_second, from_first) = sync_channel::<()>(1);
+    let (to_first, from_second) = sync_channel::<()>(1);
+    let (done, both) = sync_channel(2);
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    to_first.send(()).ok()?;
+    let mut threads = Vec::new();
+    for (told, tell) in [(from_second, to_second), (from_first, to_first)] {
+        let done = done.clone();
+        let side = move || {
+            let settings = RealtimeRequest::new().pin(cpu).apply();
+            let before = used();
+            for _ in 0..COST_TURNS {
+                // The other one ends with its last turn, and where it could not start.
+                let _ = told.recv().map(|()| tell.send(()));
+            }
+            let used = settings.notes().is_empty().then(|| used() - before);
+            // Nobody may be waiting any more.
+            let _ = done.send(used);
+        };
+        threads.push(std::thread::Builder::new().name("record cost".to_owned()).spawn(side).ok()?);
+    }
+    let side = || both.recv_timeout(COST_PATIENCE).ok();
+    let used = [side()?, side()?];
+    for thread in threads {
+        // One that panicked has been told of by its panic.
+        let _ = thread.join();
+    }
+    used.into_iter().sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As on Linux 6.18.
+    const LAYOUT: Layout = [8, 24, 32, 56];
+
+    fn longs(longs: &[u64]) -> Vec<u8> {
+        longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
+    }
+
+    /// The record of a switch from 7, called `task`, which sleeps, to 8, at 1000.
+    fn switch_record() -> Vec<u8> {
+        // Three events: the tracepoint, passed 5 times, and two counters.
+        let mut body = longs(&[1000, 3, 900, 800, 5, 40, 10]);
+        body.extend(68u32.to_ne_bytes());
+        let mut raw = vec![0; 64];
+        raw[8..12].copy_from_slice(b"task");
+        raw[24..28].copy_from_slice(&7i32.to_ne_bytes());
+        raw[32..40].copy_from_slice(&1u64.to_ne_bytes());
+        raw[56..60].copy_from_slice(&8i32.to_ne_bytes());
+        body.extend(raw);
+        body
+    }
+
+    #[test]
+    fn a_record_tells_who_left_how_and_what_the_counters_said() {
+        let (at, what) = parse(9, &switch_record(), &LAYOUT).unwrap();
+        let EventKind::Switch { from, from_name, reason, to, reading, .. } = what else { panic!("{what:?}") };
+        assert_eq!((at, from, from_name.to_string().as_str(), reason, to), (Ns(1000), 7, "task", SwitchOut::Asleep, 8));
+        // The count of the tracepoint itself is left out.
+        assert_eq!((reading.enabled_ns, reading.running_ns, &reading.counts[..3]), (900, 800, &[40, 10, 0][..]));
+    }
+
+    #[test]
+    fn starts_and_losses_are_read() {
+        let mut fork: Vec<u8> = [20i32, 10, 21, 11].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        fork.extend(longs(&[500, 500]));
+        assert_eq!(parse(7, &fork, &LAYOUT), Some((Ns(500), EventKind::Fork { parent: 11, child: 21 })));
+        assert_eq!(parse(2, &longs(&[3, 12, 600]), &LAYOUT), Some((Ns(600), EventKind::Lost { records: 12 })));
+    }
+
+    #[test]
+    fn records_of_single_threads_tell_when_each_had_its_cpu_and_its_name() {
+        const OUT: u16 = 1 << 13;
+        let words = |words: &[i32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>();
+        let at = |words: Vec<u8>, at: u64| [words, longs(&[at])].concat();
+        let comm = [words(&[7, 8]), b"task\0\0\0\0".to_vec(), at(words(&[7, 8]), 5)].concat();
+        let mut name = [0; 16];
+        name[..4].copy_from_slice(b"task");
+        assert_eq!(parse_own(3, 0, &comm), Some((Ns(5), EventKind::Named { thread: 8, name: ThreadName(name) })));
+        let fork = [at(words(&[8, 7, 8, 7]), 10), at(words(&[7, 7]), 10)].concat();
+        assert_eq!(parse_own(7, 0, &fork), Some((Ns(10), EventKind::Fork { parent: 7, child: 8 })));
+        let switch = |kind, flags, body: &[u8]| match parse_own(kind, flags, body) {
+            Some((at, EventKind::Switch { from, reason, to, .. })) => (at.0, from, reason, to),
+            other => panic!("{other:?}"),
+        };
+        let own = |time| at(words(&[8, 8]), time);
+        assert_eq!(switch(14, 0, &own(20)), (20, 0, SwitchOut::Asleep, 8));
+        assert_eq!(switch(14, OUT, &own(30)), (30, 8, SwitchOut::Asleep, 0));
+        assert_eq!(switch(14, OUT | 1 << 14, &own(40)), (40, 8, SwitchOut::Preempted, 0));
+        assert_eq!(switch(4, 0, &at(words(&[8, 7, 8, 7]), 50)), (50, 8, SwitchOut::Ended, 0));
+        // A sample is nothing that was asked for.
+        assert_eq!(parse_own(9, 0, &switch_record()), None);
+        for (kind, body) in [(14, own(1)), (4, own(1)), (3, words(&[7, 8, 1]))] {
+            assert_eq!(parse_own(kind, 0, &body[..body.len() - 1]), None);
+        }
+    }
+
+    #[test]
+    fn records_that_are_cut_off_or_mean_nothing_say_nothing() {
+        let whole = switch_record();
+        for cut in 0..whole.len() - 4 {
+            assert_eq!(parse(9, &whole[..cut], &LAYOUT), None, "{cut}");
+        }
+        // Kinds that were not asked for, and groups larger than there are.
+        assert_eq!(parse(5, &whole, &LAYOUT), None);
+        for events in [0, 18, u64::MAX] {
+            let mut garbage = whole.clone();
+            garbage[8..16].copy_from_slice(&events.to_ne_bytes());
+            assert_eq!(parse(9, &garbage, &LAYOUT), None);
+        }
+    }
+}

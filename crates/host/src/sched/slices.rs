@@ -1,0 +1,511 @@
+//! Slices of tasks: who had which CPU from when to when, and what was counted meanwhile.
+//!
+//! They lie between the records of [`perf`](super::perf), which the kernel writes at every switch; nothing else runs on the CPU that is watched.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+
+use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::{Counts, Entry, Gap, RecordCost, Slice};
+
+use super::perf::PerfRings;
+use super::polling::Polling;
+use super::{EventKind, SchedEvent, ThreadName};
+use crate::counters::events::{self, miss_ratio_events};
+use crate::counters::{Counters, ran_throughout};
+use crate::error::HostError;
+use crate::machine::setting::allowed_cpus;
+use crate::machine::sysfs::{Note, Processor, Sysfs};
+use crate::sys::clock;
+use crate::sys::perf::GroupReading;
+
+/// Times that the threads of a process are listed until there are no new ones.
+const ATTACH_ROUNDS: usize = 10;
+
+/// How long a poll may be on its way from the task that polls.
+const POLL_LATE: Ns = Ns(1_000_000);
+
+/// Slices as they end.
+pub struct Slices {
+    switches: PerfRings,
+    polling: Option<Polling>,
+    splitter: Splitter,
+    /// Not taken yet, in the order in which they happened.
+    events: Vec<SchedEvent>,
+    seen: u64,
+    polls: u64,
+}
+
+/// Who has a CPU.
+struct Running {
+    thread: i32,
+    since: Ns,
+    reading: GroupReading,
+}
+
+/// Turns events into slices.
+#[derive(Default)]
+struct Splitter {
+    cpus: Vec<CpuId>,
+    /// Threads that matter, with since when; `None` for all.
+    threads: Option<HashMap<i32, Ns>>,
+    /// Names of threads, where switches do not tell them.
+    names: HashMap<i32, ThreadName>,
+    /// Whether switches come with what counters said.
+    counted: bool,
+    /// Whether tasks poll.
+    polling: bool,
+    running: BTreeMap<CpuId, Running>,
+    /// The slice that a poll may have ended, until it is known what was read.
+    held: BTreeMap<CpuId, Slice>,
+    /// What the last poll read.
+    polled: BTreeMap<CpuId, GroupReading>,
+}
+
+impl Splitter {
+    fn matters(&self, thread: i32) -> bool {
+        // 0 is nobody.
+        thread != 0 && self.threads.as_ref().is_none_or(|threads| threads.contains_key(&thread))
+    }
+
+    /// Nothing is known of a CPU up to now: what has begun there did not go on.
+    fn gap(&mut self, gap: Gap, entries: &mut Vec<Entry>) {
+        self.running.remove(&gap.cpu);
+        // It had ended. A poll to come may have interrupted another, and counts what others did meanwhile.
+        entries.extend(self.held.remove(&gap.cpu).map(Entry::Slice));
+        self.polled.remove(&gap.cpu);
+        entries.push(Entry::Gap(gap));
+    }
+
+    fn note(&mut self, event: &SchedEvent, entries: &mut Vec<Entry>) {
+        let SchedEvent { at, cpu, kind } = *event;
+        match kind {
+            // One that matters starts another, which then matters too. Another's has perhaps the number of one that mattered and has ended: not by its
+            // end, since a thread that becomes another program takes the number of its process, the first thread of which has ended then.
+            EventKind::Fork { parent, child } => {
+                if let Some(name) = self.names.get(&parent).copied() {
+                    self.names.insert(child, name);
+                }
+                let Some(threads) = &mut self.threads else { return };
+                if threads.contains_key(&parent) {
+                    threads.insert(child, at);
+                } else if threads.get(&child).is_some_and(|since| *since < at) {
+                    threads.remove(&child);
+                }
+            }
+            EventKind::Named { thread, name } => drop(self.names.insert(thread, name)),
+            EventKind::Wakeup { .. } | EventKind::Runtime { .. } => {}
+            _ if !self.cpus.contains(&cpu) => {}
+            EventKind::Lost { records } => self.gap(Gap { cpu, end: at, lost: Some(records) }, entries),
+            EventKind::Poll { reading } => {
+                // All that was counted since the last poll is put down to whom this one has interrupted.
+                let before = self.polled.insert(cpu, reading);
+                if let (Some(slice), Some(before)) = (self.held.get_mut(&cpu), before)
+                    && ran_throughout(&before, &reading)
+                {
+                    slice.counts = Some(counts(&before, &reading));
+                }
+            }
+            EventKind::Switch { from, from_name, reason, to, reading, .. } => {
+                entries.extend(self.held.remove(&cpu).map(Entry::Slice));
+                let before = self.running.insert(cpu, Running { thread: to, since: at, reading });
+                // What some kernels do not tell is a switch whose beginning was another's.
+                let Some(before) = before.filter(|before| before.thread == from) else { return };
+                if !ran_throughout(&before.reading, &reading) {
+                    // Without its counters nothing was recorded: others may have had the CPU meanwhile.
+                    entries.push(Entry::Gap(Gap { cpu, end: at, lost: None }));
+                } else if self.matters(from) {
+                    let counts = self.counted.then(|| counts(&before.reading, &reading));
+                    let unnamed = from_name == ThreadName::default();
+                    let name = if unnamed { self.names.get(&from).copied() } else { Some(from_name) };
+                    let (begin, name) = (before.since, name.unwrap_or_default().to_string());
+                    let slice = Slice { cpu, thread: from, name, begin, end: at, left: reason, counts };
+                    if self.polling {
+                        self.held.insert(cpu, slice);
+                    } else {
+                        entries.push(Entry::Slice(slice));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What was counted between two readings, in the order of [`miss_ratio_events`].
+fn counts(before: &GroupReading, after: &GroupReading) -> Counts {
+    let since = |position: usize| after.counts[position].wrapping_sub(before.counts[position]);
+    Counts { accesses: since(0), misses: since(1), instructions: since(2), cycles: since(3) }
+}
+
+/// The threads of process `pid`.
+///
+/// Fails with [`HostError::NoSuchProcess`].
+pub fn threads_of(pid: u32) -> Result<Vec<i32>, HostError> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| HostError::NoSuchProcess { pid })?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// What to count for miss ratios of the cache of `level`, after these counters have proved on the calling thread that they count.
+///
+/// Fails with [`HostError::NoMissRatio`], and as [`Counters::open`] does.
+pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], HostError> {
+    let events = miss_ratio_events(processor, level)
+        .ok_or_else(|| HostError::NoMissRatio { level, processor: processor.name.clone() })?;
+    Counters::open(&events)?;
+    Ok(events)
+}
+
+impl Slices {
+    /// Of all threads, or of those that are named with [`follow`](Self::follow), on `cpus`, from now on. `counted`: accesses, misses, instructions
+    /// and cycles, or nothing.
+    ///
+    /// Fails as [`PerfRings::open`] does.
+    pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, HostError> {
+        // A thread that matters may be started on any CPU.
+        let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
+        let switches = PerfRings::open(if all { cpus } else { &online }, counted)?;
+        let threads = (!all).then(HashMap::new);
+        let splitter = Splitter { cpus: cpus.to_vec(), threads, counted: !counted.is_empty(), ..Splitter::default() };
+        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+    }
+
+    /// As [`open`](Self::open), without privilege: of threads that are named with [`attach`](Self::attach), or that the calling one starts from now on
+    /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not told.
+    ///
+    /// Fails as [`PerfRings::open_own`] does.
+    pub fn open_own(cpus: &[CpuId]) -> Result<Slices, HostError> {
+        let switches = PerfRings::open_own(&Sysfs::system().online_cpus()?)?;
+        let splitter = Splitter { cpus: cpus.to_vec(), threads: Some(HashMap::new()), ..Splitter::default() };
+        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+    }
+
+    /// What each record costs the CPU on which it is written, measured on one of those that are watched: see [`PerfRings::record_cost`]. Before
+    /// anything is followed.
+    pub fn record_cost(&mut self) -> Option<RecordCost> {
+        let allowed = allowed_cpus().ok()?;
+        let cpu = self.splitter.cpus.iter().rev().find(|cpu| allowed.contains(cpu))?;
+        self.switches.record_cost(*cpu)
+    }
+
+    /// All threads of process `pid` matter, and those that they start.
+    ///
+    /// Fails with [`HostError::NoSuchProcess`], and as [`PerfRings::attach`] does.
+    pub fn attach(&mut self, pid: u32) -> Result<(), HostError> {
+        let mut attached = HashSet::new();
+        // Again, for those that others started before they were attached to.
+        for _ in 0..ATTACH_ROUNDS {
+            let threads = match threads_of(pid) {
+                // It has ended meanwhile.
+                Err(_) if !attached.is_empty() => break,
+                threads => threads?,
+            };
+            let fresh: Vec<i32> = threads.into_iter().filter(|thread| attached.insert(*thread)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for thread in &fresh {
+                self.switches.attach(*thread)?;
+                // One that has ended meanwhile has no name.
+                let name = fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+                self.splitter.names.insert(*thread, ThreadName::of(name.trim_end().as_bytes()));
+            }
+            self.follow(fresh);
+        }
+        Ok(())
+    }
+
+    /// As [`open`](Self::open), but the counters are read by tasks that poll every `period`.
+    pub fn polled(cpus: &[CpuId], all: bool, counted: &[events::Event], period: Ns) -> Result<Slices, HostError> {
+        let mut slices = Slices::open(cpus, all, &[])?;
+        slices.polling = Some(Polling::start(cpus, period, counted)?);
+        slices.splitter.polling = !counted.is_empty();
+        Ok(slices)
+    }
+
+    /// What of their priority and place the tasks that poll could not have.
+    pub fn notes(&self) -> &[Note] {
+        self.polling.as_ref().map_or(&[], Polling::notes)
+    }
+
+    /// These threads matter, and those that they start: since this was opened, where nothing was drained yet.
+    pub fn follow(&mut self, threads: impl IntoIterator<Item = i32>) {
+        let now = clock::monotonic();
+        self.splitter.threads.get_or_insert_default().extend(threads.into_iter().map(|thread| (thread, now)));
+    }
+
+    /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
+    pub fn drain(&mut self, entries: &mut Vec<Entry>) {
+        // What is recorded on one CPU while another's ring is read waits for what that other records until then.
+        // So does what a task that polls has read and not sent yet.
+        let late = if self.polling.is_some() { POLL_LATE.0 } else { 0 };
+        let until = Ns(clock::monotonic().0.saturating_sub(late));
+        let waiting = self.events.len();
+        self.switches.drain(&mut self.events);
+        let read = self.events.len();
+        self.seen += (read - waiting) as u64;
+        if let Some(polling) = &self.polling {
+            polling.drain(&mut self.events);
+            self.polls += (self.events.len() - read) as u64;
+        }
+        self.events.sort_by_key(|event| event.at);
+        let ready = self.events.partition_point(|event| event.at <= until);
+        for event in self.events.drain(..ready) {
+            self.splitter.note(&event, entries);
+        }
+    }
+
+    /// Events seen so far.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    /// Polls seen so far, where tasks poll.
+    pub fn polls(&self) -> Option<u64> {
+        self.polling.as_ref().map(|_| self.polls)
+    }
+
+    /// A gap for every CPU that is watched and whose counters others have taken for good since the last call: it has no slices any more.
+    pub fn stopped(&mut self) -> Vec<Entry> {
+        let end = clock::monotonic();
+        let mut stopped = self.switches.stopped();
+        stopped.retain(|cpu| self.splitter.cpus.contains(cpu));
+        let mut entries = Vec::new();
+        stopped.into_iter().for_each(|cpu| self.splitter.gap(Gap { cpu, end, lost: None }, &mut entries));
+        entries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use isochrome_model::watch::SwitchOut::{self, Asleep, Preempted};
+
+    fn switch(at: u64, cpu: u32, from: i32, reason: SwitchOut, to: i32) -> SchedEvent {
+        let (name, reading) = (ThreadName(*b"task\0\0\0\0\0\0\0\0\0\0\0\0"), GroupReading::default());
+        // Counters that ran at any time.
+        let reading = GroupReading { enabled_ns: at, running_ns: at, ..reading };
+        SchedEvent {
+            at: Ns(at),
+            cpu: CpuId(cpu),
+            kind: EventKind::Switch { from, from_name: name, reason, to, to_name: name, reading },
+        }
+    }
+
+    /// With these counts, and a time for which the counters were enabled and did not run.
+    fn counted(mut event: SchedEvent, counts: [u64; 4], off: u64) -> SchedEvent {
+        let EventKind::Switch { reading, .. } = &mut event.kind else { panic!("{event:?}") };
+        reading.counts[..4].copy_from_slice(&counts);
+        reading.enabled_ns += off;
+        event
+    }
+
+    fn split(splitter: &mut Splitter, events: &[SchedEvent]) -> (Vec<Slice>, Vec<Gap>) {
+        let mut entries = Vec::new();
+        events.iter().for_each(|event| splitter.note(event, &mut entries));
+        let (mut slices, mut gaps) = (Vec::new(), Vec::new());
+        for entry in entries {
+            match entry {
+                Entry::Slice(slice) => slices.push(slice),
+                Entry::Gap(gap) => gaps.push(gap),
+                Entry::State(state) => panic!("{state:?}"),
+            }
+        }
+        (slices, gaps)
+    }
+
+    fn splitter(threads: Option<HashMap<i32, Ns>>) -> Splitter {
+        Splitter { cpus: vec![CpuId(0), CpuId(1)], threads, ..Splitter::default() }
+    }
+
+    #[test]
+    fn a_slice_lasts_from_the_switch_to_a_thread_until_the_switch_away() {
+        let (slices, _) = split(
+            &mut splitter(Some(HashMap::from([(7, Ns(5))]))),
+            &[
+                switch(10, 0, 5, Preempted, 7),
+                SchedEvent { at: Ns(15), cpu: CpuId(0), kind: EventKind::Fork { parent: 7, child: 8 } },
+                switch(30, 0, 7, Preempted, 8),
+                switch(35, 1, 0, Preempted, 7),
+                switch(50, 0, 8, Asleep, 5),
+                switch(55, 1, 7, Asleep, 0),
+                // Not seen to begin.
+                switch(70, 1, 7, Asleep, 0),
+                switch(90, 0, 5, Asleep, 0),
+                // On a CPU that is not watched.
+                switch(91, 2, 0, Preempted, 7),
+                switch(92, 2, 7, Asleep, 0),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.cpu.0, s.begin.0, s.end.0, s.left)).collect();
+        assert_eq!(
+            seen,
+            [
+                (7, 0, 10, 30, SwitchOut::Preempted),
+                (8, 0, 30, 50, SwitchOut::Asleep),
+                (7, 1, 35, 55, SwitchOut::Asleep)
+            ]
+        );
+        assert_eq!((slices[0].name.as_str(), slices[0].counts), ("task", None));
+    }
+
+    #[test]
+    fn a_stranger_with_the_number_of_a_task_that_has_ended_is_not_watched() {
+        let fork =
+            |at, parent, child| SchedEvent { at: Ns(at), cpu: CpuId(1), kind: EventKind::Fork { parent, child } };
+        let mut splitter = splitter(Some(HashMap::from([(7, Ns(5))])));
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                // Followed after it was started: seen later, what started it says nothing.
+                fork(3, 1, 7),
+                fork(10, 7, 8),
+                switch(20, 0, 0, Preempted, 8),
+                switch(30, 0, 8, SwitchOut::Ended, 0),
+                fork(40, 1, 8),
+                switch(50, 0, 0, Preempted, 8),
+                switch(60, 0, 8, Asleep, 7),
+                switch(70, 0, 7, Asleep, 0),
+            ],
+        );
+        assert_eq!(slices.iter().map(|s| (s.thread, s.begin.0)).collect::<Vec<_>>(), [(8, 20), (7, 60)]);
+    }
+
+    #[test]
+    fn threads_without_a_name_in_their_records_have_that_of_who_started_them_until_another_is_told() {
+        let name = |name: &[u8]| ThreadName::of(name);
+        let unnamed = |at, from, left, to| {
+            let mut event = switch(at, 0, from, left, to);
+            let EventKind::Switch { from_name: name, .. } = &mut event.kind else { panic!("{event:?}") };
+            *name = ThreadName::default();
+            event
+        };
+        let on = |at, cpu, what| SchedEvent { at: Ns(at), cpu: CpuId(cpu), kind: what };
+        let mut splitter = splitter(Some(HashMap::from([(7, Ns(5))])));
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                on(6, 1, EventKind::Named { thread: 7, name: name(b"sh") }),
+                on(10, 1, EventKind::Fork { parent: 7, child: 8 }),
+                unnamed(20, 0, Asleep, 8),
+                unnamed(30, 8, Asleep, 0),
+                // On a CPU that is not watched.
+                on(35, 2, EventKind::Named { thread: 8, name: name(b"sleep") }),
+                unnamed(40, 0, Asleep, 8),
+                unnamed(50, 8, SwitchOut::Ended, 0),
+            ],
+        );
+        assert_eq!(slices.iter().map(|slice| slice.name.as_str()).collect::<Vec<_>>(), ["sh", "sleep"]);
+    }
+
+    #[test]
+    fn a_poll_after_lost_records_is_not_put_down_to_who_ran_before_them() {
+        let mut splitter = Splitter { polling: true, ..splitter(None) };
+        let poll = |at, accesses| {
+            let mut reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
+            reading.counts[0] = accesses;
+            SchedEvent { at: Ns(at), cpu: CpuId(0), kind: EventKind::Poll { reading } }
+        };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 0, Preempted, 7),
+                switch(20, 0, 7, Preempted, 99),
+                poll(25, 1000),
+                switch(30, 0, 99, Asleep, 7),
+                switch(40, 0, 7, Asleep, 8),
+                // Lost: that 8 gave the CPU to others, and the last of them to 99.
+                SchedEvent { at: Ns(50), cpu: CpuId(0), kind: EventKind::Lost { records: 3 } },
+                poll(55, 5000),
+                switch(60, 0, 99, Asleep, 9),
+                switch(70, 0, 9, Preempted, 99),
+                poll(75, 5100),
+                switch(80, 0, 99, Asleep, 0),
+                switch(90, 0, 0, Preempted, 7),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|s| (s.thread, s.end.0, s.counts.map(|c| c.accesses))).collect();
+        assert_eq!(seen, [(7, 20, None), (99, 30, None), (7, 40, None), (9, 70, Some(100)), (99, 80, None)]);
+        assert_eq!(gaps.len(), 1);
+    }
+
+    #[test]
+    fn what_a_cpu_counted_between_two_switches_is_that_of_who_had_it() {
+        let mut splitter = Splitter { counted: true, ..splitter(None) };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                counted(switch(10, 0, 5, Preempted, 7), [100, 50, 1000, 2000], 0),
+                counted(switch(20, 1, 0, Preempted, 9), [7, 7, 7, 7], 0),
+                counted(switch(30, 0, 7, Preempted, 8), [300, 50, 1400, 2200], 0),
+                counted(switch(40, 0, 8, Preempted, 7), [500, 150, 1500, 2900], 0),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|slice| (slice.thread, slice.counts.unwrap())).collect();
+        let counts = |accesses, misses, instructions, cycles| Counts { accesses, misses, instructions, cycles };
+        assert_eq!(seen, [(7, counts(200, 0, 400, 200)), (8, counts(200, 100, 100, 700))]);
+        assert_eq!(gaps, []);
+    }
+
+    #[test]
+    fn what_a_poll_reads_is_put_down_to_whom_it_interrupts() {
+        let mut splitter = Splitter { polling: true, ..splitter(None) };
+        let poll = |at, accesses, off| {
+            let mut reading = GroupReading { enabled_ns: at + off, running_ns: at, ..GroupReading::default() };
+            reading.counts[0] = accesses;
+            SchedEvent { at: Ns(at), cpu: CpuId(0), kind: EventKind::Poll { reading } }
+        };
+        let (slices, _) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 0, Preempted, 7),
+                switch(20, 0, 7, Preempted, 99),
+                // Of the first nothing was read before.
+                poll(25, 1000, 0),
+                switch(30, 0, 99, Asleep, 7),
+                switch(40, 0, 7, Asleep, 8),
+                switch(50, 0, 8, Preempted, 99),
+                // Of 8, and of 7 until 40.
+                poll(55, 1600, 0),
+                switch(60, 0, 99, Asleep, 8),
+                switch(70, 0, 8, Preempted, 99),
+                // The counters were off.
+                poll(75, 1700, 5_000_000),
+                switch(80, 0, 99, Asleep, 0),
+                switch(90, 0, 0, Preempted, 7),
+            ],
+        );
+        let seen: Vec<_> = slices.iter().map(|slice| (slice.thread, slice.end.0, slice.counts)).collect();
+        let counts = |accesses| Some(Counts { accesses, ..Counts::default() });
+        let expected = [
+            (7, 20, None),
+            (99, 30, None),
+            (7, 40, None),
+            (8, 50, counts(600)),
+            (99, 60, None),
+            (8, 70, None),
+            (99, 80, None),
+        ];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn where_records_are_lost_or_counters_were_off_there_is_a_gap_and_no_slice() {
+        let mut splitter = Splitter { counted: true, ..splitter(None) };
+        let (slices, gaps) = split(
+            &mut splitter,
+            &[
+                switch(10, 0, 5, Preempted, 7),
+                // Lost: that 7 gave the CPU to 8 and got it again.
+                SchedEvent { at: Ns(20), cpu: CpuId(0), kind: EventKind::Lost { records: 2 } },
+                switch(30, 0, 7, Preempted, 8),
+                switch(40, 0, 8, Preempted, 7),
+                // The counters had no turn for 1 ms.
+                counted(switch(1_100_000, 0, 7, Preempted, 8), [0; 4], 1_000_000),
+                counted(switch(1_200_000, 0, 8, Asleep, 0), [0; 4], 1_000_000),
+            ],
+        );
+        assert_eq!(slices.iter().map(|s| (s.thread, s.begin.0)).collect::<Vec<_>>(), [(8, 30), (8, 1_100_000)]);
+        let gap = |end, lost| Gap { cpu: CpuId(0), end: Ns(end), lost };
+        assert_eq!(gaps, [gap(20, Some(2)), gap(1_100_000, None)]);
+    }
+}
