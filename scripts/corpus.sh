@@ -14,15 +14,15 @@ record() {
     echo $? > "$name.status"
 }
 
-record filter bench filter --taps 4096 --blocks 12 --jobs 16
-record fft bench fft --points 2048 --blocks 8 --jobs 6
-record matmul bench matmul --blocks 6 --jobs 4
-record crpd_data bench crpd --step 15 --blocks 8 --jobs 4
-record crpd_code bench crpd --kind code --step 25 --blocks 6 --jobs 4
-record switch bench switch --blocks 10 --jobs 5
-record net bench net --path memory --sizes 64,1500,8192 --blocks 15 --packets 4
-record interference bench interference --blocks 6 --by colors
-record flood flood --verify --blocks 6 --looks 2
-record workload workload --miss-ratio 0.33 --blocks 10
-"$isochrome" bench conflicts --buffers 12 --rounds 30 --json > conflicts.json
+record filter lab filter --taps 4096 --blocks 12 --jobs 16
+record fft lab fft --points 2048 --blocks 8 --jobs 6
+record matmul lab matmul --blocks 6 --jobs 4
+record crpd_data lab crpd --step 15 --blocks 8 --jobs 4
+record crpd_code lab crpd --kind code --step 25 --blocks 6 --jobs 4
+record switch lab switch --blocks 10 --jobs 5
+record net lab net --path memory --sizes 64,1500,8192 --blocks 15 --packets 4
+record interference lab interference --blocks 6 --by colors
+record flood lab flood --verify --blocks 6 --looks 2
+record workload lab workload --miss-ratio 0.33 --blocks 10
+"$isochrome" lab conflicts --buffers 12 --rounds 30 --json > conflicts.json
 echo $? > conflicts.status

@@ -25,9 +25,9 @@ import time
 from first_try import ROOT, Load, memory_folder, print_table, spread
 
 VERBS = [
-    "bench filter --taps 4096",
-    "bench net",
-    "flood --verify",
+    "lab filter --taps 4096",
+    "lab net",
+    "lab flood --verify",
     "palette",
     "palette --save --memory 512M",
     "palette --save --memory 2G",

@@ -1,4 +1,4 @@
-//! `isochrome bench`: what a cache flood costs a task, with and without colors of its own.
+//! `isochrome lab filter` and the other kernels: what a cache flood costs a task, with and without colors of its own.
 
 use anyhow::Result;
 use isochrome_host::counters::events::Quantity;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::args::{BenchKernel, Element};
 use crate::coloring::own_colors;
 use crate::station::Station;
-use crate::{Verdict, conflicts, crpd, evidence, interference, net, results, switch};
+use crate::{Verdict, evidence, results};
 
 /// One kernel as printed.
 #[derive(Serialize, JsonSchema)]
@@ -35,11 +35,6 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
         BenchKernel::Dct { points, options } => (Work::Short(KernelKind::Dct, *points), options),
         BenchKernel::Fft { points, options } => (Work::Short(KernelKind::Fft, *points), options),
         BenchKernel::Matmul { slice_us, options } => (Work::Matmul { slice_us: *slice_us }, options),
-        BenchKernel::Conflicts(options) => return conflicts::run(options),
-        BenchKernel::Crpd(options) => return crpd::run(options),
-        BenchKernel::Switch(options) => return switch::run(options),
-        BenchKernel::Net(options) => return net::run(options),
-        BenchKernel::Interference(options) => return interference::run(options),
         BenchKernel::Combined { rate_hz, options } => (Work::Combined { rate_hz: *rate_hz }, options),
     };
     if let Work::Short(kind, size) = work {

@@ -1,4 +1,4 @@
-//! `isochrome bench conflicts`: what conflicts of a buffer's pages cost, and from it the miss penalty.
+//! `isochrome lab conflicts`: what conflicts of a buffer's pages cost, and from it the miss penalty.
 
 use anyhow::Result;
 use isochrome_lab::conflicts::{Walks, pages_per_color, section};

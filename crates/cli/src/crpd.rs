@@ -1,4 +1,4 @@
-//! `isochrome bench crpd`: what a preemption costs through the cache, against the size of what was in use.
+//! `isochrome lab crpd`: what a preemption costs through the cache, against the size of what was in use.
 
 use anyhow::{Context, Result};
 use isochrome_host::sys::clock;

@@ -1,4 +1,4 @@
-//! `isochrome flood`: drives a cache to the state that tasks like least, and proves that it did.
+//! `isochrome lab flood`: drives a cache to the state that tasks like least, and proves that it did.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

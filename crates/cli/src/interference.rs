@@ -1,4 +1,4 @@
-//! `isochrome bench interference`: what unmodified programs cost each other, on different CPUs and on one.
+//! `isochrome lab interference`: what unmodified programs cost each other, on different CPUs and on one.
 
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};

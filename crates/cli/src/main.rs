@@ -45,7 +45,7 @@ use std::process::ExitCode;
 use isochrome_host::interrupt;
 use isochrome_host::sys::heap::HeapAllocator;
 
-use args::{Arguments, Verb};
+use args::{Arguments, Experiment, Generated, Verb};
 use station::InDoubt;
 
 /// Lets measured jobs allocate in memory of chosen colors.
@@ -123,12 +123,9 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Palette(options) => palette::run(&options),
         Verb::Map(options) => map::run(&options),
         Verb::Ps { json } => ps::run(json),
-        Verb::Bench { kernel } => bench::run(&kernel),
-        Verb::Flood(options) => flood::run(&options),
         Verb::Demo(options) => demo::run(&options),
         Verb::Simulate(options) => simulate::run(&options),
         Verb::Trace(options) => trace::run(&options),
-        Verb::Workload(options) => workload::run(&options),
         Verb::Watch(options) => watch::run(&options),
         Verb::Profile(options) => profile::run(&options),
         Verb::Plan(options) => plan::plan(&options),
@@ -140,8 +137,16 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Import { file, output, .. } => import::run(&file, output.as_deref()),
         Verb::Job(options) => job::run(&options),
         Verb::Report { evidence, output, text } => report::run(&evidence, output.as_deref(), text),
-        Verb::Man { output } => manual::pages(&output),
-        Verb::Completions { shell } => manual::completions(shell),
+        Verb::Lab(Experiment::Interference(options)) => interference::run(&options),
+        Verb::Lab(Experiment::Conflicts(options)) => conflicts::run(&options),
+        Verb::Lab(Experiment::Crpd(options)) => crpd::run(&options),
+        Verb::Lab(Experiment::Switch(options)) => switch::run(&options),
+        Verb::Lab(Experiment::Net(options)) => net::run(&options),
+        Verb::Lab(Experiment::Flood(options)) => flood::run(&options),
+        Verb::Lab(Experiment::Workload(options)) => workload::run(&options),
+        Verb::Lab(Experiment::Kernel(kernel)) => bench::run(&kernel),
+        Verb::Generate(Generated::Man { output }) => manual::pages(&output),
+        Verb::Generate(Generated::Completions { shell }) => manual::completions(shell),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `isochrome bench net`: what packets cost after a flood, with and without colors.
+//! `isochrome lab net`: what packets cost after a flood, with and without colors.
 
 use anyhow::Result;
 use isochrome_host::load::net::stack::BYTES_MAX;

@@ -1,4 +1,4 @@
-//! `isochrome bench switch`: what it costs to pass the CPU from one task to another, and how much of that is the cache's.
+//! `isochrome lab switch`: what it costs to pass the CPU from one task to another, and how much of that is the cache's.
 
 use anyhow::Result;
 use isochrome_host::color::Target;

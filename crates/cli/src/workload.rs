@@ -1,4 +1,4 @@
-//! `isochrome workload`: a task that misses with a set ratio, here or on a modeled machine.
+//! `isochrome lab workload`: a task that misses with a set ratio, here or on a modeled machine.
 
 use anyhow::{Context, Result, ensure};
 use isochrome_host::color::Target;

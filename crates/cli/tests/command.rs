@@ -30,27 +30,27 @@ fn bad_numbers_are_refused_with_a_hint() {
     refused(&["palette", "--level", "1"], "single page color");
     refused(&["palette", "--memory", "64K", "--pages", "8"], "memory limit of 64 KiB");
     refused(&["palette", "--memory", "1M"], "do not fit into the memory limit");
-    refused(&["bench", "filter", "--taps", "3"], "3 taps");
-    refused(&["bench", "filter", "--taps", "9999999999"], "taps");
-    refused(&["bench", "fft", "--points", "1000"], "1000 points");
-    refused(&["bench", "dct", "--colors", "0-9999"], "out of range");
-    refused(&["bench", "dct", "--colors", "x"], "`x` is not a list");
+    refused(&["lab", "filter", "--taps", "3"], "3 taps");
+    refused(&["lab", "filter", "--taps", "9999999999"], "taps");
+    refused(&["lab", "fft", "--points", "1000"], "1000 points");
+    refused(&["lab", "dct", "--colors", "0-9999"], "out of range");
+    refused(&["lab", "dct", "--colors", "x"], "`x` is not a list");
 }
 
 #[test]
 fn arguments_that_do_not_parse_exit_with_1_and_help_with_0() {
     for arguments in
-        [&["palete"][..], &["bench"], &["palette", "--memory", "lots"], &["bench", "matmul", "--slice-us", "0"]]
+        [&["palete"][..], &["lab"], &["palette", "--memory", "lots"], &["lab", "matmul", "--slice-us", "0"]]
     {
         assert_eq!(isochrome(arguments).status.code(), Some(1), "{arguments:?}");
     }
-    for arguments in [&["--help"][..], &["palette", "--help"], &["bench", "filter", "--help"], &["--version"]] {
+    for arguments in [&["--help"][..], &["palette", "--help"], &["lab", "filter", "--help"], &["--version"]] {
         let output = isochrome(arguments);
         assert_eq!(output.status.code(), Some(0), "{arguments:?}");
         assert!(!output.stdout.is_empty());
     }
     // Every verb shows examples.
-    for verb in ["doctor", "probe", "palette", "bench", "demo", "report", "man", "completions"] {
+    for verb in ["doctor", "probe", "palette", "lab", "demo", "report", "generate"] {
         assert!(stdout(&isochrome(&[verb, "--help"])).contains("Example"), "{verb}");
     }
 }
@@ -112,11 +112,11 @@ fn saved_samples_replay_to_the_same_palette_anywhere() {
 
 #[test]
 fn a_preemption_costs_on_a_modeled_machine_what_theory_says() {
-    let output = isochrome(&["bench", "crpd", "--machine", "i7-2600", "--mhz", "1000"]);
+    let output = isochrome(&["lab", "crpd", "--machine", "i7-2600", "--mhz", "1000"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.starts_with("A preemption costs") && text.contains("On the modeled Intel Core"), "{text}");
-    refused(&["bench", "crpd", "--machine", "i7-2600", "--mhz", "1000", "--level", "9"], "has no level 9");
+    refused(&["lab", "crpd", "--machine", "i7-2600", "--mhz", "1000", "--level", "9"], "has no level 9");
 }
 
 #[test]
@@ -135,12 +135,12 @@ fn doctor_looks_at_the_machine_and_says_what_helps() {
 #[test]
 fn manual_pages_and_completions_come_from_the_same_definition() {
     let folder = tempfile::tempdir().unwrap();
-    let output = isochrome(&["man", "-o", folder.path().join("man1").to_str().unwrap()]);
+    let output = isochrome(&["generate", "man", "-o", folder.path().join("man1").to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0));
     let page = std::fs::read_to_string(folder.path().join("man1/isochrome-palette.1")).unwrap();
     assert!(page.contains("verify") && page.contains("EXAMPLES") || page.contains("Examples"));
     for shell in ["bash", "zsh", "fish"] {
-        assert!(stdout(&isochrome(&["completions", shell])).contains("isochrome"));
+        assert!(stdout(&isochrome(&["generate", "completions", shell])).contains("isochrome"));
     }
 }
 
@@ -157,6 +157,7 @@ fn a_workload_misses_on_a_modeled_lru_as_predicted() {
         for kind in ["data", "code"] {
             for locality in ["temporal", "spatial", "combined"] {
                 let output = isochrome(&[
+                    "lab",
                     "workload",
                     "--miss-ratio",
                     "33%",
@@ -189,15 +190,18 @@ fn a_workload_misses_on_a_modeled_lru_as_predicted() {
 
 #[test]
 fn a_workload_that_cannot_be_is_refused() {
-    refused(&["workload", "--miss-ratio", "5%", "--locality", "spatial", "--machine", "zen3"], "more than 8 words");
-    refused(&["workload", "--miss-ratio", "33%", "--machine", "zen3", "--level", "7"], "no level 7");
-    refused(&["workload", "--miss-ratio", "33%", "--locality", "spatial", "--search"], "whatever its size");
+    refused(
+        &["lab", "workload", "--miss-ratio", "5%", "--locality", "spatial", "--machine", "zen3"],
+        "more than 8 words",
+    );
+    refused(&["lab", "workload", "--miss-ratio", "33%", "--machine", "zen3", "--level", "7"], "no level 7");
+    refused(&["lab", "workload", "--miss-ratio", "33%", "--locality", "spatial", "--search"], "whatever its size");
     for file in ["-o", "--raw"] {
-        let output = isochrome(&["workload", "--miss-ratio", "33%", "--machine", "zen3", file, "never-written"]);
+        let output = isochrome(&["lab", "workload", "--miss-ratio", "33%", "--machine", "zen3", file, "never-written"]);
         assert_eq!(output.status.code(), Some(1));
         assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be used with"), "{file}");
     }
-    let output = isochrome(&["workload", "--miss-ratio", "140%"]);
+    let output = isochrome(&["lab", "workload", "--miss-ratio", "140%"]);
     assert_eq!(output.status.code(), Some(1));
 }
 

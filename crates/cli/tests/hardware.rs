@@ -304,7 +304,7 @@ fn answer(mut command: Command) -> Result<Output, NotRun> {
 fn flood_verify() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (evidence, raw) = (folder.path().join("flood.json"), folder.path().join("flood.csv"));
-    let mut command = isochrome(&["flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
     command.arg(&evidence).arg("--raw").arg(&raw);
     let output = answer(command)?;
     let verified = json(&output);
@@ -334,7 +334,7 @@ fn bench_net() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (svg, raw) = (folder.path().join("net.svg"), folder.path().join("net.csv"));
     let evidence = folder.path().join("net.json");
-    let mut command = isochrome(&["bench", "net", "--sizes", "1,1500", "--blocks", "6", "--packets", "3", "--json"]);
+    let mut command = isochrome(&["lab", "net", "--sizes", "1,1500", "--blocks", "6", "--packets", "3", "--json"]);
     command.arg("--svg").arg(&svg).arg("--raw").arg(&raw).arg("-o").arg(&evidence);
     let output = answer(command)?;
     let printed = json(&output);
@@ -363,7 +363,7 @@ fn bench_net() -> Outcome {
 /// As in a container.
 fn bench_net_read_only() -> Outcome {
     const SETTINGS: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
-    let small = ["bench", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];
+    let small = ["lab", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];
     let plain = isochrome(&small).output().unwrap();
     let told = String::from_utf8_lossy(&plain.stderr).into_owned();
     if let Some(reason) = told.lines().find(|line| line.contains("a TAP device")) {
@@ -385,7 +385,7 @@ fn bench_net_read_only() -> Outcome {
 
 fn bench_crpd_of_data() -> Outcome {
     let output =
-        isochrome(&["bench", "crpd", "--step", "45", "--blocks", "12", "--jobs", "6", "--json"]).output().unwrap();
+        isochrome(&["lab", "crpd", "--step", "45", "--blocks", "12", "--jobs", "6", "--json"]).output().unwrap();
     // A missed bar is an answer.
     let output = if output.status.code() == Some(2) { output } else { judged(output)? };
     let result = json(&output);
@@ -415,7 +415,7 @@ fn bench_crpd_of_data() -> Outcome {
 fn bench_crpd_of_code() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let evidence = folder.path().join("crpd.json");
-    let arguments = ["bench", "crpd", "--kind", "code", "--step", "50", "--blocks", "3", "--jobs", "3", "--json", "-o"];
+    let arguments = ["lab", "crpd", "--kind", "code", "--step", "50", "--blocks", "3", "--jobs", "3", "--json", "-o"];
     let mut command = isochrome(&arguments);
     command.arg(&evidence);
     let result = json(&output(command)?);
@@ -434,7 +434,7 @@ fn bench_interference() -> Outcome {
     // By the lowest bits of frame numbers, whether or not these are the cache's colors: what is tested is that runs and colors go together.
     std::fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
     let root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
-    let mut command = isochrome(&["bench", "interference", "--blocks", "1", "--warm-up", "600ms", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "interference", "--blocks", "1", "--warm-up", "600ms", "--json", "-o"]);
     command.arg(&evidence);
     for program in ["isochrome job --jobs 900000 filter 8192", "isochrome job --jobs 130000 write 1024"] {
         command.arg("--program").arg(program);
@@ -479,7 +479,7 @@ fn bench_filter() -> Outcome {
     let raw = folder.path().join("jobs.csv");
     let (raw_text, evidence) = (raw.to_str().unwrap(), folder.path().join("evidence.json"));
     let arguments =
-        ["bench", "filter", "--taps", "1024", "--blocks", "4", "--jobs", "5", "--json", "--raw", raw_text, "-o"];
+        ["lab", "filter", "--taps", "1024", "--blocks", "4", "--jobs", "5", "--json", "--raw", raw_text, "-o"];
     let mut command = isochrome(&arguments);
     command.arg(&evidence);
     let output = output(command)?;
@@ -560,7 +560,7 @@ fn map_of_a_program() -> Outcome {
 fn bench_conflicts() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let evidence = folder.path().join("evidence.json");
-    let mut command = isochrome(&["bench", "conflicts", "--buffers", "10", "--rounds", "20", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "conflicts", "--buffers", "10", "--rounds", "20", "--json", "-o"]);
     command.arg(&evidence);
     let output = output(command)?;
     let result = json(&output);
@@ -581,7 +581,7 @@ fn bench_conflicts() -> Outcome {
 fn bench_switch() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let evidence = folder.path().join("evidence.json");
-    let mut command = isochrome(&["bench", "switch", "--blocks", "5", "--jobs", "3", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "switch", "--blocks", "5", "--jobs", "3", "--json", "-o"]);
     command.arg(&evidence);
     let output = output(command)?;
     let result = json(&output);
@@ -607,6 +607,7 @@ fn workload() -> Outcome {
     for kind in ["data", "code"] {
         // The first level needs no colors.
         let output = output(isochrome(&[
+            "lab",
             "workload",
             "--miss-ratio",
             "33%",
@@ -630,7 +631,8 @@ fn workload() -> Outcome {
 fn workload_search() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let [evidence, raw] = ["evidence.json", "samples.csv"].map(|name| folder.path().join(name));
-    let arguments = ["workload", "--miss-ratio", "33%", "--level", "1", "--search", "--blocks", "8", "--json", "-o"];
+    let arguments =
+        ["lab", "workload", "--miss-ratio", "33%", "--level", "1", "--search", "--blocks", "8", "--json", "-o"];
     let output = isochrome(&arguments).arg(&evidence).arg("--raw").arg(&raw).output().unwrap();
     let output = if output.status.code() == Some(2) { output } else { judged(output)? };
     let result = json(&output);

@@ -61,7 +61,7 @@ impl Stage {
 
     fn bench(&self, programs: &[&str], options: &[&str]) -> Command {
         // Placing a program on colors takes longer than these programs run.
-        let mut command = self.tool(&["bench", "interference", "--by", "ways", "--json"]);
+        let mut command = self.tool(&["lab", "interference", "--by", "ways", "--json"]);
         for (option, usual) in [("--blocks", "1"), ("--warm-up", "3ms")] {
             if !options.contains(&option) {
                 command.args([option, usual]);
@@ -218,7 +218,7 @@ fn modeled(stage: &Stage) -> Outcome {
     let raw = stage.path("runs.csv");
     let programs = ["walk:area=192K,stride=64,passes=1,write=0", "walk:area=1M,stride=64,passes=1,write=1"];
     let mut command =
-        stage.tool(&["bench", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--slice", "100us"]);
+        stage.tool(&["lab", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--slice", "100us"]);
     command
         .args(programs.iter().flat_map(|program| ["--program", program]))
         .arg("-o")

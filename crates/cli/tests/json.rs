@@ -191,8 +191,8 @@ fn what_needs_no_hardware_prints_what_its_schema_says() {
         "profile %/set.toml --from-trace i7-2600 --mhz 1000 --trace walk=workload:walk:area=16K,stride=64,passes=4 -o %/profile.json --json",
         "plan %/profile.json --json",
         "ps --json",
-        "bench crpd --machine i7-2600 --mhz 1000 --json",
-        "workload --miss-ratio 0.33 --machine zen3 --policy lru --json",
+        "lab crpd --machine i7-2600 --mhz 1000 --json",
+        "lab workload --miss-ratio 0.33 --machine zen3 --policy lru --json",
     ] {
         fits(line, &printed(line, folder));
     }

@@ -118,7 +118,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// The caches do not admit a double purge.
-    #[error("{0}\n  hint: the other patterns need nothing of the kind: `isochrome flood --pattern write`")]
+    #[error("{0}\n  hint: the other patterns need nothing of the kind: `isochrome lab flood --pattern write`")]
     NoDoublePurge(#[from] isochrome_model::flood::NoDoublePurge),
     /// A packet was refused, lost or altered.
     #[error(transparent)]

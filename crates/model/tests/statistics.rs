@@ -14,7 +14,7 @@ use isochrome_model::units::Ns;
 
 /// Simulated experiments of each kind.
 const EXPERIMENTS: u64 = 2000;
-/// Blocks of an experiment, and of each size of one with many: those of `bench crpd`.
+/// Blocks of an experiment, and of each size of one with many: those of `lab crpd`.
 const BLOCKS: usize = 20;
 const BLOCKS_PER_SIZE: usize = 30;
 

@@ -2,6 +2,41 @@
 
 use super::*;
 
+/// The experiments.
+#[derive(Debug, Subcommand)]
+pub enum Experiment {
+    /// What unmodified programs cost each other, on different CPUs and alternating on one, with and without colors or cache ways
+    #[command(
+        after_help = "Examples:\n  isochrome lab interference --program 'gzip -9c big.tar' --program 'isochrome job --jobs 6000 write 1024' -o interference.json\n  \
+                      isochrome lab interference --machine i7-2600 --mhz 3400"
+    )]
+    Interference(InterferenceOptions),
+    /// What conflicts of a buffer's pages cost: walks over it, balanced, random and conflicting
+    Conflicts(ConflictsOptions),
+    /// What a preemption costs through the cache, against the size of the working set
+    Crpd(CrpdOptions),
+    /// What it costs to pass the CPU from one task to another: switches and preemptions, direct part and cache part
+    Switch(SwitchOptions),
+    /// What packets cost a network stack after a flood, with and without colors of its components
+    Net(NetOptions),
+    /// Drive a cache to the state that tasks like least, and prove that it is reached
+    #[command(
+        after_help = "Examples:\n  isochrome lab flood --verify\n  isochrome lab flood --verify --json | jq .worst\n  \
+                            isochrome lab flood --pattern storm --colors 4-15 --duration 30s\n  isochrome probe -o machine.json && isochrome lab flood --verify --machine machine.json\n\
+                            With --verify: exit code 2 where even the worst flood leaves more than 5 % of a victim's lines."
+    )]
+    Flood(FloodOptions),
+    /// Run a task that misses in a cache with a set ratio, here or on a modeled machine
+    #[command(
+        after_help = "Examples:\n  isochrome lab workload --miss-ratio 33%\n  isochrome lab workload --miss-ratio 50% --level 1 --kind code --locality spatial\n  \
+                      isochrome lab workload --miss-ratio 33% --search --svg search.svg\n  isochrome lab workload --miss-ratio 33% --machine zen3 --policy lru"
+    )]
+    Workload(WorkloadOptions),
+    /// What a cache flood costs a job, with and without colors of its own.
+    #[command(flatten)]
+    Kernel(BenchKernel),
+}
+
 /// The kernels.
 #[derive(Debug, Subcommand)]
 pub enum BenchKernel {
@@ -44,16 +79,6 @@ pub enum BenchKernel {
         #[command(flatten)]
         options: RunOptions,
     },
-    /// What conflicts of a buffer's pages cost: walks over it, balanced, random and conflicting
-    Conflicts(ConflictsOptions),
-    /// What a preemption costs through the cache, against the size of the working set
-    Crpd(CrpdOptions),
-    /// What it costs to pass the CPU from one task to another: switches and preemptions, direct part and cache part
-    Switch(SwitchOptions),
-    /// What packets cost a network stack after a flood, with and without colors of its components
-    Net(NetOptions),
-    /// What unmodified programs cost each other, on different CPUs and alternating on one, with and without colors or cache ways
-    Interference(InterferenceOptions),
     /// The matrix multiplication, interrupted by the filter
     Combined {
         /// Interruptions per second of the multiplication's time, 100 to 100000
@@ -94,7 +119,7 @@ pub enum Element {
     I32,
 }
 
-/// Options of `bench conflicts`.
+/// Options of `lab conflicts`.
 #[derive(Debug, Args)]
 pub struct ConflictsOptions {
     /// Where to measure.
@@ -111,7 +136,7 @@ pub struct ConflictsOptions {
     pub results: Results,
 }
 
-/// Options of `bench crpd`.
+/// Options of `lab crpd`.
 #[derive(Debug, Args)]
 pub struct CrpdOptions {
     /// Where to measure.
@@ -143,7 +168,7 @@ pub struct CrpdOptions {
     pub results: Results,
 }
 
-/// Options of `bench switch`.
+/// Options of `lab switch`.
 #[derive(Debug, Args)]
 pub struct SwitchOptions {
     /// Where to measure.
@@ -163,7 +188,7 @@ pub struct SwitchOptions {
     pub results: Results,
 }
 
-/// Options of `bench interference`.
+/// Options of `lab interference`.
 #[derive(Debug, Args)]
 pub struct InterferenceOptions {
     /// A program that ends by itself, and its arguments, without quotes; repeatable; on a modeled machine a workload, such as
@@ -204,7 +229,7 @@ pub struct InterferenceOptions {
     pub results: Results,
 }
 
-/// Options of `bench net`.
+/// Options of `lab net`.
 #[derive(Debug, Args)]
 pub struct NetOptions {
     /// Where to measure.
@@ -213,7 +238,7 @@ pub struct NetOptions {
     /// Through what [default: all that there are]
     #[arg(long, value_parser = net_path())]
     pub path: Option<isochrome_lab::packets::Path>,
-    /// The flood that is held against mere writing, as `isochrome flood --verify` names it
+    /// The flood that is held against mere writing, as `isochrome lab flood --verify` names it
     #[arg(long, value_name = "NAME", default_value = "double-purge")]
     pub pattern: Pattern,
     /// Bytes of the packets, 1 to 8192, with commas [default: 13 sizes from 1 to 8192]
@@ -236,7 +261,7 @@ pub struct NetOptions {
     pub results: Results,
 }
 
-/// Options of `flood`.
+/// Options of `lab flood`.
 #[derive(Debug, Args)]
 pub struct FloodOptions {
     /// Where to flood.
@@ -271,7 +296,7 @@ pub struct FloodOptions {
     pub results: Results,
 }
 
-/// Options of `workload`.
+/// Options of `lab workload`.
 #[derive(Debug, Args)]
 pub struct WorkloadOptions {
     /// Misses per access: 33% or 0.33

@@ -28,12 +28,46 @@ pub use model::*;
 pub use place::*;
 pub use plan::*;
 
+/// The visible verbs as help shows them, by what they are for.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Place", &["exec", "recolor", "map", "ps"]),
+    ("Measure", &["doctor", "probe", "palette", "watch"]),
+    ("Plan and run", &["profile", "plan", "analyze", "run", "export", "import"]),
+    ("Model", &["simulate", "trace"]),
+    ("Lab", &["lab"]),
+    ("Other", &["demo", "report", "generate"]),
+];
+
+/// Former verbs, and the verbs that they belong to now. The old command lines keep working.
+const MOVED: [(&str, &str); 4] =
+    [("flood", "lab"), ("workload", "lab"), ("man", "generate"), ("completions", "generate")];
+
+/// The help of the whole command. clap has no groups of verbs, so that their list is part of the template.
+fn help_template() -> String {
+    let verbs = Verb::augment_subcommands(clap::Command::new(""));
+    let (header, literal) = (verbs.get_styles().get_header(), verbs.get_styles().get_literal());
+    let mut list = String::new();
+    for (title, names) in GROUPS {
+        list += &format!("{header}{title}:{header:#}\n");
+        for name in names {
+            let about =
+                verbs.find_subcommand(name).and_then(clap::Command::get_about).expect("a verb says what it does");
+            list += &format!("  {literal}{name:<8}{literal:#}  {about}\n");
+        }
+        list.push('\n');
+    }
+    format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{list}{header}Options:{header:#}\n{{options}}{{after-help}}"
+    )
+}
+
 /// Gives real-time tasks on stock Linux their own part of the cache, and shows what that is worth.
 #[derive(Debug, Parser)]
 #[command(
     name = "isochrome",
     version,
     propagate_version = true,
+    help_template = help_template(),
     after_help = "Exit codes: 0 done and holds, 1 could not run, 2 a bound or threshold was violated, 3 inconclusive.\n\
                   Start with `isochrome doctor`, or with everything at once: `isochrome demo`."
 )]
@@ -48,6 +82,11 @@ impl Arguments {
     /// is not a number begins a program.
     pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Arguments, clap::Error> {
         let mut words: Vec<OsString> = words.into_iter().collect();
+        // `isochrome help flood` names a verb, too.
+        let first = 1 + words.iter().skip(1).take_while(|word| *word == "help").count();
+        if let Some((_, parent)) = MOVED.iter().find(|(moved, _)| words.get(first).is_some_and(|word| word == moved)) {
+            words.insert(first, parent.into());
+        }
         let mut definition = Arguments::command();
         let verb = words.get(1).filter(|verb| *verb == "map" || *verb == "watch");
         if let Some(verb) = verb.and_then(|verb| definition.find_subcommand_mut(verb)) {
@@ -87,7 +126,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Measure the caches: latencies, refill time per color, sharing between CPUs, retention
+    /// Measure the caches: latencies, refill time, sharing, retention
     #[command(
         after_help = "Examples:\n  isochrome probe\n  isochrome probe --cpu 1 -o machine.json\nWithout --cpu every CPU is probed."
     )]
@@ -97,13 +136,13 @@ pub enum Verb {
                             isochrome palette --verify --again timing\n  isochrome palette -o palette.json --samples samples.json\n  \
                             isochrome palette --replay samples.json\n  isochrome palette --save --memory 4G")]
     Palette(PaletteOptions),
-    /// Show the colors of a program's memory: pages per color and mapping, conflicts, expected misses
+    /// Show the colors of a program's memory, conflicts and expected misses
     #[command(
         after_help = "Examples:\n  isochrome map $(pidof redis-server)\n  isochrome map --verify -o map.svg python3 -c 'x = [0] * 10**7; input()'\n  \
                       isochrome map --watch --json 1234 | jq .total.sum\nFrames are colored by the saved palette: isochrome palette --save"
     )]
     Map(MapOptions),
-    /// List who holds which colors, and how much of their memory lies in them
+    /// List who holds which colors, and how much memory lies in them
     #[command(
         after_help = "Examples:\n  isochrome ps\n  isochrome ps --json | jq '.grants[] | select(.memory.drift > 0.005)'\nA program that a process of the list started is shown below it; shared memory is not moved, but counted."
     )]
@@ -112,25 +151,7 @@ pub enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Measure what a cache flood costs a task, with and without colors of its own
-    #[command(
-        after_help = "Examples:\n  isochrome bench filter --taps 4096 --json\n  isochrome bench matmul --slice-us 25\n  \
-                            isochrome bench fft --points 2048 --raw jobs.csv\n  isochrome bench conflicts -o conflicts.json\n  isochrome bench crpd --colors 0-7 -o crpd.json\n  isochrome bench switch\n  \
-                            isochrome bench net --svg net.svg\n  \
-                            isochrome bench interference --program 'gzip -9c big.tar' --program 'isochrome job --jobs 6000 write 1024' -o interference.json\n  \
-                            isochrome bench interference --machine i7-2600 --mhz 3400"
-    )]
-    Bench {
-        /// What the job does.
-        #[command(subcommand)]
-        kernel: BenchKernel,
-    },
-    /// Drive a cache to the state that tasks like least, and prove that it is reached
-    #[command(after_help = "Examples:\n  isochrome flood --verify\n  isochrome flood --verify --json | jq .worst\n  \
-                            isochrome flood --pattern storm --colors 4-15 --duration 30s\n  isochrome probe -o machine.json && isochrome flood --verify --machine machine.json\n\
-                            With --verify: exit code 2 where even the worst flood leaves more than 5 % of a victim's lines.")]
-    Flood(FloodOptions),
-    /// Do it all, here, now: doctor, probe, palette, four kernels under four conditions, and a report
+    /// Do it all, here, now: doctor, probe, palette, kernels, and a report
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:\n  isochrome demo\n  isochrome demo --quick -o /tmp/report\n  isochrome demo taskset"
@@ -154,12 +175,6 @@ pub enum Verb {
                       Needs valgrind, or qemu-user and a C compiler (Debian packages valgrind; qemu-user, gcc, libc6-dev)."
     )]
     Trace(TraceOptions),
-    /// Run a task that misses in a cache with a set ratio, here or on a modeled machine
-    #[command(
-        after_help = "Examples:\n  isochrome workload --miss-ratio 33%\n  isochrome workload --miss-ratio 50% --level 1 --kind code --locality spatial\n  \
-                      isochrome workload --miss-ratio 33% --search --svg search.svg\n  isochrome workload --miss-ratio 33% --machine zen3 --policy lru"
-    )]
-    Workload(WorkloadOptions),
     /// Show what tasks do over time, sliced at context switches
     #[command(
         after_help = "Examples:\n  isochrome watch --cpu 1 --duration 10s\n  isochrome watch $(pidof control) --csv slices.csv\n  \
@@ -168,35 +183,35 @@ pub enum Verb {
                       Without root (or CAP_PERFMON, CAP_DAC_READ_SEARCH, CAP_IPC_LOCK) only processes of one's own, PID or -- CMD, and only their times and switches."
     )]
     Watch(WatchOptions),
-    /// Measure how long every task of a set executes, against its share of the cache
+    /// Measure how long tasks execute, against their share of the cache
     #[command(after_help = "Examples:\n  isochrome profile examples/robot/taskset.toml -o profile.json\n  \
                       isochrome profile taskset.toml --exceed 1e-4 --margin 10 -o profile.json\n  \
                       isochrome profile taskset.toml --from-trace zen3 --mhz 3500 --trace control=control.iso --trace fft=workload:fft:points=1024\n\
                       It goes on where it was interrupted. The next step: isochrome plan profile.json -o plan.json")]
     Profile(ProfileOptions),
-    /// Assign tasks to cores and cache partitions so that all deadlines hold, optimally if need be
+    /// Assign tasks to cores and cache partitions so that deadlines hold
     #[command(
         after_help = "Examples:\n  isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 4\n  \
                       isochrome plan tasks.toml --objective utilization --time-limit 30s --json -o plan.json\n  \
                       isochrome plan examples/kim2013-table1.json --cores 4 --memory 1G --copies 2 --compare"
     )]
     Plan(PlanOptions),
-    /// Bound how late each task can be under a given allocation, and say how far the verdict carries
+    /// Bound how late each task can be under a given allocation
     #[command(after_help = "Examples:\n  isochrome analyze tasks.json --allocation plan.json\n  \
                       isochrome analyze tasks.json --allocation plan.json --analysis combined-multiset --json")]
     Analyze(AnalyzeOptions),
-    /// Say a plan in the words of another system: resctrl, oci, xen, jailhouse, bao, pqos, systemd, palloc
+    /// Write a plan in the form of resctrl, OCI, Xen, Jailhouse or others
     #[command(
         after_help = "Examples:\n  isochrome export resctrl plan.json --ways 16 | sh -s control=4711\n  isochrome export xen plan.json -o guests\n  \
                       isochrome export oci plan.json --ways 20 --least-ways 2 --cache-id 0"
     )]
     Export(ExportOptions),
-    /// Run the programs of a plan, and hold every job against its bound
+    /// Run the programs of a plan, and check every job against its bound
     #[command(after_help = "Examples:\n  isochrome run plan.json -o out --duration 30s\n  \
                       isochrome run plan.json --hyperperiods 100 --on-violation stop\n  isochrome run plan.json -o out --duration 30s --compare none\n\
                       Needs root: real-time priorities, events of the scheduler, colors of frames.")]
     Run(RunPlanOptions),
-    /// Move the pages of a program that runs onto chosen colors
+    /// Move the pages of a running program onto chosen colors
     #[command(
         after_help = "Examples:\n  isochrome recolor 4711 --colors 0-3\n  isochrome recolor 4711 --colors 0-3 --dry-run --json\n  \
                       isochrome recolor 4711 --repair\nContents and addresses stay; shared memory is not moved. The program gets no transparent huge pages from then on.\n\
@@ -210,7 +225,7 @@ pub enum Verb {
                       Killed with SIGKILL, it leaves the program running and no longer watched; killed while it moves pages, it leaves the program\n\
                       waiting, unharmed, until `isochrome recolor PID --repair`.")]
     Exec(ExecOptions),
-    /// Make a task set of a file of another tool
+    /// Make a task set from a file of another tool
     #[command(
         after_help = "Example:\n  isochrome import rt-app workload.json -o taskset.toml\nWhat has no counterpart is named on standard error."
     )]
@@ -228,7 +243,7 @@ pub enum Verb {
     /// Do the jobs of a workload that is built in, one for every line on standard input
     #[command(hide = true)]
     Job(JobOptions),
-    /// Make a report to read from evidence
+    /// Make a report from evidence
     #[command(
         after_help = "Examples:\n  isochrome report report/evidence.json -o report/index.html\n  isochrome report run --text\n  isochrome report - < evidence.json > r.html"
     )]
@@ -242,15 +257,32 @@ pub enum Verb {
         #[arg(long)]
         text: bool,
     },
+    /// Run experiments: interference, preemption, switches, packets, floods
+    #[command(
+        subcommand,
+        alias = "bench",
+        after_help = "Examples:\n  isochrome lab filter --taps 4096 --json\n  isochrome lab matmul --slice-us 25\n  \
+                      isochrome lab fft --points 2048 --raw jobs.csv\n  isochrome lab conflicts -o conflicts.json\n  isochrome lab crpd --colors 0-7 -o crpd.json\n  isochrome lab switch\n  \
+                      isochrome lab net --svg net.svg"
+    )]
+    Lab(Experiment),
+    /// Write manual pages, or a completion script for a shell
+    #[command(subcommand, after_help = "Examples:\n  isochrome generate man\n  isochrome generate completions bash")]
+    Generate(Generated),
+}
+
+/// What is made from the definition of the arguments.
+#[derive(Debug, Subcommand)]
+pub enum Generated {
     /// Write the manual pages
-    #[command(after_help = "Example:\n  isochrome man -o /usr/local/share/man/man1")]
+    #[command(after_help = "Example:\n  isochrome generate man -o /usr/local/share/man/man1")]
     Man {
         /// Folder to write to
         #[arg(short, long, value_name = "DIR", default_value = "man")]
         output: PathBuf,
     },
     /// Print a completion script for a shell
-    #[command(after_help = "Example:\n  isochrome completions bash > /etc/bash_completion.d/isochrome")]
+    #[command(after_help = "Example:\n  isochrome generate completions bash > /etc/bash_completion.d/isochrome")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -263,6 +295,46 @@ mod tests {
 
     fn parsed(line: &str) -> Result<Verb, clap::Error> {
         Arguments::of(line.split(' ').map(OsString::from)).map(|arguments| arguments.verb)
+    }
+
+    #[test]
+    fn help_shows_every_visible_verb_once_and_on_one_line() {
+        let mut shown: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let verbs = Verb::augment_subcommands(clap::Command::new(""));
+        let mut visible: Vec<&str> =
+            verbs.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name).collect();
+        shown.sort_unstable();
+        visible.sort_unstable();
+        assert_eq!(shown, visible);
+        let help = Arguments::command().render_help().to_string();
+        for line in help.lines().filter(|line| line.starts_with("  ")) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn former_verbs_are_those_of_their_new_places() {
+        for (old, new) in [
+            ("bench filter --taps 64 --json", "lab filter --taps 64 --json"),
+            ("bench interference --limit 3s", "lab interference --limit 3s"),
+            ("flood --verify --looks 3", "lab flood --verify --looks 3"),
+            ("workload --miss-ratio 33% --search", "lab workload --miss-ratio 33% --search"),
+            ("man -o folder", "generate man -o folder"),
+            ("completions fish", "generate completions fish"),
+        ] {
+            let [old, new] = [old, new].map(|line| format!("{:?}", parsed(&format!("isochrome {line}")).expect(line)));
+            assert_eq!(old, new);
+        }
+        let help = |line| parsed(line).expect_err("help is no verb").to_string();
+        assert_eq!(help("isochrome help flood"), help("isochrome help lab flood"));
+    }
+
+    #[test]
+    fn an_unknown_verb_suggests_the_nearest() {
+        for (line, nearest) in [("isochrome palete", "'palette'"), ("isochrome lab crdp", "'crpd'")] {
+            let message = parsed(line).expect_err("there is no such verb").to_string();
+            assert!(message.contains("similar") && message.contains(nearest), "{message}");
+        }
     }
 
     #[test]
