@@ -204,23 +204,24 @@ impl KnownColors {
         &self.cpus
     }
 
-    /// Of `pages` of `pid`, a sample of those whose color only the palette tells, as long as not enough of them were confirmed.
-    pub fn to_check(&self, pid: i32, pages: &[Page]) -> Vec<Page> {
+    /// Of `pages` of `pid` that have one of the colors `allowed` by the palette alone, a sample to be tested, as long as not enough of them were
+    /// confirmed.
+    ///
+    /// The sample has as many pages of each color as of any other: a palette that is wrong in one color only has few wrong frames among all, but
+    /// they may suffice to evict whoever holds that color.
+    pub fn to_check(&self, pid: i32, pages: &[Page], allowed: &[Color]) -> Vec<Page> {
         let (Some(palette), true) = (&self.palette, self.reference.is_some()) else { return Vec::new() };
         let learned = self.learned();
         if learned.stale || learned.confirmed >= CHECKED_PAGES {
             return Vec::new();
         }
-        let by_palette = |(address, entry): &&Page| {
-            let known = entry
-                .frame()
-                .is_some_and(|frame| !learned.frames.contains_key(&frame) && palette.color_of(frame).is_some());
-            known && !learned.pages.contains_key(&(pid, *address))
+        let by_palette = |page: &Page| {
+            let (address, frame) = (page.0, page.1.frame()?);
+            let measured = learned.frames.contains_key(&frame) || learned.pages.contains_key(&(pid, address));
+            let color = palette.color_of(frame).filter(|color| !measured && allowed.contains(color))?;
+            Some((color, *page))
         };
-        let mut sample: Vec<Page> = pages.iter().filter(by_palette).copied().collect();
-        fastrand::shuffle(&mut sample);
-        sample.truncate(CHECKED_PAGES);
-        sample
+        evenly_by_color(pages.iter().filter_map(by_palette).collect(), CHECKED_PAGES)
     }
 
     /// Takes in what eviction tests say of pages whose color the palette tells.
@@ -290,6 +291,21 @@ impl KnownColors {
     }
 }
 
+/// At most `count` of `items`, drawn at random: of every color as many as of any other, as far as there are.
+fn evenly_by_color<T>(mut items: Vec<(Color, T)>, count: usize) -> Vec<T> {
+    fastrand::shuffle(&mut items);
+    let mut drawn = HashMap::<Color, usize>::new();
+    let mut ranked: Vec<(usize, T)> = Vec::with_capacity(items.len());
+    for (color, item) in items {
+        let rank = drawn.entry(color).or_default();
+        *rank += 1;
+        ranked.push((*rank, item));
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.truncate(count);
+    ranked.into_iter().map(|(_, item)| item).collect()
+}
+
 /// Every color.
 pub fn all_colors(known: &KnownColors) -> Vec<Color> {
     (0..known.colors() as u16).map(Color).collect()
@@ -312,5 +328,22 @@ pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, HostError
             Err(error) if error.may_pass() && order.peek().is_some() => {}
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_as_many_of_each_color_as_of_any_other() {
+        // 1000 of color 0, 40 of color 1, 3 of color 2.
+        let items = (0..1043).map(|n| (Color(if n < 1000 { 0 } else { u16::from(n >= 1040) + 1 }), n)).collect();
+        let sample = evenly_by_color(items, 50);
+        let of = |from: usize, to: usize| sample.iter().filter(|n| (from..to).contains(*n)).count();
+        assert_eq!(sample.len(), 50);
+        assert_eq!(of(1040, 1043), 3);
+        assert!((23..=24).contains(&of(1000, 1040)) && (23..=24).contains(&of(0, 1000)), "{sample:?}");
+        assert_eq!(evenly_by_color(vec![(Color(7), 'a'), (Color(7), 'b')], 50).len(), 2);
     }
 }

@@ -100,7 +100,7 @@ impl Pool {
     ) -> Result<(), RecolorError> {
         let (pid, known, before) = (room.pid, wanted.known, self.slots.len());
         let expected = pages.len() * wanted.colors.len() / wanted.color_count().max(1);
-        let checked = known.to_check(pid.0, &pages);
+        let checked = known.to_check(pid.0, &pages, wanted.colors);
         let unknown = |pages: &[Page]| -> Vec<Page> {
             pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
         };
