@@ -22,7 +22,7 @@ use isochrome_host::sched::SchedEvent;
 use isochrome_host::sched::slices::Slices;
 use isochrome_host::sched::tracefs::Tracefs;
 use isochrome_host::sys::clock;
-use isochrome_host::sys::heap::Ground;
+use isochrome_host::sys::heap::BackingMemory;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
@@ -380,8 +380,8 @@ fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, HostError>) -> Result<
 }
 
 /// Every way once in each of the rounds, and what came of it.
-fn evicted<G: Ground + Send>(
-    mut witness: Witness<G>,
+fn evicted<M: BackingMemory + Send>(
+    mut witness: Witness<M>,
     lines: usize,
     rounds: usize,
     watched: CpuId,
@@ -417,8 +417,8 @@ fn evicted<G: Ground + Send>(
 }
 
 /// Looks without a watch, with it, and without it again; `None` where too few of either came about as they should.
-fn block<G: Ground + Send>(
-    witness: &mut Witness<G>,
+fn block<M: BackingMemory + Send>(
+    witness: &mut Witness<M>,
     way: Way,
     watched: CpuId,
     watching: CpuId,
@@ -470,8 +470,8 @@ fn block<G: Ground + Send>(
 
 /// A thread on `cpu` fills the level and looks what is left of it after what comes between; `look` is called meanwhile, unless it says that
 /// there is nothing to look at.
-fn looks<G: Ground + Send>(
-    witness: &mut Witness<G>,
+fn looks<M: BackingMemory + Send>(
+    witness: &mut Witness<M>,
     cpu: CpuId,
     between: Between,
     look: &mut dyn FnMut() -> bool,

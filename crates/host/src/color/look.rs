@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::error::HostError;
 use crate::machine::sysfs::Sysfs;
-use crate::sys::heap::Ground;
+use crate::sys::heap::BackingMemory;
 use crate::sys::memory::{Arena, page_bytes};
 
 /// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
@@ -158,8 +158,8 @@ impl Traversal {
 
 /// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page. Their places are
 /// irregular, as a core that sees a stride fetches ahead.
-pub struct Walker<G: Ground = Arena> {
-    memory: G,
+pub struct Walker<M: BackingMemory = Arena> {
+    memory: M,
     line_bytes: usize,
     rng: fastrand::Rng,
     /// All lines of a page; the first [`STEPS`] are walked.
@@ -167,9 +167,9 @@ pub struct Walker<G: Ground = Arena> {
     traversal: Traversal,
 }
 
-impl<G: Ground> Walker<G> {
+impl<M: BackingMemory> Walker<M> {
     /// Walks pages of `memory`, once they are [made ready](Self::make_ready), and traverses whole pages.
-    pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
+    pub fn new(memory: M, line_bytes: usize, seed: u64) -> Walker<M> {
         let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
         // The same for all that look at the same pages.
         fastrand::Rng::with_seed(1).shuffle(&mut lines);
@@ -177,7 +177,7 @@ impl<G: Ground> Walker<G> {
     }
 
     /// The same, with another traversal.
-    pub fn with_traversal(self, traversal: Traversal) -> Walker<G> {
+    pub fn with_traversal(self, traversal: Traversal) -> Walker<M> {
         Walker { traversal, ..self }
     }
 
@@ -187,17 +187,17 @@ impl<G: Ground> Walker<G> {
         for page in pages {
             let walked = Traversal::WalkedLines.touched(self.lines.len());
             self.rng.shuffle(&mut self.lines[..walked]);
-            self.memory.ground().write_chain(page, &self.lines[..walked], self.line_bytes);
+            self.memory.arena().write_chain(page, &self.lines[..walked], self.line_bytes);
         }
     }
 
     /// The memory walked.
-    pub fn memory(&self) -> &G {
+    pub fn memory(&self) -> &M {
         &self.memory
     }
 
     /// The memory, without its walker.
-    pub fn into_memory(self) -> G {
+    pub fn into_memory(self) -> M {
         self.memory
     }
 
@@ -208,7 +208,7 @@ impl<G: Ground> Walker<G> {
 
     fn touch_first(&self, pages: &[u32], traversal: Traversal) {
         let lines = &self.lines[..traversal.touched(self.lines.len())];
-        self.memory.ground().touch_lines(pages, lines, self.line_bytes);
+        self.memory.arena().touch_lines(pages, lines, self.line_bytes);
     }
 
     /// Touches `targets` and then traverses `set`, `passes` times.
@@ -223,7 +223,7 @@ impl<G: Ground> Walker<G> {
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
         let walked = Traversal::WalkedLines.touched(self.lines.len());
         let from = usize::from(self.lines[self.rng.usize(..walked)]) * self.line_bytes;
-        self.memory.ground().walk(target, from as u64, steps)
+        self.memory.arena().walk(target, from as u64, steps)
     }
 }
 
@@ -292,8 +292,8 @@ fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycle
 }
 
 /// Pages that show what became of a level while their task did not run.
-pub struct Witness<G: Ground = Arena> {
-    walker: Walker<G>,
+pub struct Witness<M: BackingMemory = Arena> {
+    walker: Walker<M>,
     pages: Vec<u32>,
     /// The same in the order in which they are walked.
     sample: Vec<u32>,
@@ -303,10 +303,10 @@ pub struct Witness<G: Ground = Arena> {
 /// Pages of a witness that are walked at most: while it walks more, others take what it has not come to.
 const WITNESSES_WALKED: usize = 32;
 
-impl<G: Ground> Witness<G> {
+impl<M: BackingMemory> Witness<M> {
     /// All pages of `memory`; `ticks`: of the level.
-    pub fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
-        let pages: Vec<u32> = (0..memory.ground().page_count() as u32).collect();
+    pub fn new(memory: M, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<M> {
+        let pages: Vec<u32> = (0..memory.arena().page_count() as u32).collect();
         let mut walker = Walker::new(memory, line_bytes, seed);
         walker.make_ready(0..pages.len() as u32);
         Witness { walker, sample: pages.clone(), pages, ticks }

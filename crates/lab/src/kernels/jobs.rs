@@ -14,7 +14,7 @@ use isochrome_host::error::HostError;
 use isochrome_host::load::flooder::FLOOD_PAGES_PER_WAY;
 use isochrome_host::load::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use isochrome_host::sys::clock;
-use isochrome_host::sys::heap::{Ground, Heap};
+use isochrome_host::sys::heap::{BackingMemory, Heap};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::flood::{Flood, Leaves};
 use isochrome_model::geometry::Geometry;
@@ -114,9 +114,9 @@ pub struct Jobs<'a> {
 }
 
 /// What is timed, with the memory it lives in. The fields drop in order: what was allocated before its memory.
-struct Task<G: Ground> {
+struct Task<M: BackingMemory> {
     body: Body,
-    _heap: Heap<G>,
+    _heap: Heap<M>,
 }
 
 enum Body {
@@ -189,14 +189,14 @@ impl Body {
 
 /// The co-runner: what it does between the parts of a job.
 struct CoRunner {
-    floods: Vec<(Box<dyn Ground>, Flood)>,
+    floods: Vec<(Box<dyn BackingMemory>, Flood)>,
 }
 
 impl CoRunner {
     #[inline]
     fn flood(&self) {
         for (memory, flood) in &self.floods {
-            memory.ground().carry_out(flood.accesses());
+            memory.arena().carry_out(flood.accesses());
         }
     }
 }
@@ -255,9 +255,9 @@ impl<'a> Jobs<'a> {
         (0..wanted.clamp(1, (all / 2).max(1)) as u16).map(Color).collect()
     }
 
-    fn block_in<G: Ground>(
+    fn block_in<M: BackingMemory>(
         &self,
-        [memory, canaries]: [G; 2],
+        [memory, canaries]: [M; 2],
         at: At,
         work: Work,
         own: &[Color],
@@ -291,7 +291,7 @@ impl<'a> Jobs<'a> {
 
     /// One job: `co_run` runs before each part, outside of what is timed.
     #[inline]
-    fn job<G: Ground>(&self, body: &mut Body, canaries: &mut Option<Witness<G>>, co_run: impl Fn()) -> Vec<f64> {
+    fn job<M: BackingMemory>(&self, body: &mut Body, canaries: &mut Option<Witness<M>>, co_run: impl Fn()) -> Vec<f64> {
         let parts = body.parts();
         let (mut cycles, mut lost) = (0, 0.0);
         let mut misses = [0u64; 2];
@@ -320,11 +320,11 @@ impl<'a> Jobs<'a> {
     }
 
     fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, HostError> {
-        let flood = |memory: Box<dyn Ground>, leaves: Leaves| -> (Box<dyn Ground>, Flood) {
-            let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
+        let flood = |memory: Box<dyn BackingMemory>, leaves: Leaves| -> (Box<dyn BackingMemory>, Flood) {
+            let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
             let flood = Flood { area, line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
             // Resident and dirty before anything is timed.
-            memory.ground().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
+            memory.arena().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
             (memory, flood)
         };
         let Some(pool) = self.pool else {
@@ -332,7 +332,7 @@ impl<'a> Jobs<'a> {
             let arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
             return Ok(CoRunner { floods: vec![flood(Box::new(arena), Leaves::Dirty)] });
         };
-        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn Ground>, Flood), HostError> {
+        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn BackingMemory>, Flood), HostError> {
             let pages = colors.len() * FLOOD_PAGES_PER_WAY * self.geometry.ways as usize;
             Ok(flood(Box::new(pool.take(colors, pages)?), leaves))
         };
