@@ -16,7 +16,7 @@ mod hold;
 pub mod lock;
 mod pool;
 pub mod process;
-mod room;
+mod scratch_area;
 mod sight;
 pub mod watch;
 mod work;
@@ -42,7 +42,7 @@ use hold::{Hold, Journal, Patience, Turn, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
-use room::Room;
+use scratch_area::ScratchArea;
 use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.
@@ -280,23 +280,23 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     if before.moved() == 0 {
         return Ok(before);
     }
-    let mut room = Room::new(pid, &regions, look.strays.len(), wanted, limits)?;
-    let mut pool = Pool::new(room.place.pool);
+    let mut area = ScratchArea::new(pid, &regions, look.strays.len(), wanted, limits)?;
+    let mut pool = Pool::new(area.layout.pool);
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
-    while let Some(draw) = pool.next_draw(&look, wanted, room.place.end - pool.end) {
+    while let Some(draw) = pool.next_draw(&look, wanted, area.layout.end - pool.end) {
         claim::give_way(pid, limits)?;
         let start = pool.end;
         pool.end += draw.bytes;
         match draw.huge {
-            Some(huge) => room.touch_huge(start, draw.bytes, huge, &mut pauses)?,
-            None => room.touch(start, draw.bytes, &mut pauses)?,
+            Some(huge) => area.touch_huge(start, draw.bytes, huge, &mut pauses)?,
+            None => area.touch(start, draw.bytes, &mut pauses)?,
         }
         let pages = touched_pages(pid, start, pool.end)?;
-        pool.find(wanted, &room, pages, &mut pauses)?;
+        pool.find(wanted, &area, pages, &mut pauses)?;
     }
     if pool.slots.is_empty() {
-        let limit = Bytes(room.place.end - room.place.pool);
+        let limit = Bytes(area.layout.end - area.layout.pool);
         return Err(RecolorError::TooFewFrames { pages: look.strays.len(), limit });
     }
     let slots = pool.choose(&mut look);
@@ -311,7 +311,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         Ok((zero.is_none() || entry.frame() != zero) && wanted.allowed_page(pid, page, entry).is_none())
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
-    let fates = work::carry_out(&plan, &mut room, &mut pauses)?;
+    let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
     let mut reports = look.reports;
     for (planned, fate) in pages.iter().zip(&fates) {
         let start = regions[planned.region].start;
@@ -339,8 +339,8 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
         reports[at].left += 1;
         reports[at].why = Some("waits for a frame of the colors".to_owned());
     }
-    room.remove(pool.end, &mut pauses)?;
-    let touched = Bytes(pool.end - room.place.pool);
+    area.remove(pool.end, &mut pauses)?;
+    let touched = Bytes(pool.end - area.layout.pool);
     let waiting = look.strays.len() - pages.len();
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
@@ -460,7 +460,7 @@ struct Asking<'a> {
     wanted: &'a Wanted<'a>,
     limits: &'a Limits,
     reference: &'a Reference,
-    room: Room<'a>,
+    area: ScratchArea<'a>,
     _turn: Turn,
 }
 
@@ -475,19 +475,19 @@ impl<'a> Asking<'a> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
         let turn = Turn::wait(pid)?;
         claim::give_way(pid, limits)?;
-        let mut room = Room::new(pid, regions, 0, wanted, limits)?;
+        let mut area = ScratchArea::new(pid, regions, 0, wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
-        room.map(&mut hold)?;
+        area.map(&mut hold)?;
         let calibrates = wanted.known.ticks().is_none();
         if calibrates {
-            room.make_sight(&mut hold)?;
+            area.make_sight(&mut hold)?;
         }
         let (helpers, _) = hold.leave()?;
-        room.left = true;
-        let calibrated = if calibrates { sight::tester(&room, reference, wanted).map(drop) } else { Ok(()) };
+        area.left = true;
+        let calibrated = if calibrates { sight::tester(&area, reference, wanted).map(drop) } else { Ok(()) };
         helpers.wait()?;
         calibrated?;
-        Ok(Asking { pid, wanted, limits, reference, room, _turn: turn })
+        Ok(Asking { pid, wanted, limits, reference, area, _turn: turn })
     }
 
     /// Tests `pages`, ascending, in one pause: those that are still there, each with its answer.
@@ -498,15 +498,15 @@ impl<'a> Asking<'a> {
         pauses: &mut Vec<u64>,
     ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
-        let mut hold = Hold::new(self.pid, Whom::All, self.room.area(), Patience::of(self.limits.max_pause, 0))?;
+        let mut hold = Hold::new(self.pid, Whom::All, self.area.range(), Patience::of(self.limits.max_pause, 0))?;
         // What was unmapped or replaced meanwhile cannot be looked at.
         let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
         let mut now = map.entries(&addresses)?.into_iter();
         pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));
-        self.room.make_sight(&mut hold)?;
+        self.area.make_sight(&mut hold)?;
         let helpers = hold.send_off();
         let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
-        let answers = sight::tester(&self.room, self.reference, self.wanted).and_then(|mut tester| {
+        let answers = sight::tester(&self.area, self.reference, self.wanted).and_then(|mut tester| {
             tester.look.hurry(effort.limit);
             let numbers = tester.look.number(&pages);
             tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
@@ -526,7 +526,7 @@ impl<'a> Asking<'a> {
     }
 
     fn end(mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        let end = self.room.place.pool;
-        self.room.remove(end, pauses)
+        let end = self.area.layout.pool;
+        self.area.remove(end, pauses)
     }
 }

@@ -3,7 +3,7 @@
 use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, is_there};
-use super::room::Room;
+use super::scratch_area::ScratchArea;
 use super::{Look, RecolorError, Wanted, sight};
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
@@ -94,24 +94,24 @@ impl Pool {
     pub fn find(
         &mut self,
         wanted: &Wanted,
-        room: &Room,
+        area: &ScratchArea,
         pages: Vec<Page>,
         pauses: &mut Vec<u64>,
     ) -> Result<(), RecolorError> {
-        let (pid, known, before) = (room.pid, wanted.known, self.slots.len());
+        let (pid, known, before) = (area.pid, wanted.known, self.slots.len());
         let expected = pages.len() * wanted.colors.len() / wanted.color_count().max(1);
         let checked = known.to_check(pid.0, &pages);
         let unknown = |pages: &[Page]| -> Vec<Page> {
             pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
         };
-        if let Some(reference) = room.reference
+        if let Some(reference) = area.reference
             && !(checked.is_empty() && unknown(&pages).is_empty())
         {
-            let mut hold = Hold::one(pid, room.area())?;
-            room.make_sight(&mut hold)?;
+            let mut hold = Hold::one(pid, area.range())?;
+            area.make_sight(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
-            let looked = sight::tester(room, reference, wanted).and_then(|mut tester| {
+            let looked = sight::tester(area, reference, wanted).and_then(|mut tester| {
                 let unmeasured = RecolorError::unmeasured(pid);
                 if !checked.is_empty() {
                     let numbers = tester.look.number(&checked);
@@ -124,7 +124,7 @@ impl Pool {
                 let colors = tester.colors_of(&numbers, wanted.colors).map_err(&unmeasured)?;
                 Ok(open.into_iter().zip(colors).collect::<Vec<_>>())
             });
-            let looked = looked.map_err(|error| match is_there(pid, room.area()) {
+            let looked = looked.map_err(|error| match is_there(pid, area.range()) {
                 Ok(true) => error,
                 Ok(false) => RecolorError::Changed { pid: pid.0 },
                 Err(ended) => ended,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use isochrome_model::units::Cycles;
 
 use super::process::Pid;
-use super::room::Room;
+use super::scratch_area::ScratchArea;
 use super::{RecolorError, Wanted};
 use crate::color::PASSES;
 use crate::color::known::Page;
@@ -66,17 +66,21 @@ pub fn before() -> agent::Sight {
     agent::Sight { request: 0, answer: 0, patience, passes: 0, looks: 0, looks_len: 0, left: 0 }
 }
 
-/// What tests pages of a process by eviction, by the helper in `room`, which has just been made. How long walks take is measured where
+/// What tests pages of a process by eviction, by the helper in `area`, which has just been made. How long walks take is measured where
 /// `wanted` does not know it yet.
-pub fn tester<'a>(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Tester<Sight<'a>>, RecolorError> {
-    let sight = Sight::new(room, reference, wanted)?;
+pub fn tester<'a>(
+    area: &ScratchArea,
+    reference: &'a Reference,
+    wanted: &Wanted,
+) -> Result<Tester<Sight<'a>>, RecolorError> {
+    let sight = Sight::new(area, reference, wanted)?;
     let sets = sight.sets.clone();
     Ok(Tester::new(sight, sets, fastrand::u64(..)))
 }
 
 impl<'a> Sight<'a> {
-    fn new(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
-        let (pid, at, base) = (room.pid, room.sight(), room.place.reference);
+    fn new(area: &ScratchArea, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
+        let (pid, at, base) = (area.pid, area.sight(), area.layout.reference);
         let page = page_bytes() as u64;
         let pages: Vec<u64> = reference.sets.iter().flatten().map(|number| base + u64::from(*number) * page).collect();
         let mut numbers = 0..pages.len() as u32;
@@ -148,16 +152,16 @@ impl<'a> Sight<'a> {
         Ok(walks)
     }
 
-    /// What is written for as many of `looks` as have room: the looks, then what they refer to; and how many these are.
+    /// What is written for as many of `looks` as fit: the looks, then what they refer to; and how many these are.
     fn request(&mut self, looks: &[(&[u32], &[u32])]) -> (Vec<u64>, usize) {
         const HEAD: usize = size_of::<agent::Look>() / 8;
-        let mut room = WORDS;
+        let mut left = WORDS;
         let line_bytes = self.reference.geometry.line_bytes.0;
         let lines = page_bytes() as u64 / line_bytes;
         let touched = self.reference.traversal.touched(lines as usize);
         let fits = |(set, targets): &&(&[u32], &[u32])| {
             let words = HEAD + touched + set.len() + 2 * targets.len();
-            room.checked_sub(words).map(|rest| room = rest).is_some()
+            left.checked_sub(words).map(|rest| left = rest).is_some()
         };
         let taken = looks.iter().take_while(fits).count();
         let (mut words, mut lists, mut ticks) = (Vec::new(), Vec::new(), self.ticks_at(&looks[..taken]));
