@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::color::reference::Numbers;
 use isochrome_host::doctor::{self, Status};
@@ -27,10 +27,10 @@ use isochrome_model::units::{CpuId, Ns};
 
 use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::coloring::Coloring;
+use crate::context::listed_cpus;
 use crate::notify::Relay;
 use crate::placed::{Event, Placed};
-use crate::station::listed_cpus;
-use crate::{Verdict, files, station};
+use crate::{Verdict, context, files};
 
 /// Between two looks at whether a program has settled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -165,7 +165,7 @@ fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
 
 /// Colors for a program, which are its own from now on.
 fn granted(chosen: &ChosenColors, cpus: Vec<CpuId>, own: Owner) -> Result<Coloring> {
-    let mut coloring = Coloring::of(chosen, cpus, station::seed(chosen.frames.seed))?;
+    let mut coloring = Coloring::of(chosen, cpus, context::seed(chosen.frames.seed))?;
     coloring.limits.gives_way = true;
     coloring.grant(own, None)?;
     Ok(coloring)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::partition::resctrl::{self, Mounted};
 use isochrome_model::export::ways::WayRules;
 use isochrome_model::export::{Cache, File, Target, write};

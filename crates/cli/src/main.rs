@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod coloring;
 mod conflicts;
+mod context;
 mod crpd;
 mod demo;
 mod doctor;
@@ -32,7 +33,6 @@ mod run;
 #[cfg(test)]
 mod schemas;
 mod simulate;
-mod station;
 mod switch;
 mod trace;
 mod view;
@@ -46,7 +46,7 @@ use isochrome_host::interrupt;
 use isochrome_host::sys::heap::HeapAllocator;
 
 use args::{Arguments, Experiment, Generated, Verb};
-use station::InDoubt;
+use context::InDoubt;
 
 /// Lets measured jobs allocate in memory of chosen colors.
 #[global_allocator]

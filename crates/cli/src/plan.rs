@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use isochrome_model::analysis::{

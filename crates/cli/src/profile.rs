@@ -5,7 +5,7 @@ mod modeled;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
@@ -27,8 +27,8 @@ use isochrome_report::figure;
 
 use crate::args::{Place, ProfileOptions};
 use crate::coloring::{Coloring, available};
+use crate::context::{Context, progress, seed};
 use crate::probe::{saved, told as told_notes};
-use crate::station::{Station, progress, seed};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
 
@@ -252,11 +252,11 @@ fn refill_time(
         return Ok(Some(refill.with_context(none)?));
     }
     let place = Place::at(Some(cpu.0), Some(level));
-    let mut station = Station::at(place.cpu, seed)?;
-    let target = station.target(&place)?;
+    let mut context = Context::at(place.cpu, seed)?;
+    let target = context.target(&place)?;
     let collect = || {
-        let _settings = station.settle();
-        station.collect(&place, target, None)
+        let _settings = context.settle();
+        context.collect(&place, target, None)
     };
     // What is in doubt now may not be in a moment.
     let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
@@ -265,13 +265,13 @@ fn refill_time(
     // Nor is what cannot be told apart, as while another uses the cache.
     let mut notes = Vec::new();
     for attempt in 0..REFILL_ATTEMPTS {
-        notes = probe::refill_time(&mut station.machine, cpu, &pool, level, seed.wrapping_add(attempt));
-        if of_level(&station.machine).is_some() {
+        notes = probe::refill_time(&mut context.machine, cpu, &pool, level, seed.wrapping_add(attempt));
+        if of_level(&context.machine).is_some() {
             break;
         }
     }
     eprint!("{}", told_notes(&notes));
-    Ok(of_level(&station.machine))
+    Ok(of_level(&context.machine))
 }
 
 /// The profile as tables.

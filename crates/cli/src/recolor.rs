@@ -18,7 +18,7 @@ use crate::args::RecolorOptions;
 use crate::coloring::{Coloring, PLACING_LIMIT};
 use crate::exec::ATTEMPTS;
 use crate::placed::{Event, Placed};
-use crate::{Verdict, files, station};
+use crate::{Verdict, context, files};
 
 /// Version of what is printed of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
@@ -48,7 +48,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     {
         return Err(error.into());
     }
-    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, station::seed(options.colors.frames.seed))?;
+    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, context::seed(options.colors.frames.seed))?;
     let pids = if options.tree { family(pid) } else { vec![pid] };
     if options.dry_run {
         anyhow::ensure!(

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl;
@@ -35,7 +35,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
-use crate::station::{Station, spinner, tell};
+use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, evidence, files};
 
@@ -79,16 +79,16 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let length = length(options, programs)?;
     let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
     let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
-    let mut station = Station::new(&place)?;
+    let mut context = Context::new(&place)?;
     if let Some(fingerprint) = &plan.fingerprint {
         ensure!(
-            *fingerprint == station.machine.fingerprint(),
+            *fingerprint == context.machine.fingerprint(),
             "{shown}: the times behind its bounds were measured on another machine\n  hint: isochrome profile taskset.toml -o profile.json, here, and plan again"
         );
     }
     for planned in placed.iter().map(|placed| &placed.planned) {
         ensure!(
-            station.allowed.contains(&planned.cpu),
+            context.allowed.contains(&planned.cpu),
             "{}: CPU {} is not one this process may run on\n  hint: choose other CPUs in the task set",
             planned.program.name,
             planned.cpu.0
@@ -96,9 +96,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let by = |methods: &[Partitioning]| methods.contains(&programs.method);
     let colors = by(&[Partitioning::Colors, Partitioning::Both]);
-    let coloring = if colors { Some(coloring(options, programs.level, &placed, station.seed)?) } else { None };
+    let coloring = if colors { Some(coloring(options, programs.level, &placed, context.seed)?) } else { None };
     let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
-        let divided = Divided::of(&station.sysfs, &station.machine, programs.level, &programs.cpus)?;
+        let divided = Divided::of(&context.sysfs, &context.machine, programs.level, &programs.cpus)?;
         Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
     } else {
         None
@@ -107,13 +107,13 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     fs::create_dir_all(folder)
         .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
 
-    let retention = options.compare.and_then(|_| retention(&mut station, programs));
-    let mut book = Book::new(folder, &placed, options.compare.is_some())?;
-    let mut rng = fastrand::Rng::with_seed(station.seed);
+    let retention = options.compare.and_then(|_| retention(&mut context, programs));
+    let mut recorder = Recorder::new(folder, &placed, options.compare.is_some())?;
+    let mut rng = fastrand::Rng::with_seed(context.seed);
     let blocks = if options.compare.is_some() { pairs(length) } else { 1 };
     let block = Ns(length.0 / blocks);
     let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
-    let counted = proved_events(&station.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
+    let counted = proved_events(&context.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
     let mut uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
     if options.compare.is_some() {
@@ -153,7 +153,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
                     if side { "as planned" } else { "without partitions" }
                 );
             }
-            let outcome = one_block(&request, &placed, means, &mut book.block(number, side))?;
+            let outcome = one_block(&request, &placed, means, &mut recorder.block(number, side))?;
             let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.faults.is_empty();
             if side {
                 sum = Some(match sum.take() {
@@ -175,14 +175,14 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let mut outcome = sum.context("interrupted before anything was run as planned")?;
     uncounted = uncounted.or(outcome.uncounted.take());
-    let raw = book.close();
+    let raw = recorder.close();
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
         outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
     }
     let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
     inputs.extend(executables(programs));
-    let tasks = book.outcomes(true, &outcome.placements);
-    let comparison = options.compare.map(|_| book.compared(&placed, done));
+    let tasks = recorder.outcomes(true, &outcome.placements);
+    let comparison = options.compare.map(|_| recorder.compared(&placed, done));
     let recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: !by(&[Partitioning::None]),
@@ -201,7 +201,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         retention,
         comparison,
     };
-    let mut warnings = warnings(&station, options, &recorded);
+    let mut warnings = warnings(&context, options, &recorded);
     match (uncounted, counted) {
         (Some(why), _) => {
             warnings.push(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()))
@@ -214,7 +214,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
-    let evidence = evidence::of(&station, None, vec![recorded.section()], &raw_files, warnings);
+    let evidence = evidence::of(&context, None, vec![recorded.section()], &raw_files, warnings);
     let (conclusion, _) = recorded.conclusion();
     let written = files::write_json(&folder.join("evidence.json"), &evidence)
         .and_then(|()| files::write(&folder.join("index.html"), &report::html(&evidence)));
@@ -224,7 +224,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
             format!(
                 "{}: jobs could not be written any more; the {} before stay readable\n  hint: choose a folder with more room: -o DIR",
                 jobs.display(),
-                book.written
+                recorder.written
             )
         });
     }
@@ -247,15 +247,15 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The shortest wait after which the level has lost half of its contents on one of the CPUs, whatever runs there.
-fn retention(station: &mut Station, programs: &Programs) -> Option<Ns> {
-    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: station.seed };
+fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
+    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
     let bar = spinner("retention");
-    for note in probe(&mut station.machine, None, &request, |_| {}) {
+    for note in probe(&mut context.machine, None, &request, |_| {}) {
         tell(&bar, &format!("note: {}: {}", note.subject, note.reason));
     }
     bar.finish_and_clear();
     let of = |cpu: &CpuId| {
-        let seen = station.machine.data_level_of(programs.level, *cpu)?.retention.iter();
+        let seen = context.machine.data_level_of(programs.level, *cpu)?.retention.iter();
         let lost = seen.filter(|seen| seen.cpu == *cpu && seen.waiting == Waiting::Busy && seen.lost_median >= 0.5);
         lost.map(|seen| seen.wait_ns).min()
     };
@@ -396,7 +396,7 @@ struct Means<'a> {
 }
 
 /// Runs the programs once.
-fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut Sheet) -> Result<Outcome> {
+fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut BlockRecord) -> Result<Outcome> {
     let Means { coloring, given } = means;
     let joining = |(task, planned): (usize, &Planned)| {
         let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
@@ -446,10 +446,10 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
                 fixed: sum(|report| report.left())?,
             })
         },
-        record: &mut |job| sheet.record(job),
+        record: &mut |job| block.record(job),
     };
     let mut outcome = engine::run(request, &mut hooks)?;
-    sheet.end();
+    block.end();
     if let (Some(ways), Some(given)) = (ways, given) {
         for (task, placed) in placed.iter().enumerate() {
             if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
@@ -517,9 +517,9 @@ fn executables(programs: &Programs) -> Vec<RawFile> {
 }
 
 /// What the reader must know to judge the run, most important first.
-fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<String> {
+fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(hypervisor) = &station.machine.hypervisor {
+    if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
             "This is a virtual machine ({hypervisor}): jobs that time was stolen from are marked where the kernel is told of it; time \
              that a host takes without telling looks like execution, or like a late start."
@@ -528,7 +528,7 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     if options.share_cpus {
         warnings.push("Other programs were left on the CPUs of the tasks.".to_owned());
     }
-    if station.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
+    if context.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
         warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
     }
     let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
@@ -538,8 +538,8 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     warnings
 }
 
-/// Where jobs are kept: a file, and the tallies of both sides.
-struct Book {
+/// Records the jobs of a run: writes them to a file, and keeps the tallies of both sides.
+struct Recorder {
     path: PathBuf,
     file: File,
     hash: Sha256,
@@ -550,15 +550,15 @@ struct Book {
     /// Jobs in the file.
     written: u64,
     names: Vec<String>,
-    /// As planned, and without partitions.
+    /// The tallies of the run as planned, and of the run without partitions.
     tallies: [Vec<Option<Tally>>; 2],
-    /// By task; only where they are compared.
+    /// The windows of each side by task. They are filled only if the sides are compared.
     windows: [Vec<Vec<Window>>; 2],
     comparing: bool,
 }
 
-impl Book {
-    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Book> {
+impl Recorder {
+    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Recorder> {
         let path = folder.join("jobs.csv");
         let shown = path.display().to_string();
         let file = File::create(&path)
@@ -566,7 +566,7 @@ impl Book {
         let promises: Vec<Option<Promise>> = placed.iter().map(|placed| placed.planned.promise.clone()).collect();
         let tallies = || promises.iter().map(|promise| promise.clone().map(Tally::new)).collect();
         let windows = || vec![Vec::new(); placed.len()];
-        Ok(Book {
+        Ok(Recorder {
             path,
             file,
             hash: Sha256::new(),
@@ -582,9 +582,9 @@ impl Book {
         })
     }
 
-    fn block(&mut self, number: u64, partitioned: bool) -> Sheet<'_> {
+    fn block(&mut self, number: u64, partitioned: bool) -> BlockRecord<'_> {
         let tasks = self.names.len();
-        Sheet { book: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
+        BlockRecord { recorder: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
     }
 
     /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
@@ -627,22 +627,22 @@ impl Book {
     }
 }
 
-/// The jobs of one block.
-struct Sheet<'a> {
-    book: &'a mut Book,
+/// Records the jobs of one block.
+struct BlockRecord<'a> {
+    recorder: &'a mut Recorder,
     number: u64,
     partitioned: bool,
-    /// The number of the window, and what it has so far, by task.
+    /// By task: the number of the window that is open, and its jobs so far.
     window: Vec<(u64, Window)>,
 }
 
-impl Sheet<'_> {
+impl BlockRecord<'_> {
     fn record(&mut self, job: &JobRecord) -> io::Result<()> {
         let side = usize::from(!self.partitioned);
-        if let Some(tally) = &mut self.book.tallies[side][job.task] {
+        if let Some(tally) = &mut self.recorder.tallies[side][job.task] {
             tally.push(job);
         }
-        if self.book.comparing {
+        if self.recorder.comparing {
             let number = job.release.0 / WINDOW.0;
             if self.window[job.task].0 != number {
                 self.close_window(job.task);
@@ -650,11 +650,11 @@ impl Sheet<'_> {
             }
             self.window[job.task].1.push(job);
         }
-        let Book { names, unwritten, .. } = &mut *self.book;
+        let Recorder { names, unwritten, .. } = &mut *self.recorder;
         job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
-        self.book.unwritten_jobs += 1;
-        if self.book.unwritten.len() > UNWRITTEN || self.book.last.elapsed() > Duration::from_secs(1) {
-            self.book.flush()?;
+        self.recorder.unwritten_jobs += 1;
+        if self.recorder.unwritten.len() > UNWRITTEN || self.recorder.last.elapsed() > Duration::from_secs(1) {
+            self.recorder.flush()?;
         }
         Ok(())
     }
@@ -662,7 +662,7 @@ impl Sheet<'_> {
     fn close_window(&mut self, task: usize) {
         let window = std::mem::replace(&mut self.window[task].1, Window::new(self.number));
         if window.jobs > 0 {
-            self.book.windows[usize::from(!self.partitioned)][task].push(window);
+            self.recorder.windows[usize::from(!self.partitioned)][task].push(window);
         }
     }
 

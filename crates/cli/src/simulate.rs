@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::flood::{DoublePurge, Flood, Leaves};

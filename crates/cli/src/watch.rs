@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
 use isochrome_host::machine::steal::CpuTicks;
@@ -24,7 +24,7 @@ use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
-use crate::station::listed_cpus;
+use crate::context::listed_cpus;
 use crate::view::{Asked, View};
 use crate::{Verdict, evidence, files};
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl::{self, Group, Mounted, Ways};
 use isochrome_host::runtime;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 

@@ -1,6 +1,6 @@
 //! Execution times without a machine: a trace of one job, on a modeled machine, against its share of the colors.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::machine::Holds;
 use isochrome_model::profile::{Profile, Request, Visit};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
