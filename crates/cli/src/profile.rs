@@ -136,7 +136,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
             Profile {
                 fingerprint: Some(machine.fingerprint()),
                 by: format!(
-                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less what was stolen",
+                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less steal time",
                     cpu.0,
                     jobs_for(options.exceed)
                 ),

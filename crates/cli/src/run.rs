@@ -194,7 +194,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         violations: outcome.violations,
         faults: outcome.faults,
         overhead: outcome.overhead,
-        stolen: outcome.stolen,
+        steal_time: outcome.steal_time,
         settings: outcome.settings,
         inputs,
         memory: outcome.memory,
@@ -473,7 +473,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
         violations,
         faults,
         overhead,
-        stolen,
+        steal_time,
         duration,
         settings,
         memory,
@@ -487,7 +487,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     sum.faults.extend(faults);
     sum.notes.extend(notes);
     sum.overhead.add(&overhead);
-    sum.stolen.0 += stolen.0;
+    sum.steal_time.0 += steal_time.0;
     sum.duration.0 += duration.0;
     sum.settings = settings;
     for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
@@ -521,7 +521,7 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): jobs that time was stolen from are marked where the kernel is told of it; time \
+            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel is told of it; time \
              that a host takes without telling looks like execution, or like a late start."
         ));
     }

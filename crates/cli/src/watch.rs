@@ -19,7 +19,7 @@ use isochrome_host::sys::clock;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, SCHEMA_BEFORE, State, Stolen, Watched, csv_line};
+use isochrome_model::watch::{CSV_HEAD, Cost, CpuSteal, Entry, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line};
 use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
@@ -240,7 +240,7 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     }
 
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
-    let stolen_before = ticks();
+    let steal_before = ticks();
     let own = std::process::id() as i32;
     let cpu_before = clock::process_cpu(own).unwrap_or_default();
     let begin = Instant::now();
@@ -283,11 +283,11 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
                 sinks.note(&entry)?;
                 watched.note(&entry);
             }
-            let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
-            let stolen = stolen.filter_map(|((cpu, now), before)| {
-                Some(Stolen { cpu: *cpu, share: now?.stolen_share_since((*before)?)? })
+            let steal = cpus.iter().zip(ticks()).zip(&steal_before);
+            let steal = steal.filter_map(|((cpu, now), before)| {
+                Some(CpuSteal { cpu: *cpu, share: now?.steal_share_since((*before)?)? })
             });
-            let state = Entry::State(State { stolen: stolen.collect(), cost, notes: notes.clone() });
+            let state = Entry::State(State { steal: steal.collect(), cost, notes: notes.clone() });
             sinks.note(&state)?;
             watched.note(&state);
             if options.prometheus.is_some() {

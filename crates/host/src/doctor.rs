@@ -98,7 +98,7 @@ impl Trials {
         let system = Sysfs::system();
         let before = CpuTicks::read(&system, None);
         std::thread::sleep(interval);
-        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.stolen_share_since(before));
+        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.steal_share_since(before));
         // A thread of its own, so that no trial changes the caller's policy.
         let fifo = std::thread::spawn(|| Scheduling::fifo(1).apply())
             .join()
@@ -611,7 +611,7 @@ fn swap(sysfs: &Sysfs) -> Option<Check> {
     })
 }
 
-/// Share of stolen time above which times of jobs are suspect.
+/// Share of steal time above which times of jobs are suspect.
 const STEAL_TOLERATED: f64 = 0.005;
 
 fn steal(share: Option<f64>, is_virtual: bool) -> Check {

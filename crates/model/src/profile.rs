@@ -133,9 +133,9 @@ pub struct Visit {
     pub longest: HighWaterMark,
     /// Longest time from release to completion in which it did not execute.
     pub waiting_ns: u64,
-    /// Further jobs, of which nothing is told here: the hypervisor withheld the CPU from them.
-    #[serde(default)]
-    pub stolen: u64,
+    /// Jobs with steal time, which are left out of all other values.
+    #[serde(default, alias = "stolen")]
+    pub jobs_with_steal: u64,
     /// Cache misses of all jobs together, where they could be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<u64>,
@@ -304,7 +304,7 @@ mod tests {
             median_ns: longest.value,
             longest,
             waiting_ns: 7,
-            stolen: 0,
+            jobs_with_steal: 0,
             misses: None,
             cycles_per_instruction: None,
         };

@@ -28,9 +28,9 @@ pub const JOBS_WANTED: u64 = 299;
 /// Share of a program's resident pages that may lie outside its colors.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
-/// Stolen time makes a job late by at most so many times as much, on a CPU that has at most nine tenths of its time to do: what is late by it
-/// is made up for in the time that is left.
-pub const STOLEN_EXPLAINS: u64 = 10;
+/// A job is late by at most this many times the steal time, on a CPU that is busy for at most nine tenths of its time: the CPU makes up for
+/// the delay in the time that is left.
+pub const STEAL_DELAY_FACTOR: u64 = 10;
 
 /// Share of the jobs expected by the periods below which some are missing.
 pub const EXPECTED_MIN: f64 = 0.9;
@@ -56,11 +56,11 @@ pub struct JobRecord {
     pub start: Ns,
     /// When it was complete.
     pub completion: Ns,
-    /// Time it had the CPU, without what was stolen meanwhile.
+    /// Time it had the CPU, without steal time.
     pub execution: Ns,
     /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job, which may be more than the
     /// job's own response.
-    pub stolen: Ns,
+    pub steal_time: Ns,
     /// Misses of the partitioned level, where they are counted.
     pub misses: Option<u64>,
     /// How often another thread took the CPU from it.
@@ -74,7 +74,7 @@ impl JobRecord {
     }
 
     /// The names of the columns of [`csv_line`](Self::csv_line).
-    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,stolen_ns\n";
+    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,steal_ns\n";
 
     /// Appends the job as a line of a CSV file; an empty field was not measured.
     ///
@@ -98,7 +98,7 @@ impl JobRecord {
             None => line.push(','),
         }
         number(line, u64::from(self.preemptions), ',');
-        number(line, self.stolen.0, '\n');
+        number(line, self.steal_time.0, '\n');
     }
 }
 
@@ -154,14 +154,15 @@ impl fmt::Display for Limit {
 pub struct Beyond {
     /// All of them.
     pub jobs: u64,
-    /// Those that are late by no more than what the hypervisor withheld can have cost ([`STOLEN_EXPLAINS`]).
-    pub stolen: u64,
+    /// Those that are late by no more than what the hypervisor withheld can have cost ([`STEAL_DELAY_FACTOR`]).
+    #[serde(alias = "stolen")]
+    pub excused: u64,
 }
 
 impl Beyond {
-    /// Those that stolen time does not explain.
+    /// Jobs that steal time does not excuse.
     pub fn own(&self) -> u64 {
-        self.jobs - self.stolen
+        self.jobs - self.excused
     }
 }
 
@@ -323,7 +324,7 @@ pub struct Tally {
     misses: Option<Misses>,
     beyond: [Beyond; 3],
     preemptions: u64,
-    stolen_jobs: u64,
+    jobs_with_steal: u64,
 }
 
 /// Misses of the partitioned level.
@@ -348,7 +349,7 @@ impl Tally {
             misses: None,
             beyond,
             preemptions: 0,
-            stolen_jobs: 0,
+            jobs_with_steal: 0,
         }
     }
 
@@ -364,13 +365,13 @@ impl Tally {
         self.execution.push(job.execution);
         self.responses.push(response);
         self.preemptions += u64::from(job.preemptions);
-        let stolen = job.stolen > Ns(0);
+        let has_steal = job.steal_time > Ns(0);
         let late = |limit: Limit| match limit {
             Limit::Bound => response.0 - self.promise.bound.map_or(response.0, |bound| bound.0.0),
             Limit::Deadline => response.0 - self.promise.deadline.0,
             Limit::Budget => 0,
         };
-        self.stolen_jobs += u64::from(stolen);
+        self.jobs_with_steal += u64::from(has_steal);
         if let Some(misses) = job.misses {
             let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
             counted.sum += misses;
@@ -378,11 +379,11 @@ impl Tally {
         }
         let limits = self.promise.broken_by(response, job.execution);
         for &limit in &limits {
-            // What was stolen explains no more than it can have cost.
-            let explained = stolen && late(limit) <= STOLEN_EXPLAINS * job.stolen.0;
+            // Steal time excuses no more than the delay that it can have caused.
+            let excused = has_steal && late(limit) <= STEAL_DELAY_FACTOR * job.steal_time.0;
             let beyond = &mut self.beyond[limit as usize];
             beyond.jobs += 1;
-            beyond.stolen += u64::from(explained);
+            beyond.excused += u64::from(excused);
         }
         limits
     }
@@ -401,7 +402,7 @@ impl Tally {
             beyond_deadline: beyond(Limit::Deadline),
             beyond_budget: beyond(Limit::Budget),
             preemptions: self.preemptions,
-            stolen_jobs: self.stolen_jobs,
+            jobs_with_steal: self.jobs_with_steal,
             placement: None,
         }
     }
@@ -465,8 +466,9 @@ pub struct TaskOutcome {
     pub beyond_budget: Beyond,
     /// How often another thread took the CPU from one of its jobs.
     pub preemptions: u64,
-    /// Jobs during which the hypervisor withheld the CPU.
-    pub stolen_jobs: u64,
+    /// Jobs with steal time.
+    #[serde(alias = "stolen_jobs")]
+    pub jobs_with_steal: u64,
     /// Where its memory lay at the end, where it was given colors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
@@ -529,8 +531,9 @@ pub struct Violation {
     pub response: Ns,
     /// Time on the CPU.
     pub execution: Ns,
-    /// Stolen meanwhile.
-    pub stolen: Ns,
+    /// The job's steal time.
+    #[serde(alias = "stolen")]
+    pub steal_time: Ns,
     /// What its CPU did from a little before the release on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Stretch>,
@@ -669,14 +672,22 @@ pub struct Window {
     /// Sum of their misses; `None` where they were not counted for every job.
     pub misses: Option<u64>,
     /// Time for which the hypervisor withheld the CPU from them.
-    pub stolen: Ns,
+    pub steal_time: Ns,
 }
 
 impl Window {
     /// A window of the pair `block`, without jobs.
     pub fn new(block: u64) -> Window {
         let none = Ns(0);
-        Window { block, jobs: 0, execution: none, response: none, response_max: none, misses: Some(0), stolen: none }
+        Window {
+            block,
+            jobs: 0,
+            execution: none,
+            response: none,
+            response_max: none,
+            misses: Some(0),
+            steal_time: none,
+        }
     }
 
     /// Takes a job into account.
@@ -688,8 +699,8 @@ impl Window {
             response: job.response(),
             response_max: job.response(),
             misses: job.misses,
-            // What was stolen before its release was counted with the job before.
-            stolen: job.stolen.min(job.response()),
+            // Steal time before the release is counted with the job before.
+            steal_time: job.steal_time.min(job.response()),
         });
     }
 
@@ -699,7 +710,7 @@ impl Window {
         self.response.0 += more.response.0;
         self.response_max = self.response_max.max(more.response_max);
         self.misses = self.misses.zip(more.misses).map(|(misses, more)| misses + more);
-        self.stolen.0 += more.stolen.0;
+        self.steal_time.0 += more.steal_time.0;
     }
 
     fn per_job(&self, sum: u64) -> f64 {
@@ -802,7 +813,7 @@ impl Comparison {
 impl TaskComparison {
     fn of(name: &str, sides: [&[Window]; 2], length: Ns) -> TaskComparison {
         let undisturbed = |windows: &[Window]| -> Vec<Window> {
-            let steal = |window: &Window| window.stolen.0 as f64 / length.0.max(1) as f64;
+            let steal = |window: &Window| window.steal_time.0 as f64 / length.0.max(1) as f64;
             let gate = |window| Gate { canaries_lost: None, steal: steal(window), control: 0.0 };
             let counts = accepted(&windows.iter().map(gate).collect::<Vec<_>>());
             windows.iter().zip(counts).filter(|(_, counts)| *counts).map(|(window, _)| *window).collect()
@@ -890,8 +901,9 @@ pub struct Run {
     pub faults: Vec<Fault>,
     /// What watching took.
     pub overhead: Overhead,
-    /// Stolen from the CPUs of the tasks, to the resolution of the kernel's count.
-    pub stolen: Ns,
+    /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
+    #[serde(alias = "stolen")]
+    pub steal_time: Ns,
     /// What was changed on the machine, and that it was put back.
     pub settings: Vec<Setting>,
     /// The files it was made from, with their hashes.
@@ -935,8 +947,8 @@ pub enum Reason {
     },
     /// A program failed.
     Failed(Fault),
-    /// Jobs took longer than they may, but only such as stolen time explains.
-    Stolen {
+    /// Jobs took longer than they may, but steal time excuses all of them.
+    StealTime {
         /// The task.
         task: String,
         /// What.
@@ -998,7 +1010,7 @@ impl fmt::Display for Reason {
                 write!(f, "{task}: {what}")?;
                 if at.0 > 0 { write!(f, ", {:.3} s after the first release", at.0 as f64 / 1e9) } else { Ok(()) }
             }
-            Reason::Stolen { task, limit, jobs, of } => {
+            Reason::StealTime { task, limit, jobs, of } => {
                 write!(
                     f,
                     "{task}: {jobs} of {of} jobs were beyond the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
@@ -1025,7 +1037,7 @@ impl fmt::Display for Reason {
 }
 
 impl Run {
-    /// What the run shows, and why. Violations in jobs that time was stolen from do not decide it, but keep it from holding.
+    /// What the run shows, and why. A violation that steal time excuses makes the run inconclusive instead of violated.
     pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
         let (mut violated, mut doubts) = (Vec::new(), Vec::new());
         // By deadlines, what holds for a job is its deadline, and that it needs no more than is reserved.
@@ -1040,8 +1052,8 @@ impl Run {
             for (limit, beyond) in limits {
                 if beyond.own() > 0 {
                     violated.push(Reason::Beyond { task: name(), limit, jobs: beyond.own(), of: task.jobs });
-                } else if beyond.stolen > 0 {
-                    doubts.push(Reason::Stolen { task: name(), limit, jobs: beyond.stolen, of: task.jobs });
+                } else if beyond.excused > 0 {
+                    doubts.push(Reason::StealTime { task: name(), limit, jobs: beyond.excused, of: task.jobs });
                 }
             }
             if task.promise.bound.is_none() && !proved {
@@ -1095,14 +1107,14 @@ mod tests {
         }
     }
 
-    fn job(instance: u64, response: u64, execution: u64, stolen: u64) -> JobRecord {
+    fn job(instance: u64, response: u64, execution: u64, steal_time: u64) -> JobRecord {
         JobRecord {
             instance,
             release: Ns(1000 * instance),
             start: Ns(1000 * instance + 10),
             completion: Ns(1000 * instance + response),
             execution: Ns(execution),
-            stolen: Ns(stolen),
+            steal_time: Ns(steal_time),
             ..JobRecord::default()
         }
     }
@@ -1123,7 +1135,7 @@ mod tests {
             violations: Vec::new(),
             faults: Vec::new(),
             overhead: Overhead::default(),
-            stolen: Ns(0),
+            steal_time: Ns(0),
             settings: Vec::new(),
             inputs: Vec::new(),
             memory: Vec::new(),
@@ -1184,15 +1196,15 @@ mod tests {
     }
 
     #[test]
-    fn a_job_beyond_its_bound_while_time_was_stolen_leaves_it_open() {
+    fn a_job_with_steal_time_that_exceeds_its_bound_leaves_it_open() {
         let mut jobs = good(1000);
         jobs.push(job(1000, 800, 200, 300));
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Inconclusive);
         assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
         // 800 is 300 beyond the bound of 500, which 30 can explain and 29 cannot.
-        for (stolen, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
-            jobs[1000].stolen = Ns(stolen);
+        for (steal_time, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
+            jobs[1000].steal_time = Ns(steal_time);
             assert_eq!(run(&jobs).conclusion().0, expected);
         }
     }
@@ -1306,15 +1318,15 @@ mod tests {
         let planned: Vec<Window> = (0..6).map(|block| window(block, 100)).collect();
         let mut without: Vec<Window> = (0..6).map(|block| window(block, 200)).collect();
         // 5 % of 10 000 ns, and more.
-        without[1].stolen = Ns(500);
-        without[2].stolen = Ns(501);
+        without[1].steal_time = Ns(500);
+        without[2].steal_time = Ns(501);
         let task = compared([&planned, &without]);
         assert_eq!((task.partitioned.accepted, task.unpartitioned.accepted), (6, 5));
         assert_eq!(task.execution.unwrap().effect.n, 5);
-        // A job that waits for 30 ns tells of no more than it waited for, however much was stolen before.
+        // A job that waits for 30 ns has at most 30 ns of steal time, however much there was before.
         let mut window = Window::new(0);
         window.push(&job(0, 30, 20, 5000));
-        assert_eq!(window.stolen, Ns(30));
+        assert_eq!(window.steal_time, Ns(30));
     }
 
     #[test]

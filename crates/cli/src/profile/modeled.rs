@@ -67,7 +67,7 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
                 median_ns: time,
                 longest,
                 waiting_ns: 0,
-                stolen: 0,
+                jobs_with_steal: 0,
                 misses: Some(misses),
                 cycles_per_instruction: None,
             };

@@ -163,8 +163,8 @@ pub struct Outcome {
     pub faults: Vec<Fault>,
     /// What watching took.
     pub overhead: Overhead,
-    /// Stolen from the CPUs of the tasks.
-    pub stolen: Ns,
+    /// Steal time of the CPUs of the tasks.
+    pub steal_time: Ns,
     /// From the first release to the end.
     pub duration: Ns,
     /// What was changed, and put back.
@@ -315,7 +315,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         violations: Vec::new(),
         faults: Vec::new(),
         overhead: Overhead::default(),
-        stolen: Ns(0),
+        steal_time: Ns(0),
         duration: Ns(0),
         settings: Vec::new(),
         memory: Vec::new(),
@@ -342,8 +342,8 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     }
     outcome.uncounted = uncounted;
     clearing.end_programs();
-    let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
-    outcome.stolen = Ns(stolen.sum());
+    let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
+    outcome.steal_time = Ns(steal.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
     let Session { violations, faults, notes, unrecorded, overhead, .. } = session;
@@ -799,7 +799,7 @@ impl Session<'_, '_> {
                 release: job.release,
                 response: job.response(),
                 execution: job.execution,
-                stolen: job.stolen,
+                steal_time: job.steal_time,
                 timeline: watch.timeline(job.task, before, job.completion, &self.names),
             });
         }

@@ -56,12 +56,12 @@ pub fn visit(
         counted,
         folder,
     };
-    let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
+    let (mut times, mut waiting, mut jobs_with_steal, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
     let mut misses = counted.map(|_| 0);
     let mut record = |job: &JobRecord| {
         // What was released while the one before was under way waits for that one.
         let free = job.release >= std::mem::replace(&mut last, job.completion);
-        match job.stolen {
+        match job.steal_time {
             _ if job.instance < COLD => {}
             Ns(0) => {
                 times.push(job.execution.0);
@@ -71,7 +71,7 @@ pub fn visit(
                     waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
                 }
             }
-            _ => stolen += 1,
+            _ => jobs_with_steal += 1,
         }
         Ok(())
     };
@@ -85,7 +85,7 @@ pub fn visit(
     let Some(longest) = HighWaterMark::of(&times) else {
         return Err(JobError::Failed {
             program: program.name.clone(),
-            what: "was not seen to complete a job that nothing was stolen from".to_owned(),
+            what: "was not seen to complete a job without steal time".to_owned(),
         }
         .into());
     };
@@ -97,7 +97,7 @@ pub fn visit(
         median_ns,
         longest,
         waiting_ns: waiting,
-        stolen,
+        jobs_with_steal,
         misses,
         cycles_per_instruction: None,
     }))

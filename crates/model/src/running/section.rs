@@ -70,9 +70,9 @@ const COLUMNS: [&str; 13] = [
 
 fn row(task: &TaskOutcome) -> Vec<String> {
     let promise = &task.promise;
-    let beyond = |beyond: super::Beyond| match beyond.stolen {
+    let beyond = |beyond: super::Beyond| match beyond.excused {
         0 => beyond.jobs.to_string(),
-        stolen => format!("{} ({stolen} stolen)", beyond.jobs),
+        excused => format!("{} ({excused} excused by steal time)", beyond.jobs),
     };
     vec![
         promise.name.clone(),
@@ -227,12 +227,12 @@ fn timeline(violation: &Violation) -> Tracks {
 
 fn violation_text(violation: &Violation) -> String {
     let limits: Vec<String> = violation.limits.iter().map(ToString::to_string).collect();
-    let stolen = match violation.stolen {
+    let steal = match violation.steal_time {
         Ns(0) => String::new(),
-        stolen => format!(", {} stolen until then", format::nanoseconds(stolen.0 as f64)),
+        steal_time => format!(", {} of steal time until then", format::nanoseconds(steal_time.0 as f64)),
     };
     format!(
-        "{}, job {}, exceeds the {}: released {:.6} s after the first release, complete {} later, executed {}{stolen}",
+        "{}, job {}, exceeds the {}: released {:.6} s after the first release, complete {} later, executed {}{steal}",
         violation.task,
         violation.instance,
         limits.join(" and the "),
@@ -260,9 +260,9 @@ fn conditions(run: &Run) -> Vec<String> {
     let partitions =
         if run.partitioned { format!("{} of level {}", means(run.method), run.level) } else { "none".to_owned() };
     let mut told = vec![format!(
-        "CPUs {}; partitions: {partitions}; {} of these CPUs’ time stolen, by the kernel’s count",
+        "CPUs {}; partitions: {partitions}; steal time of these CPUs {}, by the kernel’s count",
         cpus.join(", "),
-        format::nanoseconds(run.stolen.0 as f64)
+        format::nanoseconds(run.steal_time.0 as f64)
     )];
     told.extend(run.reserved.iter().map(|reserved| {
         format!(
@@ -440,7 +440,7 @@ mod tests {
                 release: Ns(7_000_000),
                 response: Ns(600_000),
                 execution: Ns(200_000),
-                stolen: Ns(0),
+                steal_time: Ns(0),
                 timeline: vec![
                     Stretch { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
                     Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
@@ -448,7 +448,7 @@ mod tests {
             }],
             faults: vec![Fault { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
             overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
-            stolen: Ns(0),
+            steal_time: Ns(0),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
             inputs: vec![],
             memory: vec![],
