@@ -1,4 +1,4 @@
-//! `isochrome run`: the programs of a plan, together, every job held against its bound.
+//! `isochrome run`: runs the programs of a plan together and checks every job against its bound.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::running::{
-    Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
+    Comparison, Conclusion, Fault, JobRecord, Placement, Requirement, Reserved, ResponseBound, Run, Setting, Tally,
     TaskOutcome, Window,
 };
 use isochrome_model::stats::blocks_needed;
@@ -117,7 +117,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let mut uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
     if options.compare.is_some() {
-        let tasks = placed.iter().filter(|placed| placed.planned.promise.is_some()).count();
+        let tasks = placed.iter().filter(|placed| placed.planned.requirement.is_some()).count();
         let needed = blocks_needed(tasks * if counted.is_some() { 3 } else { 2 });
         eprintln!("{blocks} pairs of blocks; a difference can be significant from {needed} on");
     }
@@ -304,7 +304,7 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 .remove(task.name.as_str())
                 .with_context(|| format!("{}: no program of this name\n  hint: plan again", task.name))?;
             ensure!(program.period.0 > 0, "{}: has no period\n  hint: plan again", task.name);
-            let promise = Promise {
+            let requirement = Requirement {
                 name: task.name.clone(),
                 period: program.period,
                 deadline: Ns(task.deadline_ns),
@@ -315,8 +315,13 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 utilization: task.utilization,
             };
             let scheduling = Some(engine::fifo(place, core.tasks.len()));
-            let planned =
-                Planned { program: program.clone(), cpu, scheduling, promise: Some(promise), joins: Vec::new() };
+            let planned = Planned {
+                program: program.clone(),
+                cpu,
+                scheduling,
+                requirement: Some(requirement),
+                joins: Vec::new(),
+            };
             placed.push(Placed { planned, partitions: task.partitions.clone() });
         }
     }
@@ -324,7 +329,7 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
     for program in left.into_values() {
         ensure!(program.best_effort, "{}: has no place in the plan\n  hint: isochrome plan says why", program.name);
         let cpu = program.cpu.or(programs.cpus.first().copied()).context("no CPUs\n  hint: plan again")?;
-        let planned = Planned { program: program.clone(), cpu, scheduling: None, promise: None, joins: Vec::new() };
+        let planned = Planned { program: program.clone(), cpu, scheduling: None, requirement: None, joins: Vec::new() };
         placed.push(Placed { planned, partitions: Vec::new() });
     }
     Ok(placed)
@@ -344,25 +349,29 @@ fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
     let cpus: BTreeSet<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
     let mut all = Vec::new();
     for cpu in cpus {
-        let mut tasks: Vec<(&mut Promise, &mut Option<Scheduling>)> = placed
+        let mut tasks: Vec<(&mut Requirement, &mut Option<Scheduling>)> = placed
             .iter_mut()
             .map(|placed| &mut placed.planned)
             .filter(|planned| planned.cpu == cpu)
-            .filter_map(|planned| Some((planned.promise.as_mut()?, &mut planned.scheduling)))
+            .filter_map(|planned| Some((planned.requirement.as_mut()?, &mut planned.scheduling)))
             .collect();
-        let need = |promise: &Promise| {
-            let charged = promise.utilization.map(|share| Ns((share * promise.period.0 as f64).ceil() as u64));
-            let time = promise.budget.or(charged).or(promise.wcet).filter(|time| time.0 > 0);
+        let need = |requirement: &Requirement| {
+            let charged = requirement.utilization.map(|share| Ns((share * requirement.period.0 as f64).ceil() as u64));
+            let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);
             let time = time.with_context(|| {
-                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", promise.name)
+                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", requirement.name)
             })?;
-            Ok(Need { time_ns: time.0, fixed: promise.budget.is_some(), deadline_ns: promise.deadline.0.max(1) })
+            Ok(Need {
+                time_ns: time.0,
+                fixed: requirement.budget.is_some(),
+                deadline_ns: requirement.deadline.0.max(1),
+            })
         };
-        let needs = tasks.iter().map(|(promise, _)| need(promise)).collect::<Result<Vec<_>>>()?;
+        let needs = tasks.iter().map(|(requirement, _)| need(requirement)).collect::<Result<Vec<_>>>()?;
         let (runtimes, density) = reserve(&needs, most);
-        for ((promise, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
-            **scheduling = Some(Scheduling::deadline(runtime, promise.deadline.0, promise.period.0));
-            (promise.bound, promise.budget) = (None, Some(Ns(runtime)));
+        for ((requirement, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
+            **scheduling = Some(Scheduling::deadline(runtime, requirement.deadline.0, requirement.period.0));
+            (requirement.bound, requirement.budget) = (None, Some(Ns(runtime)));
         }
         if !tasks.is_empty() {
             all.push(Reserved { cpu, density, most });
@@ -408,7 +417,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
     let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
         let own = &placed[task].partitions;
-        let partitions = (1..=count).filter(|partition| match placed[task].planned.promise {
+        let partitions = (1..=count).filter(|partition| match placed[task].planned.requirement {
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
@@ -563,8 +572,9 @@ impl Recorder {
         let shown = path.display().to_string();
         let file = File::create(&path)
             .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
-        let promises: Vec<Option<Promise>> = placed.iter().map(|placed| placed.planned.promise.clone()).collect();
-        let tallies = || promises.iter().map(|promise| promise.clone().map(Tally::new)).collect();
+        let requirements: Vec<Option<Requirement>> =
+            placed.iter().map(|placed| placed.planned.requirement.clone()).collect();
+        let tallies = || requirements.iter().map(|requirement| requirement.clone().map(Tally::new)).collect();
         let windows = || vec![Vec::new(); placed.len()];
         Ok(Recorder {
             path,
@@ -621,7 +631,7 @@ impl Recorder {
     }
 
     fn compared(&self, placed: &[Placed], blocks: u64) -> Comparison {
-        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.promise.is_some());
+        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.requirement.is_some());
         let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
         Comparison::of(WINDOW, blocks, tasks.map(|(task, _)| (self.names[task].as_str(), sides(task))))
     }

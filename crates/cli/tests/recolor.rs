@@ -508,7 +508,7 @@ fn interrupted(fixture: &Fixture) -> Outcome {
         let asked = Instant::now();
         assert!(Command::new("kill").arg(tool.id().to_string()).status().unwrap().success());
         while tool.try_wait().unwrap().is_none() {
-            // What is promised is two seconds; a loaded machine gets more.
+            // The documentation says two seconds; a loaded machine gets more.
             assert!(asked.elapsed() < Duration::from_secs(10), "in round {round} the tool does not end");
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -17,7 +17,7 @@ use isochrome_host::counters::events::PAGE_FAULTS;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::engine::{self, Hooks, OnViolation, Planned, Request};
 use isochrome_model::machine::{Fact, Refill, Source};
-use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 use libtest_mimic::Trial;
@@ -280,10 +280,10 @@ fn every_job(fixture: &Fixture) -> Outcome {
         |task: &Value, limit: &str| task[limit]["jobs"].as_u64().unwrap() - task[limit]["excused"].as_u64().unwrap();
     let tasks = run["tasks"].as_array().unwrap();
     assert_eq!(tasks.len(), 2);
-    let violated = tasks.iter().any(|task| own(task, "beyond_bound") + own(task, "beyond_deadline") > 0);
+    let violated = tasks.iter().any(|task| own(task, "bound_violations") + own(task, "deadline_violations") > 0);
     assert_eq!(code == 2, violated, "{run}");
-    let beyond = fixture.jobs("fast").iter().filter(|job| job[4] > 900_000).count() as u64;
-    assert_eq!(tasks[0]["beyond_bound"]["jobs"], json!(beyond));
+    let late = fixture.jobs("fast").iter().filter(|job| job[4] > 900_000).count() as u64;
+    assert_eq!(tasks[0]["bound_violations"]["jobs"], json!(late));
     assert_eq!(tasks[0]["jobs"], json!(fixture.jobs("fast").len()));
     let evidence: Value =
         serde_json::from_str(&fs::read_to_string(fixture.path("out/evidence.json")).unwrap()).unwrap();
@@ -336,7 +336,7 @@ fn counted(fixture: &Fixture) -> Outcome {
     let program = |name: &str, us: &str, pages: u64, period: u64| {
         let task = fixture.task(name, &["faults", us, &pages.to_string()], period, period, "line");
         let program: Program = serde_json::from_value(task.program).unwrap();
-        let promise = Promise {
+        let requirement = Requirement {
             name: name.to_owned(),
             period: program.period,
             deadline: program.deadline,
@@ -348,7 +348,13 @@ fn counted(fixture: &Fixture) -> Outcome {
         };
         let place = usize::from(name != "fast");
         let scheduling = Some(engine::fifo(place, 2));
-        Planned { program, cpu: CpuId(fixture.cpu as u32), scheduling, promise: Some(promise), joins: Vec::new() }
+        Planned {
+            program,
+            cpu: CpuId(fixture.cpu as u32),
+            scheduling,
+            requirement: Some(requirement),
+            joins: Vec::new(),
+        }
     };
     let programs = [program("fast", "20", FAULTS[0], 1000), program("slow", "1500", FAULTS[1], 5000)];
     let request = Request {
@@ -393,7 +399,7 @@ fn violations(fixture: &Fixture) -> Outcome {
     let evidence = fixture.evidence(&plan, &["--duration", "500ms"]);
     assert_eq!(evidence.code, 2);
     let task = &evidence.run["tasks"][0];
-    assert_eq!(task["beyond_bound"]["jobs"], task["jobs"]);
+    assert_eq!(task["bound_violations"]["jobs"], task["jobs"]);
     let first = &evidence.run["violations"][0];
     assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
     // One that is overdue before it has the CPU is told as it is then, without itself in its timeline.

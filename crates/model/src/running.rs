@@ -1,7 +1,7 @@
-//! Jobs of programs that run, held against what was promised: bounds, deadlines, budgets.
+//! Checks the jobs of programs that run against their timing requirements: bounds, deadlines, budgets.
 //!
-//! A [`ResponseBound`] is a promise of the analysis, a [`HighWaterMark`] an observation; neither becomes the other, and [`Tally::push`] is
-//! where they meet. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
+//! A [`ResponseBound`] follows from the analysis, a [`HighWaterMark`] is an observation. Neither becomes the other, and only [`Tally::push`]
+//! compares them. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
 
 mod section;
 
@@ -102,9 +102,9 @@ impl JobRecord {
     }
 }
 
-/// What a task was promised, and what it promised.
+/// The timing requirement of a task: what its jobs are checked against, and what the plan assumes of the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Promise {
+pub struct Requirement {
     /// The task.
     pub name: String,
     /// Time between releases.
@@ -127,7 +127,7 @@ pub struct Promise {
     pub utilization: Option<f64>,
 }
 
-/// What was not to be exceeded.
+/// A limit that no job may exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -149,17 +149,17 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Jobs beyond a limit.
+/// How many jobs exceeded a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Beyond {
-    /// All of them.
+pub struct ViolationCount {
+    /// Jobs that exceeded it.
     pub jobs: u64,
-    /// Those that are late by no more than what the hypervisor withheld can have cost ([`STEAL_DELAY_FACTOR`]).
+    /// Those of them that steal time excuses: it can have caused all of the delay ([`STEAL_DELAY_FACTOR`]).
     #[serde(alias = "stolen")]
     pub excused: u64,
 }
 
-impl Beyond {
+impl ViolationCount {
     /// Jobs that steal time does not excuse.
     pub fn own(&self) -> u64 {
         self.jobs - self.excused
@@ -317,12 +317,12 @@ impl Seen {
 /// The jobs of a task so far.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    promise: Promise,
+    requirement: Requirement,
     response: Seen,
     execution: Seen,
     responses: Envelope,
     misses: Option<Misses>,
-    beyond: [Beyond; 3],
+    violations: [ViolationCount; 3],
     preemptions: u64,
     jobs_with_steal: u64,
 }
@@ -338,27 +338,27 @@ pub struct Misses {
 
 impl Tally {
     /// Of no jobs.
-    pub fn new(promise: Promise) -> Tally {
+    pub fn new(requirement: Requirement) -> Tally {
         let none = Seen::default;
-        let beyond = [Beyond::default(); 3];
+        let violations = [ViolationCount::default(); 3];
         Tally {
-            promise,
+            requirement,
             response: none(),
             execution: none(),
             responses: Envelope::default(),
             misses: None,
-            beyond,
+            violations,
             preemptions: 0,
             jobs_with_steal: 0,
         }
     }
 
-    /// What was promised.
-    pub fn promise(&self) -> &Promise {
-        &self.promise
+    /// The timing requirement of the task.
+    pub fn requirement(&self) -> &Requirement {
+        &self.requirement
     }
 
-    /// Takes a job into account; the limits that it is beyond.
+    /// Takes a job into account. Returns the limits that it exceeds.
     pub fn push(&mut self, job: &JobRecord) -> Vec<Limit> {
         let response = job.response();
         self.response.push(response);
@@ -367,8 +367,8 @@ impl Tally {
         self.preemptions += u64::from(job.preemptions);
         let has_steal = job.steal_time > Ns(0);
         let late = |limit: Limit| match limit {
-            Limit::Bound => response.0 - self.promise.bound.map_or(response.0, |bound| bound.0.0),
-            Limit::Deadline => response.0 - self.promise.deadline.0,
+            Limit::Bound => response.0 - self.requirement.bound.map_or(response.0, |bound| bound.0.0),
+            Limit::Deadline => response.0 - self.requirement.deadline.0,
             Limit::Budget => 0,
         };
         self.jobs_with_steal += u64::from(has_steal);
@@ -377,30 +377,30 @@ impl Tally {
             counted.sum += misses;
             counted.by_instance.push(Ns(misses));
         }
-        let limits = self.promise.broken_by(response, job.execution);
+        let limits = self.requirement.violated_by(response, job.execution);
         for &limit in &limits {
             // Steal time excuses no more than the delay that it can have caused.
             let excused = has_steal && late(limit) <= STEAL_DELAY_FACTOR * job.steal_time.0;
-            let beyond = &mut self.beyond[limit as usize];
-            beyond.jobs += 1;
-            beyond.excused += u64::from(excused);
+            let violations = &mut self.violations[limit as usize];
+            violations.jobs += 1;
+            violations.excused += u64::from(excused);
         }
         limits
     }
 
     /// What came of the task.
     pub fn outcome(&self) -> TaskOutcome {
-        let beyond = |limit: Limit| self.beyond[limit as usize];
+        let violations = |limit: Limit| self.violations[limit as usize];
         TaskOutcome {
-            promise: self.promise.clone(),
+            requirement: self.requirement.clone(),
             jobs: self.response.spread.n,
             response: self.response.observed(),
             execution: self.execution.observed(),
             responses: self.responses.clone(),
             misses: self.misses.clone(),
-            beyond_bound: beyond(Limit::Bound),
-            beyond_deadline: beyond(Limit::Deadline),
-            beyond_budget: beyond(Limit::Budget),
+            bound_violations: violations(Limit::Bound),
+            deadline_violations: violations(Limit::Deadline),
+            budget_violations: violations(Limit::Budget),
             preemptions: self.preemptions,
             jobs_with_steal: self.jobs_with_steal,
             placement: None,
@@ -408,15 +408,15 @@ impl Tally {
     }
 }
 
-impl Promise {
-    /// The limits that a job of this response and execution time is beyond.
-    pub fn broken_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
+impl Requirement {
+    /// The limits that a job of this response and execution time exceeds.
+    pub fn violated_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
         let limits = [
             (Limit::Bound, self.bound.is_some_and(|bound| response > bound.0)),
             (Limit::Deadline, response > self.deadline),
             (Limit::Budget, self.budget.is_some_and(|budget| execution > budget)),
         ];
-        limits.into_iter().filter(|(_, broken)| *broken).map(|(limit, _)| limit).collect()
+        limits.into_iter().filter(|(_, violated)| *violated).map(|(limit, _)| limit).collect()
     }
 }
 
@@ -444,9 +444,9 @@ impl Placement {
 /// What came of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutcome {
-    /// What was promised.
+    /// The timing requirement of the task.
     #[serde(flatten)]
-    pub promise: Promise,
+    pub requirement: Requirement,
     /// Its jobs.
     pub jobs: u64,
     /// Their response times; `None` where there were no jobs.
@@ -459,11 +459,14 @@ pub struct TaskOutcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<Misses>,
     /// Jobs whose response took longer than the bound.
-    pub beyond_bound: Beyond,
+    #[serde(alias = "beyond_bound")]
+    pub bound_violations: ViolationCount,
     /// Jobs later than the deadline.
-    pub beyond_deadline: Beyond,
+    #[serde(alias = "beyond_deadline")]
+    pub deadline_violations: ViolationCount,
     /// Jobs that executed longer than the budget.
-    pub beyond_budget: Beyond,
+    #[serde(alias = "beyond_budget")]
+    pub budget_violations: ViolationCount,
     /// How often another thread took the CPU from one of its jobs.
     pub preemptions: u64,
     /// Jobs with steal time.
@@ -482,10 +485,10 @@ impl TaskOutcome {
 
     /// Share of the CPU, by each of the four ways of [Kim2013, Figure 13].
     pub fn utilization(&self) -> Utilization {
-        let period = self.promise.period.0.max(1) as f64;
+        let period = self.requirement.period.0.max(1) as f64;
         Utilization {
-            alone: self.promise.wcet.map(|wcet| wcet.0 as f64 / period),
-            with_delays: self.promise.utilization,
+            alone: self.requirement.wcet.map(|wcet| wcet.0 as f64 / period),
+            with_delays: self.requirement.utilization,
             worst: self.execution.map(|execution| execution.high_water_mark.value as f64 / period),
             average: self.execution.map(|execution| execution.mean_ns / period),
         }
@@ -516,14 +519,14 @@ pub struct Stretch {
     pub what: String,
 }
 
-/// A job beyond a limit.
+/// A job that exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
     /// The task.
     pub task: String,
     /// Which job.
     pub instance: u64,
-    /// What it is beyond.
+    /// The limits that it exceeds.
     pub limits: Vec<Limit>,
     /// When it was released, in ns from the first release of the run.
     pub release: Ns,
@@ -895,7 +898,7 @@ pub struct Run {
     pub duration: Ns,
     /// What came of the tasks, in the order of the plan.
     pub tasks: Vec<TaskOutcome>,
-    /// The first jobs beyond a limit.
+    /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs, in order.
     pub faults: Vec<Fault>,
@@ -935,7 +938,7 @@ pub enum Conclusion {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// Jobs took longer than they may, with the CPU theirs.
-    Beyond {
+    Violated {
         /// The task.
         task: String,
         /// What.
@@ -1003,8 +1006,8 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Beyond { task, limit, jobs, of } => {
-                write!(f, "{task}: {jobs} of {of} jobs were beyond the {limit}")
+            Reason::Violated { task, limit, jobs, of } => {
+                write!(f, "{task}: {jobs} of {of} jobs exceeded the {limit}")
             }
             Reason::Failed(Fault { task, what, at }) => {
                 write!(f, "{task}: {what}")?;
@@ -1013,7 +1016,7 @@ impl fmt::Display for Reason {
             Reason::StealTime { task, limit, jobs, of } => {
                 write!(
                     f,
-                    "{task}: {jobs} of {of} jobs were beyond the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
+                    "{task}: {jobs} of {of} jobs exceeded the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
                 )
             }
             Reason::TooFewJobs { task, jobs } => write!(
@@ -1043,26 +1046,26 @@ impl Run {
         // By deadlines, what holds for a job is its deadline, and that it needs no more than is reserved.
         let proved = !self.reserved.is_empty() && self.reserved.iter().all(Reserved::is_proved);
         for task in &self.tasks {
-            let name = || task.promise.name.clone();
+            let name = || task.requirement.name.clone();
             let limits = [
-                (Limit::Bound, task.beyond_bound),
-                (Limit::Deadline, task.beyond_deadline),
-                (Limit::Budget, task.beyond_budget),
+                (Limit::Bound, task.bound_violations),
+                (Limit::Deadline, task.deadline_violations),
+                (Limit::Budget, task.budget_violations),
             ];
-            for (limit, beyond) in limits {
-                if beyond.own() > 0 {
-                    violated.push(Reason::Beyond { task: name(), limit, jobs: beyond.own(), of: task.jobs });
-                } else if beyond.excused > 0 {
-                    doubts.push(Reason::StealTime { task: name(), limit, jobs: beyond.excused, of: task.jobs });
+            for (limit, violations) in limits {
+                if violations.own() > 0 {
+                    violated.push(Reason::Violated { task: name(), limit, jobs: violations.own(), of: task.jobs });
+                } else if violations.excused > 0 {
+                    doubts.push(Reason::StealTime { task: name(), limit, jobs: violations.excused, of: task.jobs });
                 }
             }
-            if task.promise.bound.is_none() && !proved {
+            if task.requirement.bound.is_none() && !proved {
                 doubts.push(Reason::NoBound { task: name() });
             }
             if task.jobs < JOBS_WANTED {
                 doubts.push(Reason::TooFewJobs { task: name(), jobs: task.jobs });
             }
-            let expected = self.duration.0 / task.promise.period.0.max(1);
+            let expected = self.duration.0 / task.requirement.period.0.max(1);
             if (task.jobs as f64) < EXPECTED_MIN * expected.saturating_sub(1) as f64 {
                 doubts.push(Reason::Missing { task: name(), jobs: task.jobs, expected });
             }
@@ -1094,8 +1097,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn promise() -> Promise {
-        Promise {
+    fn requirement() -> Requirement {
+        Requirement {
             name: "control".to_owned(),
             period: Ns(1000),
             deadline: Ns(900),
@@ -1120,7 +1123,7 @@ mod tests {
     }
 
     fn run(jobs: &[JobRecord]) -> Run {
-        let mut tally = Tally::new(promise());
+        let mut tally = Tally::new(requirement());
         jobs.iter().for_each(|job| {
             tally.push(job);
         });
@@ -1162,7 +1165,9 @@ mod tests {
     fn by_deadlines_a_run_holds_without_a_bound_where_what_is_reserved_fits() {
         let jobs: Vec<JobRecord> = (0..JOBS_WANTED).map(|instance| job(instance, 850, 200, 0)).collect();
         let mut run = run(&jobs);
-        run.tasks.iter_mut().for_each(|task| (task.promise.bound, task.beyond_bound) = (None, Beyond::default()));
+        run.tasks
+            .iter_mut()
+            .for_each(|task| (task.requirement.bound, task.bound_violations) = (None, ViolationCount::default()));
         assert_eq!(run.conclusion().0, Conclusion::Inconclusive);
         run.reserved = vec![Reserved { cpu: CpuId(1), density: 0.9, most: 0.95 }];
         assert_eq!(run.conclusion(), (Conclusion::Holds, Vec::new()));
@@ -1180,9 +1185,9 @@ mod tests {
 
     #[test]
     fn a_response_equal_to_its_bound_holds_and_one_more_nanosecond_does_not() {
-        assert_eq!(promise().broken_by(Ns(500), Ns(300)), []);
-        assert_eq!(promise().broken_by(Ns(501), Ns(300)), [Limit::Bound]);
-        assert_eq!(promise().broken_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
+        assert_eq!(requirement().violated_by(Ns(500), Ns(300)), []);
+        assert_eq!(requirement().violated_by(Ns(501), Ns(300)), [Limit::Bound]);
+        assert_eq!(requirement().violated_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
     }
 
     #[test]
@@ -1191,8 +1196,8 @@ mod tests {
         jobs.push(job(10_000, 501, 200, 0));
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Violated);
-        let beyond = Reason::Beyond { task: "control".to_owned(), limit: Limit::Bound, jobs: 1, of: 10_001 };
-        assert_eq!(reasons, [beyond]);
+        let violations = Reason::Violated { task: "control".to_owned(), limit: Limit::Bound, jobs: 1, of: 10_001 };
+        assert_eq!(reasons, [violations]);
     }
 
     #[test]
@@ -1202,7 +1207,7 @@ mod tests {
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Inconclusive);
         assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
-        // 800 is 300 beyond the bound of 500, which 30 can explain and 29 cannot.
+        // 800 exceeds the bound of 500 by 300, which 30 can excuse and 29 cannot.
         for (steal_time, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
             jobs[1000].steal_time = Ns(steal_time);
             assert_eq!(run(&jobs).conclusion().0, expected);
@@ -1234,7 +1239,7 @@ mod tests {
 
     #[test]
     fn a_million_jobs_take_no_more_memory_than_a_few() {
-        let mut tally = Tally::new(promise());
+        let mut tally = Tally::new(requirement());
         let memory = allocation_counter::measure(|| {
             for instance in 0..1_000_000 {
                 tally.push(&JobRecord { misses: Some(instance % 7), ..job(instance, 400 + instance % 90_000, 200, 0) });

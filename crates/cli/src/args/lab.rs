@@ -238,7 +238,7 @@ pub struct NetOptions {
     /// Through what [default: all that there are]
     #[arg(long, value_parser = net_path())]
     pub path: Option<isochrome_lab::packets::Path>,
-    /// The flood that is held against mere writing, as `isochrome lab flood --verify` names it
+    /// The flood that is compared with mere writing, as `isochrome lab flood --verify` names it
     #[arg(long, value_name = "NAME", default_value = "double-purge")]
     pub pattern: Pattern,
     /// Bytes of the packets, 1 to 8192, with commas [default: 13 sizes from 1 to 8192]

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Violation};
+use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Requirement, Setting, Violation};
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
@@ -71,7 +71,7 @@ const MARKS: usize = 1 << 14;
 /// Violations told in full.
 const TOLD: usize = 20;
 
-/// Memory that a program may have beyond what it was declared with: its libraries' data, its stack, its allocator.
+/// Memory that a program may have on top of what it was declared with: its libraries' data, its stack, its allocator.
 const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 
 /// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
@@ -96,8 +96,8 @@ pub struct Planned {
     pub cpu: CpuId,
     /// How it is scheduled once it is ready; `None` for best effort.
     pub scheduling: Option<Scheduling>,
-    /// What its jobs are held against; `None` for best effort.
-    pub promise: Option<Promise>,
+    /// The timing requirement that its jobs are checked against. `None` for best effort.
+    pub requirement: Option<Requirement>,
     /// Files by which its process joins groups before it begins ([`Launch::joins`]).
     pub joins: Vec<PathBuf>,
 }
@@ -107,7 +107,7 @@ pub fn fifo(place: usize, count: usize) -> Scheduling {
     Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
 }
 
-/// What to do when a job is beyond a limit.
+/// What to do when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnViolation {
     /// Keep what its CPU did around it.
@@ -125,7 +125,7 @@ pub struct Request<'a> {
     pub programs: &'a [Planned],
     /// For how long, from the first release.
     pub length: Ns,
-    /// What to do when a job is beyond a limit.
+    /// What to do when a job exceeds a limit.
     pub on_violation: OnViolation,
     /// Whether the others go on when a program fails.
     pub keep_going: bool,
@@ -157,7 +157,7 @@ pub struct Hooks<'a> {
 pub struct Outcome {
     /// Where the memory of each program lay at the end, in the order of the programs.
     pub placements: Vec<Option<Placement>>,
-    /// The first jobs beyond a limit.
+    /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
     pub faults: Vec<Fault>,
@@ -205,8 +205,8 @@ fn ended(pid: Pid) -> Option<String> {
 }
 
 /// For how long a job may be under way, in ns, before its program counts as one that never completes it.
-fn patience(promise: &Promise) -> u64 {
-    4 * promise.period.0 + AWAKE.0
+fn patience(requirement: &Requirement) -> u64 {
+    4 * requirement.period.0 + AWAKE.0
 }
 
 /// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
@@ -443,8 +443,8 @@ impl Session<'_, '_> {
 
     /// A program failed; it is ended, or has ended.
     fn fault(&mut self, task: usize, what: String) {
-        if self.request.programs[task].promise.is_none() {
-            // It has no promise to break, and breaks none.
+        if self.request.programs[task].requirement.is_none() {
+            // A best-effort program has no requirement that it could violate.
             return self.notes.push(format!("{}: {what}", self.names[task]));
         }
         self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
@@ -515,7 +515,7 @@ impl Session<'_, '_> {
     /// The tasks whose memory is to be locked.
     fn to_lock(&self) -> Vec<usize> {
         let tasks = 0..self.started.len();
-        let of_task = |task: &usize| self.request.programs[*task].promise.is_some() && !self.started[*task].gone;
+        let of_task = |task: &usize| self.request.programs[*task].requirement.is_some() && !self.started[*task].gone;
         tasks.filter(|task| self.request.lock && of_task(task)).collect()
     }
 
@@ -670,8 +670,8 @@ impl Session<'_, '_> {
         let mut looked = Ns(0);
         let mut lost = tracefs.lost();
         let end = Ns(self.begin.0 + self.request.length.0);
-        let promises = self.request.programs.iter().filter_map(|planned| planned.promise.as_ref());
-        let patience = promises.map(patience).max().unwrap_or(0);
+        let requirements = self.request.programs.iter().filter_map(|planned| planned.requirement.as_ref());
+        let patience = requirements.map(patience).max().unwrap_or(0);
         loop {
             std::thread::sleep(BATCH);
             let now = monotonic();
@@ -778,8 +778,8 @@ impl Session<'_, '_> {
         if job.release >= self.request.length {
             return;
         }
-        let Some(promise) = &self.request.programs[job.task].promise else { return };
-        let limits = promise.broken_by(job.response(), job.execution);
+        let Some(requirement) = &self.request.programs[job.task].requirement else { return };
+        let limits = requirement.violated_by(job.response(), job.execution);
         if let Err(error) = (self.hooks.record)(job) {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
@@ -814,20 +814,20 @@ impl Session<'_, '_> {
 
     /// When the job of `task` was released that counts and is not complete, and its number.
     fn pending(&self, task: usize, watch: &JobTracker) -> Option<(Ns, u64)> {
-        let counts = self.request.programs[task].promise.is_some() && !self.started[task].gone;
+        let counts = self.request.programs[task].requirement.is_some() && !self.started[task].gone;
         let end = Ns(self.begin.0 + self.request.length.0);
         watch.pending(task).filter(|(release, _)| counts && *release < end)
     }
 
-    /// Names tasks with a job that is not complete at the end and beyond a limit already: no record of it will come.
+    /// Names tasks with a job that is not complete at the end and exceeds a limit already, because no record of it will come.
     fn unfinished(&mut self, now: Ns, watch: &JobTracker) {
         for task in 0..self.started.len() {
-            let Some(promise) = &self.request.programs[task].promise else { continue };
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
             let Some((release, instance)) = self.pending(task, watch) else { continue };
             let response = Ns(now.0.saturating_sub(release.0));
-            if let Some(limit) = promise.broken_by(response, Ns(0)).first() {
+            if let Some(limit) = requirement.violated_by(response, Ns(0)).first() {
                 let since = response.0 as f64 / 1e6;
-                self.fault(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, beyond its {limit}"));
+                self.fault(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, which exceeds its {limit}"));
             }
         }
     }
@@ -838,10 +838,10 @@ impl Session<'_, '_> {
             if self.started[task].gone {
                 continue;
             }
-            let Some(promise) = &self.request.programs[task].promise else { continue };
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
             if let Some((release, instance)) = self.pending(task, watch) {
                 let response = Ns(now.0.saturating_sub(release.0));
-                let limits = promise.broken_by(response, Ns(0));
+                let limits = requirement.violated_by(response, Ns(0));
                 if !limits.is_empty() && self.told.get(&task) != Some(&instance) {
                     self.told.insert(task, instance);
                     let release = Ns(release.0 - self.begin.0);
@@ -850,7 +850,7 @@ impl Session<'_, '_> {
                     self.violated(&job, limits, watch);
                 }
             }
-            let patience = patience(promise);
+            let patience = patience(requirement);
             if let Some(awake) = watch.awake(task, now).filter(|awake| awake.0 > patience) {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use isochrome_model::profile::Visit;
-use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
@@ -32,10 +32,10 @@ pub fn visit(
     place: &mut Place<'_>,
 ) -> Result<Option<Visit>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
-    let promise = Promise {
+    let requirement = Requirement {
         name: program.name.clone(),
         period: program.period,
-        // Nothing is held against it here.
+        // Jobs are not checked against it here.
         deadline: Ns(u64::MAX),
         bound: None,
         without_interference: None,
@@ -43,8 +43,13 @@ pub fn visit(
         wcet: None,
         utilization: None,
     };
-    let planned =
-        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise), joins };
+    let planned = Planned {
+        program: program.clone(),
+        cpu,
+        scheduling: Some(engine::fifo(0, 1)),
+        requirement: Some(requirement),
+        joins,
+    };
     let request = Request {
         programs: &[planned],
         // The last one is released but not seen to be complete.

@@ -209,8 +209,8 @@ impl Crpd {
         }
     }
 
-    /// Whether the delay of every walk measured is what theory and colors promise: it grows along a line, falls beyond the partition, and is
-    /// mostly taken away by colors.
+    /// Whether the delay of every walk measured is as theory predicts: it grows along a line, falls once the working set exceeds the
+    /// partition, and colors take most of it away.
     pub fn holds(&self) -> bool {
         self.walks().all(|walk| {
             let reading = self.reading(walk);

@@ -1,6 +1,6 @@
 //! What a flood is made for: the ways of the first level and of the one that is flooded, n1 and n2 of [Loeser1999, §3.2], and where they are from.
 //!
-//! What the system says of its caches is held against what loads felt. A virtual machine may be told of a smaller cache than it has: then a flood that is made
+//! Checks what the system says of its caches against what loads measured. A virtual machine may be told of a smaller cache than it has: then a flood that is made
 //! for what it is told leaves lines. One that is made for more than there is leaves no more than one that fits. So what was measured counts where it is
 //! larger, and nowhere else.
 
