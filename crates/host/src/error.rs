@@ -76,14 +76,14 @@ pub enum HostError {
         source: io::Error,
     },
     /// More events were asked for than counters work here.
-    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", fault.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
+    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
     CountersTooFew {
         /// Events asked for.
         asked: usize,
         /// Counters that passed the self-test together.
         usable: usize,
         /// What is wrong with the next one, if it failed the self-test.
-        fault: Option<String>,
+        defect: Option<String>,
     },
     /// A counter opens and runs but does not count.
     #[error(

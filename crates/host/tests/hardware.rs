@@ -143,7 +143,7 @@ fn hardware_test(
 fn has_counters() -> Result<(), String> {
     match usable_slots() {
         Ok(slots) if slots.usable > 0 => Ok(()),
-        Ok(slots) => Err(slots.fault.map_or_else(|| "no counter runs".to_owned(), |fault| fault.to_string())),
+        Ok(slots) => Err(slots.defect.map_or_else(|| "no counter runs".to_owned(), |defect| defect.to_string())),
         Err(error) => Err(first_line(&error)),
     }
 }
