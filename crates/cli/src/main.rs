@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         if !matches!(arguments.verb, Verb::Exec(_) | Verb::Job(_)) {
             interrupt::install()?;
         }
-        if let Some(restored) = isochrome_host::run::clearing::restore_left(&isochrome_host::runtime::folder()) {
+        if let Some(restored) = isochrome_host::run::shielding::restore_left(&isochrome_host::runtime::folder()) {
             eprintln!(
                 "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back{}",
                 restored.programs,

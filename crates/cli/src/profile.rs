@@ -13,8 +13,8 @@ use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::recolor;
-use isochrome_host::run::clearing;
-use isochrome_host::run::profiling::visit;
+use isochrome_host::run::profiling::profiling_run;
+use isochrome_host::run::shielding;
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
@@ -153,13 +153,13 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     };
     let request = Request {
         jobs: jobs_for(options.exceed),
-        visit: options.visit.min(jobs_for(options.exceed)),
+        jobs_per_run: options.jobs_per_run.min(jobs_for(options.exceed)),
         flat: options.flat / 100.0,
         seed,
     };
     let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
     let folder = runtime::folder();
-    clearing::restore_left(&folder);
+    shielding::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
     let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
     if let Err(error) = &counted {
@@ -190,11 +190,11 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
                 });
                 moved.map_err(|error| error.to_string())
             };
-            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
+            let run = profiling_run(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
             if let Some(ways) = ways {
                 ways.restore()?;
             }
-            Ok(visited)
+            Ok(run)
         },
         |profile| {
             let (done, wanted) = jobs_of(profile, request.jobs);
@@ -307,7 +307,7 @@ fn told(profile: &Profile) -> String {
                 String::new()
             }
         );
-        for point in task.measured.iter().filter(|point| !point.visits.is_empty()) {
+        for point in task.measured.iter().filter(|point| !point.runs.is_empty()) {
             let bound = task.wcet_ns.get(point.partitions as usize - 1);
             let _ = writeln!(
                 text,

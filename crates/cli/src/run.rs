@@ -24,7 +24,7 @@ use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::running::{
-    Comparison, Conclusion, Fault, JobRecord, Placement, Requirement, Reserved, ResponseBound, Run, Setting, Tally,
+    Comparison, Conclusion, Failure, JobRecord, Placement, Requirement, Reserved, ResponseBound, Run, Setting, Tally,
     TaskOutcome, Window,
 };
 use isochrome_model::stats::blocks_needed;
@@ -154,15 +154,15 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
                 );
             }
             let outcome = one_block(&request, &placed, means, &mut recorder.block(number, side))?;
-            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.faults.is_empty();
+            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.failures.is_empty();
             if side {
                 sum = Some(match sum.take() {
                     Some(sum) => together(sum, outcome),
                     None => outcome,
                 });
-            } else if !outcome.faults.is_empty() || outcome.unrecorded.is_some() {
-                // What fails without partitions is no fault of the plan, but nothing more can be compared.
-                eprintln!("without partitions: {:?}", outcome.faults);
+            } else if !outcome.failures.is_empty() || outcome.unrecorded.is_some() {
+                // A failure without partitions does not count against the plan, but nothing more can be compared.
+                eprintln!("without partitions: {:?}", outcome.failures);
                 if let Some(sum) = &mut sum {
                     sum.unrecorded = sum.unrecorded.take().or(outcome.unrecorded);
                 }
@@ -192,7 +192,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         duration: outcome.duration,
         tasks,
         violations: outcome.violations,
-        faults: outcome.faults,
+        failures: outcome.failures,
         overhead: outcome.overhead,
         steal_time: outcome.steal_time,
         settings: outcome.settings,
@@ -463,7 +463,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
         for (task, placed) in placed.iter().enumerate() {
             if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
                 let task = placed.planned.program.name.clone();
-                outcome.faults.push(Fault { task, at: outcome.duration, what: format!("lost its ways: {what}") });
+                outcome.failures.push(Failure { task, at: outcome.duration, what: format!("lost its ways: {what}") });
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
@@ -480,7 +480,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     let Outcome {
         placements,
         violations,
-        faults,
+        failures,
         overhead,
         steal_time,
         duration,
@@ -493,7 +493,7 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     } = next;
     sum.placements = placements;
     sum.violations.extend(violations);
-    sum.faults.extend(faults);
+    sum.failures.extend(failures);
     sum.notes.extend(notes);
     sum.overhead.add(&overhead);
     sum.steal_time.0 += steal_time.0;

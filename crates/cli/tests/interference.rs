@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             ended(&Fixture::new(), "KILL")
         }),
         trial("ways_that_cannot_be_had_are_told_and_the_rest_is_measured", || no_ways(&Fixture::new())),
-        trial("what_a_program_does_wrong_is_named_with_what_to_do", || faults(&Fixture::new())),
+        trial("what_a_program_does_wrong_is_named_with_what_to_do", || failures(&Fixture::new())),
         trial("on_a_modeled_machine_hits_and_misses_of_every_level_are_counted", || modeled(&Fixture::new())),
     ];
     run_trials(trials)
@@ -183,7 +183,7 @@ fn no_ways(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn faults(fixture: &Fixture) -> Outcome {
+fn failures(fixture: &Fixture) -> Outcome {
     let been = fixture.path("been");
     let been = been.display();
     fixture.script(

@@ -1,4 +1,4 @@
-//! Programs of a plan run together: every job is seen, every fault is named, and the machine is as it was afterwards.
+//! Programs of a plan run together: every job is seen, every failure is reported, and the machine is as it was afterwards.
 //!
 //! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
@@ -34,8 +34,8 @@ fn main() -> ExitCode {
         timed("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
         timed("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
         timed("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
-        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
-        fixture_trial("without_keep_going_the_first_fault_ends_the_run", first_fault),
+        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", failures),
+        fixture_trial("without_keep_going_the_first_failure_ends_the_run", first_failure),
         timed("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
         fixture_trial("where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests", hidden_frames),
         fixture_trial("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
@@ -206,10 +206,11 @@ struct Evidence {
 }
 
 impl Evidence {
-    fn faults(&self) -> Vec<(String, String)> {
-        let fault =
-            |fault: &Value| (fault["task"].as_str().unwrap().to_owned(), fault["what"].as_str().unwrap().to_owned());
-        self.run["faults"].as_array().unwrap().iter().map(fault).collect()
+    fn failures(&self) -> Vec<(String, String)> {
+        let failure = |failure: &Value| {
+            (failure["task"].as_str().unwrap().to_owned(), failure["what"].as_str().unwrap().to_owned())
+        };
+        self.run["failures"].as_array().unwrap().iter().map(failure).collect()
     }
 }
 
@@ -256,7 +257,7 @@ fn every_job(fixture: &Fixture) -> Outcome {
     let fast = fixture.task("fast", &["line", "30"], 1000, 900, "line");
     let plan = fixture.plan("none", vec![fast, fixture.good()]);
     let Evidence { run, code, text } = fixture.evidence(&plan, &["--duration", "1s"]);
-    assert_eq!(run["faults"], json!([]), "{text}");
+    assert_eq!(run["failures"], json!([]), "{text}");
     for (name, expected) in [("fast", 1000), ("good", 200)] {
         let jobs = fixture.jobs(name);
         // Of the last ones the end may not have been seen.
@@ -301,7 +302,7 @@ fn wake_ups(fixture: &Fixture) -> Outcome {
     timed.program["memory_bytes"] = json!(8 << 20);
     let plan = fixture.plan("none", vec![timed]);
     let evidence = fixture.evidence(&plan, &["--duration", "1s"]);
-    assert_eq!(evidence.faults(), []);
+    assert_eq!(evidence.failures(), []);
     let seen: Vec<(u64, u64)> = fixture.jobs("timed").iter().map(|job| (job[2], job[3])).collect();
     let text = fs::read_to_string(&log).expect("the program wrote what it saw");
     let own: Vec<(u64, u64)> = text
@@ -363,7 +364,7 @@ fn counted(fixture: &Fixture) -> Outcome {
         on_violation: OnViolation::Trace,
         keep_going: false,
         alone: false,
-        // Locked memory has no faults.
+        // Locked memory has no page faults.
         lock: false,
         counted: Some(PAGE_FAULTS),
         folder: &fixture.path("runtime"),
@@ -379,7 +380,7 @@ fn counted(fixture: &Fixture) -> Outcome {
     if let Some(why) = outcome.uncounted {
         return Err(NotRun(why));
     }
-    assert_eq!(outcome.faults, []);
+    assert_eq!(outcome.failures, []);
     for (task, (faults, expected)) in FAULTS.into_iter().zip([1000, 200]).enumerate() {
         let of_task: Vec<&JobRecord> = jobs.iter().filter(|job| job.task == task).collect();
         let counted: Vec<u64> = of_task.iter().filter_map(|job| job.misses).collect();
@@ -411,12 +412,12 @@ fn violations(fixture: &Fixture) -> Outcome {
     assert_eq!(stopped.code, 2);
     // SIGUSR1 ends a program that does not expect it.
     let signaled = fixture.evidence(&plan, &["--duration", "20s", "--on-violation", "signal"]);
-    assert_eq!(signaled.faults(), [("hopeless".to_owned(), "was ended by signal 10".to_owned())]);
+    assert_eq!(signaled.failures(), [("hopeless".to_owned(), "was ended by signal 10".to_owned())]);
     Ok(())
 }
 
 /// What a program does wrong, and how that is named.
-const FAULTS: [(&str, &str); 9] = [
+const FAILURES: [(&str, &str); 9] = [
     ("crashes", "was ended by signal 6"),
     ("ends", "ended with code 0"),
     ("exits-early", "ended with code 3 before it was ready"),
@@ -428,13 +429,13 @@ const FAULTS: [(&str, &str); 9] = [
     ("grows", "of memory of its own, more than the 1 MiB it was planned with"),
 ];
 
-fn faults(fixture: &Fixture) -> Outcome {
-    for (mode, named) in FAULTS {
+fn failures(fixture: &Fixture) -> Outcome {
+    for (mode, named) in FAILURES {
         let bad = fixture.task("bad", &[mode, "50"], 2000, 1900, "line");
         let plan = fixture.plan("none", vec![fixture.good(), bad]);
         let evidence = fixture.evidence(&plan, &["--duration", "1500ms", "--keep-going"]);
-        let faults = evidence.faults();
-        assert!(faults.len() == 1 && faults[0].0 == "bad" && faults[0].1.contains(named), "{mode}: {faults:?}");
+        let failures = evidence.failures();
+        assert!(failures.len() == 1 && failures[0].0 == "bad" && failures[0].1.contains(named), "{mode}: {failures:?}");
         assert_eq!(evidence.code, 2, "{mode}");
         let good = evidence.run["tasks"][0]["jobs"].as_u64().unwrap() + skipped(&evidence.run);
         assert!(good > 290, "{mode}: the other program has done {good} of 300 jobs");
@@ -443,11 +444,11 @@ fn faults(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn first_fault(fixture: &Fixture) -> Outcome {
+fn first_failure(fixture: &Fixture) -> Outcome {
     let bad = fixture.task("bad", &["crashes", "50"], 2000, 1900, "line");
     let plan = fixture.plan("none", vec![fixture.good(), bad]);
     let evidence = fixture.evidence(&plan, &["--duration", "20s"]);
-    assert_eq!(evidence.faults().len(), 1);
+    assert_eq!(evidence.failures().len(), 1);
     assert!(evidence.run["duration"].as_u64().unwrap() < 5_000_000_000);
     assert!(evidence.text.is_empty() || !evidence.text.contains("panicked"), "{}", evidence.text);
     Ok(())
@@ -470,7 +471,7 @@ fn colors_and_comparison(fixture: &Fixture) -> Outcome {
         palette.to_str().unwrap(),
     ];
     let Evidence { run, text, .. } = fixture.evidence(&plan, &options);
-    assert_eq!(run["faults"], json!([]), "{text}");
+    assert_eq!(run["failures"], json!([]), "{text}");
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         let placement = &task["placement"];
         assert_eq!(placement["colors"], json!([first, first + 1, first + 2, first + 3]));
@@ -517,7 +518,7 @@ fn hidden_frames(fixture: &Fixture) -> Outcome {
         return Err(NotRun(told));
     }
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     let placement = &run["tasks"][0]["placement"];
     assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
     let number = |name: &str| placement[name].as_u64().unwrap();
@@ -565,7 +566,7 @@ fn ways(fixture: &Fixture) -> Outcome {
     assert_eq!((here(""), here("isochrome-1"), here("isochrome-2")), (0xff00, 0xf, 0xf0));
     let output = run.wait_with_output().unwrap();
     let run = json_of(&output)["sections"][0]["numbers"].clone();
-    assert_eq!((run["faults"].clone(), run["method"].clone()), (json!([]), json!("ways")));
+    assert_eq!((run["failures"].clone(), run["method"].clone()), (json!([]), json!("ways")));
     let setting =
         run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
     let setting = setting.expect("told");
@@ -600,7 +601,7 @@ fn ways_and_colors(fixture: &Fixture) -> Outcome {
     ];
     let output = fixture.run(&plan, &options).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         assert_eq!(task["placement"]["colors"], json!([first, first + 1, first + 2, first + 3]));
     }
@@ -628,7 +629,7 @@ fn profile_by_ways(fixture: &Fixture) -> Outcome {
         fixture.cpu
     );
     fs::write(fixture.path("taskset.toml"), text).unwrap();
-    let mut command = fixture.tool(&["profile", "--json", "--exceed", "0.2", "--visit", "14", "--flat", "1000"]);
+    let mut command = fixture.tool(&["profile", "--json", "--exceed", "0.2", "--jobs-per-run", "14", "--flat", "1000"]);
     command
         .args(["--machine", "machine.json", "-o", "profile.json", "taskset.toml"])
         .current_dir(fixture.folder.path());
@@ -753,7 +754,7 @@ fn partitions(fixture: &Fixture) -> Outcome {
     assert_eq!(bystander.cpus(), before);
     let output = run.wait_with_output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
     assert_eq!(*tree.state(), Cgroup::default());
     // Where the kernel says that it is none, others are kept off by affinity, and the reason is told.
@@ -824,7 +825,7 @@ fn locked(fixture: &Fixture) -> Outcome {
     };
     wait_until("locked memory", || fixture.programs().iter().any(locked));
     let run = &json_of(&run.wait_with_output().unwrap())["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     let told = during(run, "memory of the tasks");
     assert!(told.starts_with("good: ") && told.ends_with("kB locked"), "{told}");
     assert!(lines() > 100);
@@ -840,9 +841,9 @@ fn deadline_refused(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("none", vec![fixture.good()]);
     // No partition, so its CPU is one of several of a root domain.
     let evidence = fixture.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
-    let faults = evidence.faults();
-    assert!(faults.len() == 1 && faults[0].1.contains("cannot be given SCHED_DEADLINE"), "{faults:?}");
-    assert!(faults[0].1.contains("a root domain of its own"), "{faults:?}");
+    let failures = evidence.failures();
+    assert!(failures.len() == 1 && failures[0].1.contains("cannot be given SCHED_DEADLINE"), "{failures:?}");
+    assert!(failures[0].1.contains("a root domain of its own"), "{failures:?}");
     Ok(())
 }
 
@@ -851,10 +852,10 @@ fn deadline(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("none", vec![fixture.task("fast", &["line", "50"], 2000, 1900, "line"), fixture.good()]);
     let output = fixture.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    if run["faults"].to_string().contains("a root domain of its own") {
+    if run["failures"].to_string().contains("a root domain of its own") {
         return Err(NotRun(format!("no CPU can be a partition: {}", during(run, "other programs"))));
     }
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     let reserved = &run["reserved"][0];
     let density = reserved["density"].as_f64().unwrap();
     assert!((density - reserved["most"].as_f64().unwrap()).abs() < 1e-3, "{reserved}");

@@ -542,9 +542,9 @@ pub struct Violation {
     pub timeline: Vec<Stretch>,
 }
 
-/// What went wrong with a program.
+/// The failure of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Fault {
+pub struct Failure {
     /// The task.
     pub task: String,
     /// When, in ns from the first release of the run; 0 before it.
@@ -900,8 +900,9 @@ pub struct Run {
     pub tasks: Vec<TaskOutcome>,
     /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
-    /// What went wrong with programs, in order.
-    pub faults: Vec<Fault>,
+    /// Failures of programs, in order.
+    #[serde(alias = "faults")]
+    pub failures: Vec<Failure>,
     /// What watching took.
     pub overhead: Overhead,
     /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
@@ -949,7 +950,7 @@ pub enum Reason {
         of: u64,
     },
     /// A program failed.
-    Failed(Fault),
+    Failed(Failure),
     /// Jobs took longer than they may, but steal time excuses all of them.
     StealTime {
         /// The task.
@@ -1009,7 +1010,7 @@ impl fmt::Display for Reason {
             Reason::Violated { task, limit, jobs, of } => {
                 write!(f, "{task}: {jobs} of {of} jobs exceeded the {limit}")
             }
-            Reason::Failed(Fault { task, what, at }) => {
+            Reason::Failed(Failure { task, what, at }) => {
                 write!(f, "{task}: {what}")?;
                 if at.0 > 0 { write!(f, ", {:.3} s after the first release", at.0 as f64 / 1e9) } else { Ok(()) }
             }
@@ -1075,7 +1076,7 @@ impl Run {
                 doubts.push(Reason::OffColor { task: name(), share });
             }
         }
-        violated.extend(self.faults.iter().cloned().map(Reason::Failed));
+        violated.extend(self.failures.iter().cloned().map(Reason::Failed));
         if self.overhead.lost > 0 {
             doubts.push(Reason::Lost { events: self.overhead.lost });
         }
@@ -1136,7 +1137,7 @@ mod tests {
             duration: Ns(1000 * jobs.len() as u64),
             tasks: vec![tally.outcome()],
             violations: Vec::new(),
-            faults: Vec::new(),
+            failures: Vec::new(),
             overhead: Overhead::default(),
             steal_time: Ns(0),
             settings: Vec::new(),
@@ -1225,7 +1226,7 @@ mod tests {
     #[test]
     fn what_failed_what_was_lost_and_what_lies_elsewhere_is_named() {
         let mut failed = run(&good(299));
-        failed.faults.push(Fault { task: "hog".to_owned(), at: Ns(5), what: "ended with code 3".to_owned() });
+        failed.failures.push(Failure { task: "hog".to_owned(), at: Ns(5), what: "ended with code 3".to_owned() });
         assert_eq!(failed.conclusion().0, Conclusion::Violated);
         let mut lossy = run(&good(299));
         lossy.overhead.lost = 7;

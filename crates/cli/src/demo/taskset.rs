@@ -40,7 +40,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
         (
             "execution times",
             format!(
-                "profile @/taskset.toml --again --exceed 1e-2 --visit 300 --margin {margin} -o @/profile.json --svg @/profile.svg{seed}"
+                "profile @/taskset.toml --again --exceed 1e-2 --jobs-per-run 300 --margin {margin} -o @/profile.json --svg @/profile.svg{seed}"
             ),
         ),
         (

@@ -2,7 +2,7 @@
 //!
 //! What runs on the CPUs of the tasks is the tasks. This program works on others: it reads the scheduler's events in batches, releases
 //! jobs that are lines, and holds every response against its bound and its deadline. Whatever ends it, the machine is put back as it was,
-//! by this process or, if it is killed, by the next one ([`clearing`](super::clearing)).
+//! by this process or, if it is killed, by the next one ([`shielding`](super::shielding)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Requirement, Setting, Violation};
+use isochrome_model::running::{Failure, JobRecord, Limit, Overhead, Placement, Requirement, Setting, Violation};
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::JobError;
-use super::clearing::{Clearing, VARIABLE};
 use super::line::{LineProgram, command};
 use super::releases::{LATE_MAX, Said, Spoken, release};
+use super::shielding::{CpuShield, VARIABLE};
 use crate::counters::events::Event as Counted;
 use crate::error::HostError;
 use crate::interrupt;
-use crate::machine::idle::{self, Awake};
+use crate::machine::idle::{self, IdleHold};
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
 use crate::recolor::lock;
@@ -63,7 +63,7 @@ const HEAD_START: Ns = Ns(20_000_000);
 const CALIBRATION: Ns = Ns(100_000_000);
 
 /// A job that has been under way for four periods and this long is not completed any more.
-const AWAKE: Ns = Ns(200_000_000);
+const OVERDUE: Ns = Ns(200_000_000);
 
 /// Marks that a program can set between two batches.
 const MARKS: usize = 1 << 14;
@@ -160,7 +160,7 @@ pub struct Outcome {
     /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
-    pub faults: Vec<Fault>,
+    pub failures: Vec<Failure>,
     /// What watching took.
     pub overhead: Overhead,
     /// Steal time of the CPUs of the tasks.
@@ -206,7 +206,7 @@ fn ended(pid: Pid) -> Option<String> {
 
 /// For how long a job may be under way, in ns, before its program counts as one that never completes it.
 fn patience(requirement: &Requirement) -> u64 {
-    4 * requirement.period.0 + AWAKE.0
+    4 * requirement.period.0 + OVERDUE.0
 }
 
 /// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
@@ -254,7 +254,7 @@ struct Session<'a, 'h> {
     started: Vec<Started>,
     misses: Option<Misses>,
     violations: Vec<Violation>,
-    faults: Vec<Fault>,
+    failures: Vec<Failure>,
     notes: Vec<String>,
     /// Jobs already told of while they were not complete.
     told: BTreeMap<usize, u64>,
@@ -276,9 +276,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let throttling_before = throttling();
     let latency = || idle::latency(Path::new("/"));
     let latency_before = latency();
-    let awake = Awake::hold(Path::new("/"));
+    let idle_hold = IdleHold::new(Path::new("/"));
     let latency_during = latency();
-    let clearing = Clearing::new(request.folder, &cpus, request.alone)?;
+    let shield = CpuShield::new(request.folder, &cpus, request.alone)?;
     // Before the tracefs, as it says.
     let misses = request.counted.map(|event| Misses::open(&cpus, event)).transpose();
     let (misses, mut uncounted) = match misses {
@@ -295,7 +295,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         started: Vec::new(),
         misses,
         violations: Vec::new(),
-        faults: Vec::new(),
+        failures: Vec::new(),
         notes: Vec::new(),
         told: BTreeMap::new(),
         begin: Ns(u64::MAX),
@@ -303,7 +303,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         unrecorded: None,
         overhead: Overhead::default(),
     };
-    let mut spoken = session.start(&clearing)?;
+    let mut spoken = session.start(&shield)?;
     session.get_ready(&mut spoken);
     let whole = session.prefault();
     session.place();
@@ -313,7 +313,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let mut outcome = Outcome {
         placements: vec![None; request.programs.len()],
         violations: Vec::new(),
-        faults: Vec::new(),
+        failures: Vec::new(),
         overhead: Overhead::default(),
         steal_time: Ns(0),
         duration: Ns(0),
@@ -341,17 +341,18 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
     }
     outcome.uncounted = uncounted;
-    clearing.end_programs();
+    shield.end_programs();
     let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
     outcome.steal_time = Ns(steal.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
-    let Session { violations, faults, notes, unrecorded, overhead, .. } = session;
+    let Session { violations, failures, notes, unrecorded, overhead, .. } = session;
     outcome.overhead = overhead;
-    (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
-    drop((tracefs, awake));
-    let (moved, staying) = (clearing.moved(), clearing.staying);
-    let others = match &clearing.by_affinity {
+    (outcome.violations, outcome.failures, outcome.notes, outcome.unrecorded) =
+        (violations, failures, notes, unrecorded);
+    drop((tracefs, idle_hold));
+    let (moved, staying) = (shield.moved(), shield.staying);
+    let others = match &shield.by_affinity {
         _ if !request.alone => ["left", "left", "left"].map(str::to_owned),
         Some(why) => [
             format!("{} threads", moved + staying),
@@ -360,7 +361,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         ],
         None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
     };
-    let restored = clearing.restore();
+    let restored = shield.restore();
     outcome.notes.extend(restored.trouble);
     let [before, during, after] = others;
     outcome.settings = vec![
@@ -394,7 +395,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
 
 impl Session<'_, '_> {
     /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
-    fn start(&mut self, clearing: &Clearing) -> Result<Vec<Spoken>, HostError> {
+    fn start(&mut self, shield: &CpuShield) -> Result<Vec<Spoken>, HostError> {
         let mut spoken = Vec::new();
         for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
             let failed = |source| JobError::Start { program: program.name.clone(), source };
@@ -403,11 +404,11 @@ impl Session<'_, '_> {
                 file.map(Arc::new)
                     .map_err(|error| failed(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))
             };
-            let joins = joins.iter().chain(&clearing.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
+            let joins = joins.iter().chain(&shield.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
             let launch = Launch {
                 cpus: Some(vec![cpu.0]),
                 scheduling: None,
-                environment: vec![(VARIABLE.to_owned(), clearing.mark().to_owned())],
+                environment: vec![(VARIABLE.to_owned(), shield.mark().to_owned())],
                 attached: true,
                 own_pid: Vec::new(),
                 joins,
@@ -441,20 +442,20 @@ impl Session<'_, '_> {
         Ns(monotonic().0.saturating_sub(self.begin.0))
     }
 
-    /// A program failed; it is ended, or has ended.
-    fn fault(&mut self, task: usize, what: String) {
+    /// Records that a program failed. The program is ended, or has ended.
+    fn fail(&mut self, task: usize, what: String) {
         if self.request.programs[task].requirement.is_none() {
             // A best-effort program has no requirement that it could violate.
             return self.notes.push(format!("{}: {what}", self.names[task]));
         }
-        self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
+        self.failures.push(Failure { task: self.names[task].clone(), at: self.since_begin(), what });
         self.stop |= !self.request.keep_going;
     }
 
     fn give_up(&mut self, task: usize, what: String) {
         if !std::mem::replace(&mut self.started[task].gone, true) {
             let _ = launch::send(self.started[task].pid.0, SIGKILL);
-            self.fault(task, what);
+            self.fail(task, what);
         }
     }
 
@@ -465,7 +466,7 @@ impl Session<'_, '_> {
                 && let Some(how) = ended(self.started[task].pid)
             {
                 self.started[task].gone = true;
-                self.fault(task, how);
+                self.fail(task, how);
             }
         }
     }
@@ -735,7 +736,7 @@ impl Session<'_, '_> {
     fn hear(&mut self, said: Said, observations: &mut Vec<Observation>) {
         match said {
             Said::Released { task, due, at, written, waited } => {
-                // A line that is written late by this program is not the task's fault; one that waits for the job before is.
+                // A line that is written late by this program is not the task's failure; one that waits for the job before is.
                 let release = if waited { due } else { at };
                 if !waited {
                     let late = &mut self.overhead.release_late_max;
@@ -827,7 +828,7 @@ impl Session<'_, '_> {
             let response = Ns(now.0.saturating_sub(release.0));
             if let Some(limit) = requirement.violated_by(response, Ns(0)).first() {
                 let since = response.0 as f64 / 1e6;
-                self.fault(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, which exceeds its {limit}"));
+                self.fail(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, which exceeds its {limit}"));
             }
         }
     }
@@ -871,7 +872,7 @@ impl Session<'_, '_> {
         let Some(task) = self.started.iter().position(of) else { return };
         // A thread of its own is no other process.
         if !Path::new(&format!("/proc/{}/task/{child}", self.started[task].pid.0)).exists() {
-            self.fault(task, format!("started another process ({child}), which is not part of the plan"));
+            self.fail(task, format!("started another process ({child}), which is not part of the plan"));
         }
     }
 

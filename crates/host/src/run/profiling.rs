@@ -1,8 +1,8 @@
-//! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
+//! A profiling run: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
 
 use std::path::{Path, PathBuf};
 
-use isochrome_model::profile::Visit;
+use isochrome_model::profile::ProfilingRun;
 use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
@@ -17,12 +17,12 @@ use crate::interrupt;
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
 const COLD: u64 = 20;
 
-/// Runs at least `jobs` jobs of `program` at its period on `cpu`, in the groups that it `joins` ([`Planned::joins`]), on the memory that
-/// `place` gives it; `counted` is counted of them. `None` if it was interrupted.
+/// Runs at least `jobs` jobs of `program` at its period on `cpu` and measures them. `None` if it was interrupted.
 ///
-/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
-/// hypervisor withheld the CPU from are counted apart.
-pub fn visit(
+/// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `place` gives it. `counted` is the event to count.
+/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs with steal
+/// time are counted apart.
+pub fn profiling_run(
     program: &Program,
     cpu: CpuId,
     jobs: u64,
@@ -30,7 +30,7 @@ pub fn visit(
     joins: Vec<PathBuf>,
     counted: Option<Event>,
     place: &mut Place<'_>,
-) -> Result<Option<Visit>, HostError> {
+) -> Result<Option<ProfilingRun>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
     let requirement = Requirement {
         name: program.name.clone(),
@@ -84,8 +84,8 @@ pub fn visit(
     if outcome.interrupted || interrupt::interrupted() {
         return Ok(None);
     }
-    if let Some(fault) = outcome.faults.first() {
-        return Err(JobError::Failed { program: program.name.clone(), what: fault.what.clone() }.into());
+    if let Some(failure) = outcome.failures.first() {
+        return Err(JobError::Failed { program: program.name.clone(), what: failure.what.clone() }.into());
     }
     let Some(longest) = HighWaterMark::of(&times) else {
         return Err(JobError::Failed {
@@ -96,7 +96,7 @@ pub fn visit(
     };
     let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
     let median_ns = Sorted::of(times).map_or(0, |times| times.median());
-    Ok(Some(Visit {
+    Ok(Some(ProfilingRun {
         jobs,
         sum_ns,
         median_ns,

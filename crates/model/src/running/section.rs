@@ -384,7 +384,8 @@ impl Run {
 mod tests {
     use super::*;
     use crate::running::{
-        Fault, JobRecord, Limit, Overhead, Placement, Requirement, ResponseBound, Setting, Side, Stretch, Tally, Window,
+        Failure, JobRecord, Limit, Overhead, Placement, Requirement, ResponseBound, Setting, Side, Stretch, Tally,
+        Window,
     };
     use crate::stats::Effect;
     use crate::units::{Color, CpuId};
@@ -447,7 +448,7 @@ mod tests {
                     Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
                 ],
             }],
-            faults: vec![Fault { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
+            failures: vec![Failure { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
             overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
             steal_time: Ns(0),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
@@ -517,7 +518,7 @@ mod tests {
     fn the_headline_is_the_conclusion() {
         let mut run = run();
         assert_eq!(run.section().standing, Some(Standing::Violated));
-        run.faults.clear();
+        run.failures.clear();
         run.tasks.truncate(1);
         assert_eq!(run.section().standing, Some(Standing::Holds));
         run.overhead.lost = 1;
