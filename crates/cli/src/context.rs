@@ -130,7 +130,7 @@ impl Context {
     pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
         /// Per color and way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
-        /// Pages of the largest task, its witness included, with room to spare.
+        /// Pages of the largest task, its canary pages included, with room to spare.
         const TASK_PAGES: usize = 64;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
         self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)

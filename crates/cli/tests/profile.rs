@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use isochrome_model::analysis::twin::{adversarial, play, sporadic, synchronous};
+use isochrome_model::analysis::schedule::{adversarial, play, sporadic, synchronous};
 use isochrome_model::analysis::{Charges, CoreTask, core_task};
 use isochrome_model::plan::{Plan, TaskPlan};
 use isochrome_model::taskset::read::{Overrides, task_set};

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use isochrome_host::color::look::{LevelSizes, TimedLook, Witness};
+use isochrome_host::color::look::{Canaries, LevelSizes, TimedLook};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Survey, Target};
 use isochrome_host::counters::events::PAGE_FAULTS;
@@ -351,7 +351,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
     let region = pool.take(&colors, colors.len() * ways)?;
     let lines = region.size().0 as usize / line_bytes;
     println!("of {lines} lines in level 2, {ways} of {} ways, watching evicts:", target.geometry.ways);
-    evicted(Witness::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
+    evicted(Canaries::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
     // One that others use all the time has nothing to lose.
     match first {
         Ok(first) => {
@@ -359,7 +359,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
             let lines = pages * page_bytes() / line_bytes;
             println!("of {lines} lines in level 1, all of it, watching evicts:");
             // Less is to be seen there.
-            evicted(Witness::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
+            evicted(Canaries::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
         }
         Err(error) => {
             println!("level 1: {error}");
@@ -381,7 +381,7 @@ fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, HostError>) -> Result<
 
 /// Every way once in each of the rounds, and what came of it.
 fn evicted<M: BackingMemory + Send>(
-    mut witness: Witness<M>,
+    mut canaries: Canaries<M>,
     lines: usize,
     rounds: usize,
     watched: CpuId,
@@ -390,7 +390,7 @@ fn evicted<M: BackingMemory + Send>(
     let mut seen: Vec<Vec<Block>> = WAYS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (way, seen) in WAYS.iter().zip(&mut seen) {
-            seen.extend(block(&mut witness, *way, watched, watching)?);
+            seen.extend(block(&mut canaries, *way, watched, watching)?);
         }
     }
     for (way, seen) in WAYS.iter().zip(&seen) {
@@ -418,7 +418,7 @@ fn evicted<M: BackingMemory + Send>(
 
 /// Looks without a watch, with it, and without it again; `None` where too few of either came about as they should.
 fn block<M: BackingMemory + Send>(
-    witness: &mut Witness<M>,
+    canaries: &mut Canaries<M>,
     way: Way,
     watched: CpuId,
     watching: CpuId,
@@ -430,16 +430,16 @@ fn block<M: BackingMemory + Send>(
         _ => Between::HandOver,
     };
     let mut between = unwatched;
-    let before = looks(witness, watched, unwatched, &mut || false);
+    let before = looks(canaries, watched, unwatched, &mut || false);
     let mut watch = Watch::open(way, watched)?;
     if let Some(Reader::Tasks(every)) = way.reader {
         // While the CPU computes: an idle one wakes up late.
-        looks(witness, watched, unwatched, &mut || false);
+        looks(canaries, watched, unwatched, &mut || false);
         watch.look_at_all();
         let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
         between = Between::Poll { one, every };
     }
-    let during = looks(witness, watched, between, &mut || {
+    let during = looks(canaries, watched, between, &mut || {
         watch.look();
         std::thread::sleep(way.every);
         true
@@ -447,7 +447,7 @@ fn block<M: BackingMemory + Send>(
     watch.look_at_all();
     let polls = std::mem::take(&mut watch.polls);
     drop(watch);
-    let after = looks(witness, watched, unwatched, &mut || false);
+    let after = looks(canaries, watched, unwatched, &mut || false);
 
     let in_time = |look: &&Look| look.to.0 - look.from.0 <= between.time() + LATE;
     // Exactly one poll, all of it.
@@ -471,7 +471,7 @@ fn block<M: BackingMemory + Send>(
 /// A thread on `cpu` fills the level and looks what is left of it after what comes between; `look` is called meanwhile, unless it says that
 /// there is nothing to look at.
 fn looks<M: BackingMemory + Send>(
-    witness: &mut Witness<M>,
+    canaries: &mut Canaries<M>,
     cpu: CpuId,
     between: Between,
     look: &mut dyn FnMut() -> bool,
@@ -480,13 +480,13 @@ fn looks<M: BackingMemory + Send>(
     let (to_first, from_other) = sync_channel::<()>(1);
     let wait = |until: u64| while clock::monotonic().0 < until {};
     let mut one = move || {
-        witness.refresh();
+        canaries.refresh();
         if let Between::Poll { one, every } = between {
             let first = clock::monotonic().0 + FILLING;
             let poll = first + every.0 - (first - one.0) % every.0;
             wait(poll - FILLING);
             while clock::monotonic().0 < poll - AHEAD {
-                witness.refresh();
+                canaries.refresh();
             }
         }
         let from = clock::monotonic();
@@ -497,7 +497,7 @@ fn looks<M: BackingMemory + Send>(
         }
         wait(from.0 + between.time());
         let to = clock::monotonic();
-        Look { from, to, lost: witness.lost() }
+        Look { from, to, lost: canaries.lost() }
     };
     std::thread::scope(|scope| {
         scope.spawn(move || {

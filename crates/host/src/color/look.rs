@@ -291,8 +291,8 @@ fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycle
     }
 }
 
-/// Pages that show what became of a level while their task did not run.
-pub struct Witness<M: BackingMemory = Arena> {
+/// Canary pages: they show how much of a level was evicted while their task did not run.
+pub struct Canaries<M: BackingMemory = Arena> {
     walker: Walker<M>,
     pages: Vec<u32>,
     /// The same in the order in which they are walked.
@@ -300,28 +300,28 @@ pub struct Witness<M: BackingMemory = Arena> {
     ticks: WalkTicks,
 }
 
-/// Pages of a witness that are walked at most: while it walks more, others take what it has not come to.
-const WITNESSES_WALKED: usize = 32;
+/// Canary pages that are walked at most. While more are walked, others evict those that come last.
+const CANARIES_WALKED: usize = 32;
 
-impl<M: BackingMemory> Witness<M> {
-    /// All pages of `memory`; `ticks`: of the level.
-    pub fn new(memory: M, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<M> {
+impl<M: BackingMemory> Canaries<M> {
+    /// Makes all pages of `memory` canary pages. `ticks`: walk times of the level.
+    pub fn new(memory: M, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Canaries<M> {
         let pages: Vec<u32> = (0..memory.arena().page_count() as u32).collect();
         let mut walker = Walker::new(memory, line_bytes, seed);
         walker.make_ready(0..pages.len() as u32);
-        Witness { walker, sample: pages.clone(), pages, ticks }
+        Canaries { walker, sample: pages.clone(), pages, ticks }
     }
 
-    /// Brings its lines into the level.
+    /// Brings the lines of all canary pages into the level.
     pub fn refresh(&mut self) {
         self.walker.rng.shuffle(&mut self.sample);
         self.walker.touch(&self.pages);
         self.walker.touch(&self.pages);
     }
 
-    /// Share of its lines that are gone, as a walk over part of each page shows; over pages drawn at random where there are many.
+    /// The share of the canary lines that are gone, by a walk over part of each page. Where there are many pages, some are drawn at random.
     pub fn lost(&mut self) -> f64 {
-        let walked = self.sample.len().min(WITNESSES_WALKED);
+        let walked = self.sample.len().min(CANARIES_WALKED);
         let walk = |page: &u32| f64::from(self.ticks.share_missing(self.walker.walk(*page, STEPS)));
         self.sample[..walked].iter().map(walk).sum::<f64>() / walked as f64
     }

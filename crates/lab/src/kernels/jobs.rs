@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use isochrome_host::color::Target;
-use isochrome_host::color::look::{TimedLook, WalkTicks, Witness};
+use isochrome_host::color::look::{Canaries, TimedLook, WalkTicks};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
@@ -273,7 +273,8 @@ impl<'a> Jobs<'a> {
         }
         let mut task = Task { body, _heap: heap };
         let line_bytes = self.geometry.line_bytes.0 as usize;
-        let mut canaries = self.walk_ticks.map(|ticks| Witness::new(canaries, line_bytes, ticks, recorder.rng.u64(..)));
+        let mut canaries =
+            self.walk_ticks.map(|ticks| Canaries::new(canaries, line_bytes, ticks, recorder.rng.u64(..)));
         let co_runner = self.co_runner(at.condition, own)?;
         let spin = flood_ticks(&co_runner);
         for _ in 0..WARM_UP_JOBS {
@@ -291,7 +292,12 @@ impl<'a> Jobs<'a> {
 
     /// One job: `co_run` runs before each part, outside of what is timed.
     #[inline]
-    fn job<M: BackingMemory>(&self, body: &mut Body, canaries: &mut Option<Witness<M>>, co_run: impl Fn()) -> Vec<f64> {
+    fn job<M: BackingMemory>(
+        &self,
+        body: &mut Body,
+        canaries: &mut Option<Canaries<M>>,
+        co_run: impl Fn(),
+    ) -> Vec<f64> {
         let parts = body.parts();
         let (mut cycles, mut lost) = (0, 0.0);
         let mut misses = [0u64; 2];
@@ -301,7 +307,7 @@ impl<'a> Jobs<'a> {
                 canaries.refresh();
             }
             co_run();
-            lost += canaries.as_mut().map_or(f64::NAN, Witness::lost);
+            lost += canaries.as_mut().map_or(f64::NAN, Canaries::lost);
             let before = self.counters.map(Counters::read);
             let begin = clock::now();
             body.run_part();
