@@ -415,7 +415,7 @@ impl<'a> Keeper<'a> {
             let verified = match coloring.with(|wanted| self.watch.verify(&pids, wanted, &coloring.limits)) {
                 // What was found off color is moved first, or measured again; a few pages of a large program are no reason to wait for long.
                 Ok(Some(verified))
-                    if verified.right < verified.pages
+                    if verified.on_color < verified.pages
                         && self.attempts < if verified.holds() { 1 } else { ATTEMPTS } =>
                 {
                     self.attempts += 1;

@@ -122,7 +122,7 @@ fn text(report: &Report) -> String {
         let _ = writeln!(
             text,
             "{:016x}-{:016x} {:>8} {:>8} {:>9} {:>9}  {name}{why}",
-            region.start, region.end, region.resident, region.right, region.moved, region.left
+            region.start, region.end, region.resident, region.on_color, region.moved, region.immovable
         );
     }
     let _ = writeln!(
@@ -130,9 +130,9 @@ fn text(report: &Report) -> String {
         "{:<33} {:>8} {:>8} {:>9} {:>9}  pages in all",
         format!("process {}, {} threads", report.pid, report.threads),
         report.resident(),
-        report.right(),
+        report.on_color(),
         report.moved(),
-        report.left()
+        report.immovable()
     );
     text
 }

@@ -451,8 +451,8 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
             Some(Placement {
                 colors: coloring.colors().to_vec(),
                 resident: sum(|report| report.resident())?,
-                right: sum(|report| report.right())?,
-                fixed: sum(|report| report.left())?,
+                on_color: sum(|report| report.on_color())?,
+                immovable: sum(|report| report.immovable())?,
             })
         },
         record: &mut |job| block.record(job),

@@ -194,11 +194,12 @@ fn pressure(fixture: &Fixture) -> Outcome {
         let begin = Instant::now();
         loop {
             if let Some(report) = fixture.look(pid) {
-                let (right, wrong, left) = (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"));
-                if right as f64 >= 0.995 * (right + wrong) as f64 && right > 16_000 {
-                    return (right, wrong, left);
+                let (on_color, off_color, immovable) =
+                    (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"));
+                if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > 16_000 {
+                    return (on_color, off_color, immovable);
                 }
-                println!("{right} right, {wrong} wrong, {left} cannot be moved");
+                println!("{on_color} on color, {off_color} off color, {immovable} immovable");
             }
             assert!(begin.elapsed() < limit, "it does not get onto its colors");
             std::thread::sleep(Duration::from_millis(100));
@@ -222,7 +223,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
             bytes.div_ceil(4096) as u64
         );
     }
-    let (right, wrong, left) = on_colors(Duration::from_secs(20));
+    let (on_color, off_color, immovable) = on_colors(Duration::from_secs(20));
     drop(exec.stdin.take());
     let counts = said.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
@@ -230,8 +231,8 @@ fn pressure(fixture: &Fixture) -> Outcome {
     std::mem::forget(ended);
     let outcome = fixture.outcome();
     println!(
-        "{rounds} times {} MiB in {} s: {} pages drifted and were moved back in {} sweeps; then {right} right, {wrong} wrong, {left} cannot be \
-         moved; {counts}",
+        "{rounds} times {} MiB in {} s: {} pages drifted and were moved back in {} sweeps; then {on_color} on color, {off_color} off color, \
+         {immovable} immovable; {counts}",
         bytes >> 20,
         time.as_secs(),
         outcome["drifted"],
@@ -285,8 +286,8 @@ fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) {
         number("resident"),
         immovable(&outcome)
     );
-    for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["left"] != 0) {
-        println!("  {} pages of `{}`: {}", region["left"], region["name"], region["why"]);
+    for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["immovable"] != 0) {
+        println!("  {} pages of `{}`: {}", region["immovable"], region["name"], region["why"]);
     }
     // How many pages had to be moved is chance: frames that an earlier program on these colors gave back may be the next to be handed out.
     assert!(

@@ -751,9 +751,9 @@ fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {
     assert_eq!(planned["expected"]["pages"].as_u64(), Some(pages));
     assert!(!fixture.repair(target.pid()), "there is nothing to repair");
     let (_, moved) = fixture.moved(target.pid(), "5-8", |_| {});
-    let (right, wrong, left) = on_color(fixture, target.pid(), "5-8");
-    println!("{moved} moved; then {right} right, {wrong} wrong, {left} cannot be moved");
-    assert!(right as f64 >= 0.995 * (right + wrong) as f64, "{right} right, {wrong} wrong");
+    let (on_color, off_color, immovable) = on_color(fixture, target.pid(), "5-8");
+    println!("{moved} moved; then {on_color} on color, {off_color} off color, {immovable} immovable");
+    assert!(on_color as f64 >= 0.995 * (on_color + off_color) as f64, "{on_color} on color, {off_color} off color");
     Ok(())
 }
 
@@ -850,7 +850,7 @@ fn on_color(fixture: &Fixture, pid: u32, colors: &str) -> (u64, u64, u64) {
     let mut look = fixture.recolor(pid, colors);
     look.arg("--dry-run");
     let report = json(&succeeding(look));
-    (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"))
+    (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"))
 }
 
 fn exec_follows(fixture: &Fixture) -> Outcome {
@@ -872,16 +872,19 @@ fn exec_follows(fixture: &Fixture) -> Outcome {
     let begin = Instant::now();
     for pid in pids {
         loop {
-            let (right, wrong, left) = on_color(fixture, pid, "8-11");
-            if right as f64 >= 0.995 * (right + wrong) as f64 && right > 1500 {
-                println!("process {pid}: {right} right, {wrong} wrong, {left} cannot be moved");
+            let (on_color, off_color, immovable) = on_color(fixture, pid, "8-11");
+            if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > 1500 {
+                println!("process {pid}: {on_color} on color, {off_color} off color, {immovable} immovable");
                 break;
             }
             if begin.elapsed() > Duration::from_secs(20) {
                 let look = json(&fixture.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
                 drop(child.stdin.take());
                 let output = child.wait_with_output().unwrap();
-                panic!("{right} right, {wrong} wrong: {look}; {}", String::from_utf8_lossy(&output.stderr));
+                panic!(
+                    "{on_color} on color, {off_color} off color: {look}; {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -991,9 +994,9 @@ fn redis(fixture: &Fixture) -> Outcome {
         .trim()
         .parse()
         .unwrap();
-    let (right, wrong, left) = on_color(fixture, pid, "4-7");
-    println!("redis-server: {right} right, {wrong} wrong, {left} cannot be moved\n{said}");
-    assert!(right as f64 >= 0.995 * (right + wrong) as f64);
+    let (on_color, off_color, immovable) = on_color(fixture, pid, "4-7");
+    println!("redis-server: {on_color} on color, {off_color} off color, {immovable} immovable\n{said}");
+    assert!(on_color as f64 >= 0.995 * (on_color + off_color) as f64);
     let mut stop = Command::new("redis-cli");
     stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
     let _ = stop.output();

@@ -476,7 +476,7 @@ fn colors_and_comparison(fixture: &Fixture) -> Outcome {
         let placement = &task["placement"];
         assert_eq!(placement["colors"], json!([first, first + 1, first + 2, first + 3]));
         let number = |name: &str| placement[name].as_u64().unwrap();
-        let off = number("resident") - number("right") - number("fixed");
+        let off = number("resident") - number("on_color") - number("immovable");
         assert!(off * 100 <= number("resident"), "{placement}");
     }
     let compared = run["comparison"]["tasks"].as_array().unwrap();
@@ -522,8 +522,8 @@ fn hidden_frames(fixture: &Fixture) -> Outcome {
     let placement = &run["tasks"][0]["placement"];
     assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
     let number = |name: &str| placement[name].as_u64().unwrap();
-    let off = number("resident") - number("right") - number("fixed");
-    assert!(number("right") > 0 && off * 100 <= number("resident"), "{placement}");
+    let off = number("resident") - number("on_color") - number("immovable");
+    assert!(number("on_color") > 0 && off * 100 <= number("resident"), "{placement}");
     Ok(())
 }
 

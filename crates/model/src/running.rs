@@ -427,17 +427,19 @@ pub struct Placement {
     pub colors: Vec<Color>,
     /// Its resident pages at the end.
     pub resident: u64,
-    /// Those of its colors.
-    pub right: u64,
-    /// Those that cannot be moved: shared ones and the kernel's.
-    pub fixed: u64,
+    /// Those that are on color.
+    #[serde(alias = "right")]
+    pub on_color: u64,
+    /// Those that are immovable: shared ones and the kernel's.
+    #[serde(alias = "fixed")]
+    pub immovable: u64,
 }
 
 impl Placement {
-    /// Share of the pages that can be moved and lie elsewhere.
+    /// The share of the movable pages that are off color.
     pub fn off_color(&self) -> f64 {
-        let movable = self.resident.saturating_sub(self.fixed);
-        movable.saturating_sub(self.right) as f64 / movable.max(1) as f64
+        let movable = self.resident.saturating_sub(self.immovable);
+        movable.saturating_sub(self.on_color) as f64 / movable.max(1) as f64
     }
 }
 
@@ -1232,7 +1234,7 @@ mod tests {
         lossy.overhead.lost = 7;
         assert_eq!(lossy.conclusion(), (Conclusion::Inconclusive, vec![Reason::Lost { events: 7 }]));
         let mut drifted = run(&good(299));
-        let placement = Placement { colors: vec![Color(0)], resident: 120, right: 90, fixed: 20 };
+        let placement = Placement { colors: vec![Color(0)], resident: 120, on_color: 90, immovable: 20 };
         assert_eq!(placement.off_color(), 0.1);
         drifted.tasks[0].placement = Some(placement);
         assert_eq!(drifted.conclusion().0, Conclusion::Inconclusive);

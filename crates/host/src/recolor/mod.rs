@@ -99,7 +99,7 @@ pub struct Limits {
 /// [`Limits::max_pause`] where nothing else is asked for.
 pub const MAX_PAUSE: Duration = Duration::from_millis(15);
 
-/// The pages of one mapping, by what became of them or would.
+/// The resident pages of one mapping, counted by what a recoloring did or would do with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RegionReport {
     /// First address.
@@ -110,13 +110,13 @@ pub struct RegionReport {
     pub name: String,
     /// Resident pages.
     pub resident: usize,
-    /// Pages that had an allowed color.
-    pub right: usize,
-    /// Pages that were given one, or would be.
+    /// Pages that had an allowed color already.
+    pub on_color: usize,
+    /// Pages off color that were moved to an allowed color, or would be.
     pub moved: usize,
-    /// Pages that have none.
-    pub left: usize,
-    /// Why they were left.
+    /// Pages off color that cannot be moved.
+    pub immovable: usize,
+    /// Why pages cannot be moved.
     pub why: Option<String>,
 }
 
@@ -152,50 +152,52 @@ impl Report {
         self.sum(|region| region.resident)
     }
 
-    /// Pages that had an allowed color.
-    pub fn right(&self) -> usize {
-        self.sum(|region| region.right)
+    /// Pages that had an allowed color already.
+    pub fn on_color(&self) -> usize {
+        self.sum(|region| region.on_color)
     }
 
-    /// Pages that were given one.
+    /// Pages that were moved to an allowed color.
     pub fn moved(&self) -> usize {
         self.sum(|region| region.moved)
     }
 
-    /// Pages that have none.
-    pub fn left(&self) -> usize {
-        self.sum(|region| region.left)
+    /// Pages off color that cannot be moved.
+    pub fn immovable(&self) -> usize {
+        self.sum(|region| region.immovable)
     }
 }
 
-/// A page that has to move.
-struct Stray {
+/// A page that is off color and can be moved.
+struct OffColorPage {
+    /// The index of its mapping.
     region: usize,
-    page: u64,
+    address: u64,
 }
 
-/// What a look at every resident page shows.
-struct Look {
-    /// What would be done.
+/// The resident pages of a process, classified by color.
+struct Classified {
+    /// The report on each mapping, as a recoloring would leave it.
     reports: Vec<RegionReport>,
     /// The pages that have to move, ascending.
-    strays: Vec<Stray>,
-    /// The pages that have an allowed color, ascending.
-    in_place: Vec<u64>,
-    /// Of each mapping that has strays, its pages of each of the allowed colors.
+    off_color: Vec<OffColorPage>,
+    /// The addresses of pages that have an allowed color, ascending.
+    on_color: Vec<u64>,
+    /// For each mapping with pages off color, how many pages it has of each allowed color.
     held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Looks at every resident page. `keep`: pages that must stay.
-fn look(
+/// Classifies every resident page. Pages for which `pinned` holds are never moved.
+fn classify(
     pid: Pid,
     regions: &[Region],
     map: &PageMap,
     wanted: &Wanted,
     zero: Option<FrameNumber>,
-    keep: &dyn Fn(u64) -> bool,
-) -> Result<Look, RecolorError> {
-    let mut look = Look { reports: Vec::new(), strays: Vec::new(), in_place: Vec::new(), held: BTreeMap::new() };
+    pinned: &dyn Fn(u64) -> bool,
+) -> Result<Classified, RecolorError> {
+    let mut classified =
+        Classified { reports: Vec::new(), off_color: Vec::new(), on_color: Vec::new(), held: BTreeMap::new() };
     // The vsyscall page lies outside of user space and has no entry.
     for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.name != "[vsyscall]") {
         let mut report = RegionReport {
@@ -203,9 +205,9 @@ fn look(
             end: region.end,
             name: region.name.clone(),
             resident: 0,
-            right: 0,
+            on_color: 0,
             moved: 0,
-            left: 0,
+            immovable: 0,
             why: None,
         };
         let mut held = vec![0; wanted.colors.len()];
@@ -215,25 +217,25 @@ fn look(
             }
             report.resident += 1;
             if let Some(color) = wanted.allowed_page(pid, page, entry) {
-                report.right += 1;
-                look.in_place.push(page);
+                report.on_color += 1;
+                classified.on_color.push(page);
                 held[color] += 1;
-            } else if let Some(why) = region.fixed.or(keep(page).then_some("holds what isochrome works with")) {
-                report.left += 1;
+            } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
+                report.immovable += 1;
                 report.why = Some(why.to_owned());
             } else {
                 report.moved += 1;
-                look.strays.push(Stray { region: number, page });
+                classified.off_color.push(OffColorPage { region: number, address: page });
             }
         }
         if report.moved > 0 {
-            look.held.insert(number, held);
+            classified.held.insert(number, held);
         }
         if report.resident > 0 {
-            look.reports.push(report);
+            classified.reports.push(report);
         }
     }
-    Ok(look)
+    Ok(classified)
 }
 
 /// What [`recolor`] would do to `pid`, which goes on undisturbed.
@@ -242,11 +244,11 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 }
 
 /// The same of the mappings given, and the pages it is about.
-fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
-    let look = look(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
-    let regions = look.reports.clone();
+fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
+    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+    let regions = classified.reports.clone();
     let threads = pid.threads()?.len();
-    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, look))
+    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
 }
 
 /// The frame that all pages share that were read and never written.
@@ -276,15 +278,15 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
     let regions = pid.check_in_turn()?;
-    let (before, mut look) = inspect_pages(pid, &regions, wanted)?;
+    let (before, mut classified) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
     }
-    let mut area = ScratchArea::new(pid, &regions, look.strays.len(), wanted, limits)?;
+    let mut area = ScratchArea::new(pid, &regions, classified.off_color.len(), wanted, limits)?;
     let mut pool = Pool::new(area.layout.pool);
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
-    while let Some(draw) = pool.next_draw(&look, wanted, area.layout.end - pool.end) {
+    while let Some(draw) = pool.next_draw(&classified, wanted, area.layout.end - pool.end) {
         claim::give_way(pid, limits)?;
         let start = pool.end;
         pool.end += draw.bytes;
@@ -297,14 +299,14 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     if pool.slots.is_empty() {
         let limit = Bytes(area.layout.end - area.layout.pool);
-        return Err(RecolorError::TooFewFrames { pages: look.strays.len(), limit });
+        return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
-    let slots = pool.choose(&mut look);
-    let pages: Vec<Planned> = look
-        .strays
+    let slots = pool.choose(&mut classified);
+    let pages: Vec<Planned> = classified
+        .off_color
         .iter()
         .zip(slots)
-        .map(|(stray, slot)| Planned { region: stray.region, page: stray.page, slot })
+        .map(|(page, slot)| Planned { region: page.region, page: page.address, slot })
         .collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
@@ -312,7 +314,7 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
     let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
-    let mut reports = look.reports;
+    let mut reports = classified.reports;
     for (planned, fate) in pages.iter().zip(&fates) {
         let start = regions[planned.region].start;
         let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
@@ -323,25 +325,25 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
                 report.moved -= 1;
                 report.resident -= 1;
             }
-            Fate::Left(why) => {
+            Fate::Immovable(why) => {
                 report.moved -= 1;
-                report.left += 1;
+                report.immovable += 1;
                 report.why = Some(why.to_string());
             }
         }
     }
     learn(pid, wanted, &pool, &pages, &fates)?;
     // More pages have come than frames were drawn for, or the memory allowed holds too few of the colors.
-    for stray in &look.strays[pages.len()..] {
-        let start = regions[stray.region].start;
+    for page in &classified.off_color[pages.len()..] {
+        let start = regions[page.region].start;
         let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
         reports[at].moved -= 1;
-        reports[at].left += 1;
+        reports[at].immovable += 1;
         reports[at].why = Some("waits for a frame of the colors".to_owned());
     }
     area.remove(pool.end, &mut pauses)?;
     let touched = Bytes(pool.end - area.layout.pool);
-    let waiting = look.strays.len() - pages.len();
+    let waiting = classified.off_color.len() - pages.len();
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
@@ -446,7 +448,7 @@ pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usi
 fn readable_pages(pid: Pid, chosen: &dyn Fn(Page) -> bool) -> Result<(Vec<Region>, Vec<Page>), RecolorError> {
     let (regions, map, zero) = (pid.check()?, pid.page_map()?, zero_frame());
     let mut pages = Vec::new();
-    for region in regions.iter().filter(|region| region.fixed.is_none() && region.protection.read) {
+    for region in regions.iter().filter(|region| region.immovable.is_none() && region.protection.read) {
         let resident = map.resident(region.start, region.end)?;
         let own = |(_, entry): &Page| zero.is_none() || entry.frame() != zero;
         pages.extend(resident.into_iter().filter(|page| own(page) && chosen(*page)));

@@ -76,7 +76,7 @@ impl<'a> ScratchArea<'a> {
     pub fn new(
         pid: Pid,
         regions: &[Region],
-        strays: usize,
+        off_color: usize,
         wanted: &Wanted<'a>,
         limits: &Limits,
     ) -> Result<ScratchArea<'a>, RecolorError> {
@@ -85,7 +85,7 @@ impl<'a> ScratchArea<'a> {
         // Measured once, which takes longer than a pause may.
         clock::rate_hz();
         // More pages may have come by the time the process stands still.
-        let entries = strays + strays / 4 + 1024;
+        let entries = off_color + off_color / 4 + 1024;
         let table = HEADER + (entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
         let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
@@ -93,9 +93,9 @@ impl<'a> ScratchArea<'a> {
         let available = pid.memory_room().map_or(u64::MAX, |available| available.0 / 10 * 9);
         let memory = limits.memory.0.min(available);
         // Of frames drawn evenly, so many hold enough of the colors.
-        let even = strays as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
+        let even = off_color as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
         if even > memory {
-            return Err(RecolorError::TooLittleMemory { pages: strays, needed: Bytes(even), limit: Bytes(memory) });
+            return Err(RecolorError::TooLittleMemory { pages: off_color, needed: Bytes(even), limit: Bytes(memory) });
         }
         let pool_bytes = (even * DRAWN.0 / DRAWN.1 + DRAWN_BESIDE.0).min(memory) / page * page;
         let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);

@@ -55,7 +55,7 @@ pub enum Fate {
     /// It is not resident any more, or has a frame of the colors wanted already.
     Settled,
     /// It has the frame that it had, for this reason.
-    Left(Cow<'static, str>),
+    Immovable(Cow<'static, str>),
 }
 
 /// Pages to be moved, and what was known of their process while it ran.
@@ -133,7 +133,7 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
         advice: libc::MADV_DONTNEED as u64,
         sign: plan.pid.asynchronous_io(plan.regions)?,
         queue: (0..pages).map(|page| (page, false)).collect(),
-        fates: vec![Fate::Left("was not reached".into()); pages],
+        fates: vec![Fate::Immovable("was not reached".into()); pages],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
     work.prepare()?;
@@ -155,7 +155,7 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
             Err(error @ RecolorError::NotStopping { .. }) if work.fates.contains(&Fate::Moved) => {
                 let why = error.to_string().lines().next().unwrap_or_default().to_owned();
                 for (page, _) in work.queue.drain(..) {
-                    work.fates[page] = Fate::Left(why.clone().into());
+                    work.fates[page] = Fate::Immovable(why.clone().into());
                 }
                 break;
             }
@@ -364,9 +364,9 @@ impl Work<'_, '_> {
         let (mut table, mut moving) = (Vec::new(), Vec::new());
         for (due, way) in due.into_iter().zip(ways) {
             if let Some(why) = refused.get(&due.mapping) {
-                self.fates[due.at] = Fate::Left((*why).into());
+                self.fates[due.at] = Fate::Immovable((*why).into());
             } else if careful && way == Way::Replace {
-                self.fates[due.at] = Fate::Left("asynchronous I/O may be under way".into());
+                self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
             } else {
                 let Planned { page, slot, .. } = self.plan.pages[due.at];
                 table.push(Entry { page, slot, way: way as u32, run: 1, status: 0 });
@@ -405,8 +405,8 @@ impl Work<'_, '_> {
                     self.queue.push_back((*at, true));
                     continue;
                 }
-                _ if busy => Fate::Left("is pinned or busy".into()),
-                error => Fate::Left(io::Error::from_raw_os_error(-error as i32).to_string().into()),
+                _ if busy => Fate::Immovable("is pinned or busy".into()),
+                error => Fate::Immovable(io::Error::from_raw_os_error(-error as i32).to_string().into()),
             };
         }
         // What there was no time for comes first in the next pause.
@@ -453,7 +453,7 @@ impl Work<'_, '_> {
                 continue;
             }
             if planned.page == cave {
-                self.fates[at] = Fate::Left("holds what isochrome works with".into());
+                self.fates[at] = Fate::Immovable("holds what isochrome works with".into());
                 continue;
             }
             let of_the_last =
@@ -465,10 +465,10 @@ impl Work<'_, '_> {
             match mapping {
                 // Nothing of a file is in a mapping without one.
                 Some(_) if entry.of_file() && !plan.regions[planned.region].of_file => {
-                    self.fates[at] = Fate::Left("is of another kind than its mapping".into());
+                    self.fates[at] = Fate::Immovable("is of another kind than its mapping".into());
                 }
                 Some(mapping) => due.push(Due { at, without, mapping, of_file: entry.of_file() }),
-                None => self.fates[at] = Fate::Left("its mapping has changed".into()),
+                None => self.fates[at] = Fate::Immovable("its mapping has changed".into()),
             }
         }
         Ok(due)

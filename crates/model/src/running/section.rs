@@ -278,9 +278,9 @@ fn conditions(run: &Run) -> Vec<String> {
     ));
     told.extend(run.tasks.iter().filter_map(|task| {
         let placement = task.placement.as_ref()?;
-        let (right, resident, fixed) = (placement.right, placement.resident, placement.fixed);
+        let (on_color, resident, immovable) = (placement.on_color, placement.resident, placement.immovable);
         Some(format!(
-            "{}: {right} of {resident} resident pages on its colors, {fixed} cannot be moved",
+            "{}: {on_color} of {resident} resident pages on its colors, {immovable} cannot be moved",
             task.requirement.name
         ))
     }));
@@ -417,7 +417,7 @@ mod tests {
             }
             tally.outcome()
         };
-        let placement = Placement { colors: vec![Color(0)], resident: 100, right: 90, fixed: 10 };
+        let placement = Placement { colors: vec![Color(0)], resident: 100, on_color: 90, immovable: 10 };
         let windows = |execution: u64| -> Vec<Window> {
             let window = |block| Window {
                 jobs: 9,
