@@ -127,7 +127,7 @@ fn check(
     let settings = context.settle();
     let levels = (first, last_level(context));
     let mut experiment = Check::new(pool, target, levels, (patterns, options.passes), counters.as_ref())?;
-    let blocks = results::measure("flooding", &mut experiment, &context.amount(options.blocks, options.looks))?;
+    let blocks = results::measure("flooding", &mut experiment, &context.amount(options.blocks, options.samples))?;
     let warnings = context.warnings(&settings);
     drop(settings);
     let achieved = conclude(&blocks, experiment.lines(), clock::rate_hz(), |pattern| experiment.memory(pattern));

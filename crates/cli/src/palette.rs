@@ -83,7 +83,7 @@ enum Before {
     Replaced,
 }
 
-/// A second look at the same pages.
+/// A second survey of the same pages.
 #[derive(Serialize, JsonSchema)]
 struct Again {
     method: &'static str,

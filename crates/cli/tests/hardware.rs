@@ -304,7 +304,7 @@ fn answer(mut command: Command) -> Result<Output, NotRun> {
 fn flood_verify() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (evidence, raw) = (folder.path().join("flood.json"), folder.path().join("flood.csv"));
-    let mut command = isochrome(&["lab", "flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "flood", "--verify", "--blocks", "8", "--samples", "4", "--json", "-o"]);
     command.arg(&evidence).arg("--raw").arg(&raw);
     let output = answer(command)?;
     let verified = json(&output);

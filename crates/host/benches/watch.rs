@@ -4,14 +4,14 @@
 //! come once, one after the other, and the same work without a watch before each of them: its time is what the others are compared with.
 //!
 //! How many lines watching evicts is told in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
-//! nothing but pass it back, or lets a poll go by, and looks by time which of its lines are gone; without a watch it does the same for as long.
+//! nothing but pass it back, or lets a poll go by, and measures by time which of its lines are gone; without a watch it does the same for as long.
 //! `-- lines` measures this alone.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use isochrome_host::color::look::{Canaries, LevelSizes, TimedLook};
+use isochrome_host::color::eviction::{Canaries, LevelSizes, TimedEvictionTest};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Survey, Target};
 use isochrome_host::counters::events::PAGE_FAULTS;
@@ -257,17 +257,17 @@ fn thread_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Looks in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
-const LOOKS: usize = 10;
-const LOOKS_AT_LEAST: usize = 4;
+/// Samples in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
+const SAMPLES: usize = 10;
+const SAMPLES_AT_LEAST: usize = 4;
 /// Until what a task that polls has read is there to be seen.
 const POLL_SEEN: Duration = Duration::from_millis(2);
 /// Of the ways of a colored level so many quarters are filled: of a full one a part is gone at once, because replacement is not exactly LRU.
 const QUARTERS_FILLED: usize = 3;
-/// From the last line filled to the first one looked at: enough for a hand-over and back, and for a poll, in most of the looks.
+/// From the last line filled to the first one walked: enough for a hand-over and back, and for a poll, in most of the samples.
 const HAND_OVER: u64 = 30_000;
 const POLL: u64 = 60_000;
-/// A look counts where it comes at most so much later.
+/// A sample counts where it comes at most so much later.
 const LATE: u64 = 1_000;
 /// Filling begins, and ends, so long before a poll. What the last poll took is filled again meanwhile.
 const FILLING: u64 = 150_000;
@@ -277,7 +277,7 @@ const MEMORY: Bytes = Bytes(64 << 20);
 /// Attempts at what a neighbor on the core may spoil.
 const ATTEMPTS: u64 = 20;
 
-/// What comes between filling a level and looking at it.
+/// What comes between filling a level and walking it.
 #[derive(Clone, Copy)]
 enum Between {
     /// Another thread has the CPU.
@@ -299,14 +299,14 @@ impl Between {
     }
 }
 
-/// A look: when filling ended and looking began, and the share of the lines that were gone then.
-struct Look {
+/// A sample: when filling ended and walking began, and the share of the lines that were gone then.
+struct Sample {
     from: Ns,
     to: Ns,
     lost: f64,
 }
 
-/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's looks.
+/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's samples.
 struct Block {
     watched: f64,
     control: [f64; 2],
@@ -330,7 +330,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
     let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
     let memory = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
     let ticks = |sizes: LevelSizes| {
-        patiently(|seed| Ok(TimedLook::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
+        patiently(|seed| Ok(TimedEvictionTest::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
     };
 
     let target = Target::of(&machine, Some(2), watched)?;
@@ -409,14 +409,14 @@ fn evicted<M: BackingMemory + Send>(
                 Some(gone) => {
                     println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", way.name)
                 }
-                None => println!("  {:36}   too few looks came about as they should", way.name),
+                None => println!("  {:36}   too few samples came about as they should", way.name),
             },
         }
     }
     Ok(())
 }
 
-/// Looks without a watch, with it, and without it again; `None` where too few of either came about as they should.
+/// Samples without a watch, with it, and without it again; `None` where too few of either came about as they should.
 fn block<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
     way: Way,
@@ -430,16 +430,16 @@ fn block<M: BackingMemory + Send>(
         _ => Between::HandOver,
     };
     let mut between = unwatched;
-    let before = looks(canaries, watched, unwatched, &mut || false);
+    let before = samples(canaries, watched, unwatched, &mut || false);
     let mut watch = Watch::open(way, watched)?;
     if let Some(Reader::Tasks(every)) = way.reader {
         // While the CPU computes: an idle one wakes up late.
-        looks(canaries, watched, unwatched, &mut || false);
+        samples(canaries, watched, unwatched, &mut || false);
         watch.look_at_all();
         let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
         between = Between::Poll { one, every };
     }
-    let during = looks(canaries, watched, between, &mut || {
+    let during = samples(canaries, watched, between, &mut || {
         watch.look();
         std::thread::sleep(way.every);
         true
@@ -447,20 +447,20 @@ fn block<M: BackingMemory + Send>(
     watch.look_at_all();
     let polls = std::mem::take(&mut watch.polls);
     drop(watch);
-    let after = looks(canaries, watched, unwatched, &mut || false);
+    let after = samples(canaries, watched, unwatched, &mut || false);
 
-    let in_time = |look: &&Look| look.to.0 - look.from.0 <= between.time() + LATE;
+    let in_time = |sample: &&Sample| sample.to.0 - sample.from.0 <= between.time() + LATE;
     // Exactly one poll, all of it.
-    let polled = |look: &&Look| {
-        let mut polls = polls.iter().filter(|poll| poll.end > look.from && poll.begin < look.to);
-        let one = polls.next().is_some_and(|poll| poll.begin > look.from && poll.end < look.to);
+    let polled = |sample: &&Sample| {
+        let mut polls = polls.iter().filter(|poll| poll.end > sample.from && poll.begin < sample.to);
+        let one = polls.next().is_some_and(|poll| poll.begin > sample.from && poll.end < sample.to);
         !matches!(between, Between::Poll { .. }) || one && polls.next().is_none()
     };
-    let lost = |looks: &mut dyn Iterator<Item = &Look>| {
-        let lost: Vec<f64> = looks.map(|look| look.lost).collect();
-        median(&lost).filter(|_| lost.len() >= LOOKS_AT_LEAST)
+    let lost = |samples: &mut dyn Iterator<Item = &Sample>| {
+        let lost: Vec<f64> = samples.map(|sample| sample.lost).collect();
+        median(&lost).filter(|_| lost.len() >= SAMPLES_AT_LEAST)
     };
-    let control = [before, after].map(|looks| lost(&mut looks.iter().filter(in_time)));
+    let control = [before, after].map(|samples| lost(&mut samples.iter().filter(in_time)));
     let watched = lost(&mut during.iter().filter(in_time).filter(polled));
     Ok(match (watched, control) {
         (Some(watched), [Some(before), Some(after)]) => Some(Block { watched, control: [before, after] }),
@@ -468,14 +468,14 @@ fn block<M: BackingMemory + Send>(
     })
 }
 
-/// A thread on `cpu` fills the level and looks what is left of it after what comes between; `look` is called meanwhile, unless it says that
+/// A thread on `cpu` fills the level and walks what is left of it after what comes between; `look` is called meanwhile, unless it says that
 /// there is nothing to look at.
-fn looks<M: BackingMemory + Send>(
+fn samples<M: BackingMemory + Send>(
     canaries: &mut Canaries<M>,
     cpu: CpuId,
     between: Between,
     look: &mut dyn FnMut() -> bool,
-) -> Vec<Look> {
+) -> Vec<Sample> {
     let (to_other, from_first) = sync_channel::<()>(1);
     let (to_first, from_other) = sync_channel::<()>(1);
     let wait = |until: u64| while clock::monotonic().0 < until {};
@@ -497,7 +497,7 @@ fn looks<M: BackingMemory + Send>(
         }
         wait(from.0 + between.time());
         let to = clock::monotonic();
-        Look { from, to, lost: canaries.lost() }
+        Sample { from, to, lost: canaries.lost() }
     };
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -506,7 +506,7 @@ fn looks<M: BackingMemory + Send>(
         });
         let first = scope.spawn(move || {
             let _settings = RealtimeRequest::new().pin(cpu).apply();
-            (0..LOOKS).map(|_| one()).collect()
+            (0..SAMPLES).map(|_| one()).collect()
         });
         while !first.is_finished() && look() {}
         first.join().expect("no thread panics")

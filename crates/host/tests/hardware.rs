@@ -625,9 +625,13 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
             assert_eq!(refill.value.lines, level.geometry.value.lines_per_color(machine.page_bytes));
             assert!(refill.value.clean_ns.0 > 0 && refill.value.dirty_ns.0 > 0);
         }
-        for look in &level.retention {
-            assert!(0.0 <= look.lost_min && look.lost_min <= look.lost_median && look.lost_median <= look.lost_max);
-            assert!(look.lost_max <= 1.0 && look.looks >= 15);
+        for sample in &level.retention {
+            assert!(
+                0.0 <= sample.lost_min
+                    && sample.lost_min <= sample.lost_median
+                    && sample.lost_median <= sample.lost_max
+            );
+            assert!(sample.lost_max <= 1.0 && sample.samples >= 15);
         }
         if level.holds == Holds::Instruction {
             assert!(level.sharing_seen.is_none() && level.retention.is_empty() && level.load_ns.is_none());

@@ -288,9 +288,9 @@ pub struct FloodOptions {
     /// Blocks of each pattern, with --verify
     #[arg(long, value_name = "N", default_value_t = 60, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
-    /// Looks of each kind in a block, with --verify
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub looks: u32,
+    /// Samples of each kind in a block, with --verify
+    #[arg(long, alias = "looks", value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub samples: u32,
     /// Where results go.
     #[command(flatten)]
     pub results: Results,

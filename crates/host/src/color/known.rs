@@ -15,7 +15,7 @@ use rustix::thread::sched_getcpu;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::look::WalkTicks;
+use super::eviction::WalkTicks;
 use super::reference::{Numbers, Ready, Reference};
 use crate::color::pagemap::PageEntry;
 use crate::error::HostError;

@@ -4,7 +4,7 @@
 //! ([`agent`](crate::sys::agent)). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
 //! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`](crate::sys::agent::Way) says how a page gets its frame.
 //!
-//! Where frame numbers are hidden, colors are told by eviction tests inside the process (`sight`), and only pages that were given a
+//! Where frame numbers are hidden, colors are told by eviction tests inside the process (`remote`), and only pages that were given a
 //! frame are known to have a color.
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
@@ -16,8 +16,8 @@ mod hold;
 pub mod lock;
 mod pool;
 pub mod process;
+mod remote;
 mod scratch_area;
-mod sight;
 pub mod watch;
 mod work;
 
@@ -482,11 +482,11 @@ impl<'a> Asking<'a> {
         area.map(&mut hold)?;
         let calibrates = wanted.known.ticks().is_none();
         if calibrates {
-            area.make_sight(&mut hold)?;
+            area.make_test_helper(&mut hold)?;
         }
         let (helpers, _) = hold.leave()?;
         area.left = true;
-        let calibrated = if calibrates { sight::tester(&area, reference, wanted).map(drop) } else { Ok(()) };
+        let calibrated = if calibrates { remote::tester(&area, reference, wanted).map(drop) } else { Ok(()) };
         helpers.wait()?;
         calibrated?;
         Ok(Asking { pid, wanted, limits, reference, area, _turn: turn })
@@ -501,16 +501,16 @@ impl<'a> Asking<'a> {
     ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
         let mut hold = Hold::new(self.pid, Whom::All, self.area.range(), Patience::of(self.limits.max_pause, 0))?;
-        // What was unmapped or replaced meanwhile cannot be looked at.
+        // What was unmapped or replaced meanwhile cannot be tested.
         let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
         let mut now = map.entries(&addresses)?.into_iter();
         pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));
-        self.area.make_sight(&mut hold)?;
+        self.area.make_test_helper(&mut hold)?;
         let helpers = hold.send_off();
         let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
-        let answers = sight::tester(&self.area, self.reference, self.wanted).and_then(|mut tester| {
-            tester.look.hurry(effort.limit);
-            let numbers = tester.look.number(&pages);
+        let answers = remote::tester(&self.area, self.reference, self.wanted).and_then(|mut tester| {
+            tester.eviction_test.hurry(effort.limit);
+            let numbers = tester.eviction_test.number(&pages);
             tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
         });
         helpers.wait()?;

@@ -4,7 +4,7 @@ use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, is_there};
 use super::scratch_area::ScratchArea;
-use super::{Classified, RecolorError, Wanted, sight};
+use super::{Classified, RecolorError, Wanted, remote};
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
@@ -108,29 +108,29 @@ impl Pool {
             && !(checked.is_empty() && unknown(&pages).is_empty())
         {
             let mut hold = Hold::one(pid, area.range())?;
-            area.make_sight(&mut hold)?;
+            area.make_test_helper(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
-            let looked = sight::tester(area, reference, wanted).and_then(|mut tester| {
+            let tested = remote::tester(area, reference, wanted).and_then(|mut tester| {
                 let unmeasured = RecolorError::unmeasured(pid);
                 if !checked.is_empty() {
-                    let numbers = tester.look.number(&checked);
+                    let numbers = tester.eviction_test.number(&checked);
                     let answers =
                         tester.classify(&numbers, &all_colors(known), Effort::STATEMENT).map_err(&unmeasured)?;
                     known.judge(pid.0, &checked, &answers).map_err(&unmeasured)?;
                 }
                 let open = unknown(&pages);
-                let numbers = tester.look.number(&open);
+                let numbers = tester.eviction_test.number(&open);
                 let colors = tester.colors_of(&numbers, wanted.colors).map_err(&unmeasured)?;
                 Ok(open.into_iter().zip(colors).collect::<Vec<_>>())
             });
-            let looked = looked.map_err(|error| match is_there(pid, area.range()) {
+            let tested = tested.map_err(|error| match is_there(pid, area.range()) {
                 Ok(true) => error,
                 Ok(false) => RecolorError::Changed { pid: pid.0 },
                 Err(ended) => ended,
             });
             helpers.wait()?;
-            for (page, color) in looked? {
+            for (page, color) in tested? {
                 if let Some(color) = color {
                     known.learn(pid.0, page, color);
                 }

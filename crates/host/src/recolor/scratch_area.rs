@@ -9,7 +9,7 @@ use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, Pace};
 use super::process::{Pid, Region};
-use super::{AHEAD, Limits, RecolorError, Wanted, sight};
+use super::{AHEAD, Limits, RecolorError, Wanted, remote};
 use crate::color::reference::Reference;
 use crate::error::HostError;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
@@ -88,7 +88,7 @@ impl<'a> ScratchArea<'a> {
         let entries = off_color + off_color / 4 + 1024;
         let table = HEADER + (entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
-        let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
+        let small = SMALL_TABLE + if reference.is_some() { remote::BYTES } else { 0 };
         let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
         let available = pid.memory_room().map_or(u64::MAX, |available| available.0 / 10 * 9);
         let memory = limits.memory.0.min(available);
@@ -199,19 +199,19 @@ impl<'a> ScratchArea<'a> {
         Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
     }
 
-    /// Where the helper that looks finds its requests: behind a table of one entry and the stack.
-    pub fn sight(&self) -> u64 {
+    /// Where the helper that makes eviction tests finds its requests: behind a table of one entry and the stack.
+    pub fn test_requests(&self) -> u64 {
         self.layout.table + SMALL_TABLE
     }
 
-    /// Makes the helper that looks.
-    pub fn make_sight(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+    /// Makes the helper that makes eviction tests.
+    pub fn make_test_helper(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let table = self.layout.table;
         let header = Table { entries: table + HEADER, count: 1, ..self.header() };
-        let entry = Entry { page: self.sight(), slot: 0, way: Way::Look as u32, run: 1, status: 0 };
+        let entry = Entry { page: self.test_requests(), slot: 0, way: Way::Test as u32, run: 1, status: 0 };
         hold.write(agent::bytes_of(&header), table)?;
         hold.write(agent::bytes_of(&entry), table + HEADER)?;
-        hold.write(agent::bytes_of(&sight::before()), self.sight())?;
+        hold.write(agent::bytes_of(&remote::before()), self.test_requests())?;
         hold.make_helper(self.layout.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 

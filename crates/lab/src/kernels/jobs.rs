@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use isochrome_host::color::Target;
-use isochrome_host::color::look::{Canaries, TimedLook, WalkTicks};
+use isochrome_host::color::eviction::{Canaries, TimedEvictionTest, WalkTicks};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
@@ -213,7 +213,7 @@ impl<'a> Jobs<'a> {
     ) -> Result<Jobs<'a>, HostError> {
         const CALIBRATIONS: u64 = 3;
         let sizes = target.sizes();
-        let calibrated = |seed| Some(TimedLook::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
+        let calibrated = |seed| Some(TimedEvictionTest::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
         let walk_ticks = (0..CALIBRATIONS).find_map(calibrated);
         let ticks_per_step = ticks_per_step()?;
         let with_memory = |work: &Work| Ok((*work, Body::make(*work, ticks_per_step)?.working_set()));
