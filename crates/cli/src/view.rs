@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_timeline_shows_the_miss_ratio_while_a_task_has_the_cpu() {
-        // 100 bars for 4000 ns: 15 of calm's and 10 of wild's, by turns; half of the height where half of the accesses miss.
+        // 100 bars for 4000 ns: 15 of calm's alternate with 10 of wild's; half of the height where half of the accesses miss.
         let screen = shown(&two(true), &Settings::default(), 128);
         let strip = |name: &str| {
             let line = screen.lines().rfind(|line| line.contains(name)).unwrap().to_owned();

@@ -425,7 +425,7 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     assert!(faults(&other) < 300, "{}", faults(&other));
 }
 
-/// One walks over lines that fit the second level and misses in none of its accesses to it; the other, by turns, over such and over far too many, and
+/// One walks over lines that fit the second level and misses in none of its accesses to it; the other alternates between such and far too many, and
 /// misses in half of them. Each counts for itself too, and that is what it must be told.
 fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let sysfs = Sysfs::system();
@@ -443,7 +443,7 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
         let (begin, before) = (std::time::Instant::now(), counters.read().unwrap());
         let (mut line, mut other) = (0, 0);
         while begin.elapsed().as_secs() < 2 {
-            // Every line once, in an order that is hard to foresee: a full period of a generator modulo a power of two.
+            // Every line once, in an order that is hard to predict: a full period of a generator modulo a power of two.
             for _ in 0..few {
                 line = (5 * line + std::hint::black_box(near[8 * line]) as usize) % few;
                 if missing {

@@ -298,7 +298,7 @@ impl TaskStatistics {
     }
 }
 
-/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, with and without records by turns.
+/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, alternating between with and without records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordCost {
     /// Where it was measured.

@@ -132,7 +132,7 @@ pub fn usable_slots() -> Result<Slots, HostError> {
         let Ok(before) = group.read() else { break };
         known_loop();
         let Ok(after) = group.read() else { break };
-        // A group that is never on the hardware, or only by turns, is larger than the hardware.
+        // A group that is never on the hardware, or only alternates with others, is larger than the hardware.
         if !ran_throughout(&before, &after) && size > 1 {
             break;
         }

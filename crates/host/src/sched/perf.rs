@@ -206,7 +206,7 @@ impl PerfRings {
         Ok(())
     }
 
-    /// What a record costs `cpu`: two threads pass it to each other while records are written and while not, by turns. The time is that of the two
+    /// What a record costs `cpu`: two threads pass it to each other, alternating between runs with records and without. The time is that of the two
     /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
     ///
     /// Takes some 40 ms of that CPU, at ordinary priority.
