@@ -95,7 +95,7 @@ impl Context {
 
     /// What could not be learned of the machine, or set for `settings`, as warnings.
     pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
-        self.notes.iter().chain(settings.notes()).map(evidence::told).collect()
+        self.notes.iter().chain(settings.notes()).map(evidence::note_text).collect()
     }
 
     /// So many blocks and samples, measured here.

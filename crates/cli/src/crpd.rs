@@ -36,7 +36,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     let mut experiment =
         Preempting { pool: &pool, target, touches, lines_per_jump: options.lines_per_jump, percents, colors };
     let blocks = results::measure("preempting", &mut experiment, &context.amount(options.blocks, options.jobs))?;
-    let warnings = notes.iter().map(evidence::told).chain(context.warnings(&settings)).collect();
+    let warnings = notes.iter().map(evidence::note_text).chain(context.warnings(&settings)).collect();
     drop(settings);
     let measured = Crpd {
         touches,

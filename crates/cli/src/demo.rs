@@ -61,7 +61,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     if !options.quick {
         let cpus = probed_cpus(&context);
         let of_level = pool.as_ref().zip(palette.as_ref()).map(|(pool, found)| (pool, found.level));
-        warnings.extend(probe::measure(&mut context, of_level, cpus)?.iter().map(evidence::told));
+        warnings.extend(probe::measure(&mut context, of_level, cpus)?.iter().map(evidence::note_text));
     }
 
     let mut experiments = Vec::new();
@@ -75,8 +75,8 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
                 break;
             }
             let mut jobs = Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None)?;
-            let told = || evidence::warnings(&context, &jobs, counters.is_some(), &settings);
-            of_machine.get_or_insert_with(told);
+            let warnings_of_machine = || evidence::warnings(&context, &jobs, counters.is_some(), &settings);
+            of_machine.get_or_insert_with(warnings_of_machine);
             eprintln!("  {kernel}");
             let blocks = bench::measure(&mut jobs, &context, kernel, amount)?;
             experiments.extend(jobs.conclude(&blocks));

@@ -88,6 +88,6 @@ pub fn warnings(context: &Context, jobs: &Jobs<'_>, counted: bool, settings: &Re
 }
 
 /// A note as a warning.
-pub fn told(note: &Note) -> String {
+pub fn note_text(note: &Note) -> String {
     format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
 }

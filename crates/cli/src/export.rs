@@ -39,7 +39,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// What masks the cache takes: as told, else as this machine says where the target is its own resctrl.
+/// What masks the cache takes: as given, else as this machine says where the target is its own resctrl.
 fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
     if let Some(count) = options.ways {
         return Ok(Some(WayRules {

@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isochrome: {}", told(&error));
+            eprintln!("isochrome: {}", error_text(&error));
             ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
     }
@@ -151,7 +151,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
 }
 
 /// What went wrong, from the outside in; a cause that is part of what was said already is not repeated.
-fn told(error: &anyhow::Error) -> String {
+fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {

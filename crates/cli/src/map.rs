@@ -189,11 +189,11 @@ fn verify(context: &Context, place: &Place, target: Target) -> Result<Verificati
 
 fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
     files::write_if(&options.output, || svg(&outcome.map))?;
-    files::show(options.json, outcome, || told(outcome))
+    files::show(options.json, outcome, || outcome_text(outcome))
 }
 
 /// The map, and what was measured for it.
-fn told(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
     let Measured { asked, found } = outcome.measured;
     if asked > 0 {

@@ -56,7 +56,7 @@ struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
     frames: Option<usize>,
-    /// Pages kept in memory by which colors are told where frame numbers do not.
+    /// Pages kept in memory by which colors are found where frame numbers do not show them.
     pages: usize,
     /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
     reported: usize,

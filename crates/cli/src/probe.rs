@@ -32,7 +32,7 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let notes = measure(&mut context, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
     // A terminal shows the notes once, at the end of the text.
     if options.output.json || !io::stdout().is_terminal() {
-        eprint!("{}", told(&notes));
+        eprint!("{}", notes_text(&notes));
     }
     files::leave(&options.output, &context.machine, || text(&context.machine, &notes))?;
     Ok(Verdict::Holds)
@@ -74,7 +74,7 @@ pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<
 }
 
 /// The notes, each with its hint.
-pub fn told(notes: &[Note]) -> String {
+pub fn notes_text(notes: &[Note]) -> String {
     notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 
@@ -91,7 +91,7 @@ fn text(machine: &Machine, notes: &[Note]) -> String {
     if let Some(load) = machine.memory_load_ns {
         let _ = writeln!(text, "memory: load {:.1} ns{}", load.value, sign(load));
     }
-    text + &told(notes)
+    text + &notes_text(notes)
 }
 
 fn text_of(level: &CacheLevel, machine: &Machine) -> String {

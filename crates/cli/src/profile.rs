@@ -28,7 +28,7 @@ use isochrome_report::figure;
 use crate::args::{Place, ProfileOptions};
 use crate::coloring::{Coloring, available};
 use crate::context::{Context, progress, seed};
-use crate::probe::{saved, told as told_notes};
+use crate::probe::{notes_text, saved};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
 
@@ -56,7 +56,7 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     }
     files::write_if(&options.svg, || figure::execution_times(&profile))?;
     profile.tasks.retain(|task| !task.program.best_effort);
-    files::show(options.json, &profile, || told(&profile))?;
+    files::show(options.json, &profile, || profile_text(&profile))?;
     Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
@@ -232,7 +232,7 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
     Ok(Some(profile))
 }
 
-/// How often the refill time is measured until it can be told.
+/// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
 /// The refill time of a partition: that of the machine file, else measured here.
@@ -270,12 +270,12 @@ fn refill_time(
             break;
         }
     }
-    eprint!("{}", told_notes(&notes));
+    eprint!("{}", notes_text(&notes));
     Ok(of_level(&context.machine))
 }
 
 /// The profile as tables.
-fn told(profile: &Profile) -> String {
+fn profile_text(profile: &Profile) -> String {
     let mut text = String::new();
     for task in profile.tasks.iter().filter(|task| !task.measured.is_empty()) {
         let period = task.program.period.0.max(1) as f64;

@@ -42,7 +42,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         })?;
         return Ok(Verdict::Holds);
     }
-    // Told before anything is measured for it.
+    // Reported before anything is measured for it.
     if let Err(error) = pid.check()
         && !error.may_pass()
     {

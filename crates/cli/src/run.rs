@@ -467,10 +467,15 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
-        // The jobs are measured: what stays changed is told, and the next start tries again.
+        // The jobs are measured: what stays changed is reported, and the next start tries again.
         outcome.notes.extend(ways.restore().err().map(|error| error.to_string()));
-        let told = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        outcome.settings.push(Setting { name, before: told(before), during: given.told(), after: told(mask()) });
+        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        outcome.settings.push(Setting {
+            name,
+            before: one_line(before),
+            during: given.description(),
+            after: one_line(mask()),
+        });
     }
     Ok(outcome)
 }
@@ -530,7 +535,7 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel is told of it; time \
+            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel learns of it; time \
              that a host takes without telling looks like execution, or like a late start."
         ));
     }

@@ -68,11 +68,13 @@ fn count(options: &SimulateOptions) -> Result<()> {
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    files::leave(&options.output, &files::versioned(SCHEMA, &outcome), || counts_told(&outcome.levels, outcome.memory))
+    files::leave(&options.output, &files::versioned(SCHEMA, &outcome), || {
+        counts_reported(&outcome.levels, outcome.memory)
+    })
 }
 
 /// A table of counts.
-fn counts_told(levels: &[LevelCounts], memory: MemoryCounts) -> String {
+fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     let mut text = format!(
         "{:8} {:>14} {:>14} {:>14} {:>14} {:>14}\n",
         "level", "reads", "writes", "read misses", "write misses", "write-backs"

@@ -325,10 +325,10 @@ fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices
             );
             Ok((slices, vec![note]))
         }
-        // Anybody is told of his own threads.
+        // Every user gets reports of his own threads.
         Err(refused) if !all && options.poll.is_none() => {
             let note = format!(
-                "when the threads watched get and leave a CPU is all that this user is told: misses, instructions and cycles are absent, \
+                "when the threads watched get and leave a CPU is all that is reported to this user: misses, instructions and cycles are absent, \
                  and a wait for a device counts as sleep, which ends a job\n{refused}"
             );
             Ok((Slices::open_own(cpus)?, vec![note]))

@@ -178,7 +178,7 @@ impl Given {
     }
 
     /// In words: masks by cache.
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         let masks = |masks: &BTreeMap<u32, u64>| {
             masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect::<Vec<_>>().join(";")
         };

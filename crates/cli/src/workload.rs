@@ -119,11 +119,11 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
     let (palette, pool, uncolored) = match collected {
         Ok((palette, pool)) => (Some(palette), Some(pool), None),
         Err(error) => {
-            let told = format!(
+            let why = format!(
                 "no colors: {error:#}\nmemory is wherever the kernel has it: some sets get more lines than others"
             );
-            eprintln!("{told}");
-            (None, None, Some(told))
+            eprintln!("{why}");
+            (None, None, Some(why))
         }
     };
     Ok(Place { context, target, pool, palette, uncolored })
@@ -185,7 +185,7 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         search: tried,
         ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
     };
-    let noted = context.notes.iter().chain(settings.notes()).map(evidence::told);
+    let noted = context.notes.iter().chain(settings.notes()).map(evidence::note_text);
     let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(noted).collect();
     drop(settings);
     let section = section(&compared);

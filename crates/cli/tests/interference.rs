@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         trial("after_sigkill_nothing_is_left_running_and_the_next_start_gives_ways_back", || {
             ended(&Fixture::new(), "KILL")
         }),
-        trial("ways_that_cannot_be_had_are_told_and_the_rest_is_measured", || no_ways(&Fixture::new())),
+        trial("ways_that_cannot_be_had_are_reported_and_the_rest_is_measured", || no_ways(&Fixture::new())),
         trial("what_a_program_does_wrong_is_named_with_what_to_do", || failures(&Fixture::new())),
         trial("on_a_modeled_machine_hits_and_misses_of_every_level_are_counted", || modeled(&Fixture::new())),
     ];
@@ -105,12 +105,12 @@ fn wait_until(what: &str, reached: impl Fn() -> bool) {
     }
 }
 
-fn told(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(output)))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text_of(output)))
 }
 
 /// Where caches have no numbers nothing can be divided.
@@ -156,12 +156,12 @@ fn ended(fixture: &Fixture, signal: &str) -> Outcome {
     assert!(Command::new("kill").args(["-s", signal, &run.id().to_string()]).status().unwrap().success());
     if signal == "INT" {
         let output = run.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", text_of(&output));
         assert_eq!(json_of(&output)["programs"].as_array().unwrap().len(), 2);
     } else {
         run.wait().unwrap();
         let next = fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-        assert!(told(&next).contains("all have all cache ways"), "{}", told(&next));
+        assert!(text_of(&next).contains("all have all cache ways"), "{}", text_of(&next));
     }
     assert_eq!(tree.state().groups, State::new(2).groups);
     wait_until("nothing left running", || fixture.running().is_empty());
@@ -171,14 +171,18 @@ fn ended(fixture: &Fixture, signal: &str) -> Outcome {
 fn no_ways(fixture: &Fixture) -> Outcome {
     numbered()?;
     let output = fixture.bench(&["counts", "other"], &[]).output().unwrap();
-    assert!(told(&output).contains("No cache ways") && told(&output).contains("mount -t resctrl"), "{}", told(&output));
+    assert!(
+        text_of(&output).contains("No cache ways") && text_of(&output).contains("mount -t resctrl"),
+        "{}",
+        text_of(&output)
+    );
     let result = json_of(&output);
     assert!(result["rows"].as_array().unwrap().iter().all(|row| row["partitioning"] == "none"));
     // One class of service too few.
     let tree = fixture.resctrl()?;
     tree.state().classes = 2;
     let output = fixture.bench(&["counts", "other"], &[]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    assert!(told(&output).contains("2 programs need as many classes of service"), "{}", told(&output));
+    assert!(text_of(&output).contains("2 programs need as many classes of service"), "{}", text_of(&output));
     assert_eq!(tree.state().written, Vec::<String>::new());
     Ok(())
 }
@@ -195,9 +199,9 @@ fn failures(fixture: &Fixture) -> Outcome {
     fixture.script("forever", "while :; do :; done");
     let refused = |programs: &[&str], options: &[&str], named: &[&str]| {
         let output = fixture.bench(programs, options).output().unwrap();
-        let told = told(&output);
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains("hint:") && named.iter().all(|named| told.contains(named)), "{named:?}: {told}");
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("hint:") && named.iter().all(|named| text.contains(named)), "{named:?}: {text}");
         assert_eq!(fixture.running(), Vec::<String>::new());
     };
     refused(
@@ -226,7 +230,7 @@ fn modeled(fixture: &Fixture) -> Outcome {
         .arg("--raw")
         .arg(&raw);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
     let result = json_of(&output);
     let levels: Vec<&str> =
         result["counted"].as_array().unwrap().iter().map(|it| it["level"].as_str().unwrap()).collect();

@@ -31,8 +31,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let trials = vec![
-        fixture_trial("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
-        fixture_trial("a_program_whose_manager_is_no_unix_socket_talks_to_it_itself", told_elsewhere),
+        fixture_trial("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", notified_by_socket),
+        fixture_trial("a_program_whose_manager_is_no_unix_socket_talks_to_it_itself", notified_elsewhere),
         fixture_trial("exec_moves_when_the_memory_of_the_program_has_settled", settled),
         fixture_trial("what_is_no_way_to_be_ready_is_refused", bad_ready),
         fixture_trial("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
@@ -130,7 +130,7 @@ fn is_there(program: &str) -> bool {
     found.and_then(|mut child| child.wait()).is_ok()
 }
 
-fn told_by_socket(fixture: &Fixture) -> Outcome {
+fn notified_by_socket(fixture: &Fixture) -> Outcome {
     succeeding(fixture.exec_role("notify", "sd_notify"));
     let outcome = fixture.outcome();
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 0.4), "{outcome}");
@@ -138,14 +138,14 @@ fn told_by_socket(fixture: &Fixture) -> Outcome {
     Ok(())
 }
 
-fn told_elsewhere(fixture: &Fixture) -> Outcome {
+fn notified_elsewhere(fixture: &Fixture) -> Outcome {
     let mut command = fixture.isochrome("exec", "0-3");
     command.env("NOTIFY_SOCKET", "vsock:2:99").args(["sh", "-c", "echo $NOTIFY_SOCKET"]);
     let output = succeeding(command);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "vsock:2:99\n");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("NOTIFY_SOCKET=vsock:2:99"), "{said}");
-    // Nobody would ever be told that it is ready.
+    // Nobody would ever learn that it is ready.
     let mut command = fixture.exec_role("notify", "sd_notify");
     assert_eq!(command.env("NOTIFY_SOCKET", "vsock:2:99").output().unwrap().status.code(), Some(125));
     Ok(())

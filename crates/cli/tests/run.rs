@@ -41,14 +41,14 @@ fn main() -> ExitCode {
         fixture_trial("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
         fixture_trial("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
         fixture_trial("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
-        fixture_trial("ways_that_cannot_be_had_are_told_before_anything_runs", no_ways),
+        fixture_trial("ways_that_cannot_be_had_are_reported_before_anything_runs", no_ways),
         fixture_trial("ways_that_cannot_be_given_back_do_not_take_the_run_away", busy_ways),
         fixture_trial("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
         fixture_trial("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
         fixture_trial("a_partition_that_cannot_be_removed_is_nobodys_cpu_no_more_and_is_tried_again", busy_partition),
         fixture_trial("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
         timed("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
-        fixture_trial("a_reservation_that_is_refused_is_told_with_the_reason", deadline_refused),
+        fixture_trial("a_reservation_that_is_refused_is_reported_with_the_reason", deadline_refused),
         timed("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
         fixture_trial("after_sigterm_other_programs_have_their_cpus_back", sigterm),
         fixture_trial("after_sigkill_the_next_start_puts_everything_back", sigkill),
@@ -63,7 +63,7 @@ fn fixture_trial(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
 }
 
 /// For tests of how many jobs there are and how long they take. What a hypervisor takes away in the middle of a run is neither announced nor
-/// told in full afterwards; so a failure is shown and has to happen twice.
+/// reported in full afterwards; so a failure is shown and has to happen twice.
 fn timed(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
     let once = move || test(&Fixture::new()?);
     trial(name, move || std::panic::catch_unwind(once).unwrap_or_else(|_| once()))
@@ -403,7 +403,7 @@ fn violations(fixture: &Fixture) -> Outcome {
     assert_eq!(task["bound_violations"]["jobs"], task["jobs"]);
     let first = &evidence.run["violations"][0];
     assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
-    // One that is overdue before it has the CPU is told as it is then, without itself in its timeline.
+    // One that is overdue before it has the CPU is reported as it is then, without itself in its timeline.
     let timelines = evidence.run["violations"].as_array().unwrap().iter().flat_map(|one| one["timeline"].as_array());
     assert!(timelines.flatten().any(|stretch| stretch["what"] == "hopeless"), "{}", evidence.run["violations"]);
     let stopped = fixture.evidence(&plan, &["--duration", "20s", "--on-violation", "stop"]);
@@ -498,12 +498,12 @@ fn hidden_frames(fixture: &Fixture) -> Outcome {
     let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
         let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
         let output = output.map_err(|error| NotRun(format!("{}: {error}", command.get_program().display())))?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok((output, told))
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output, stderr))
     };
-    let (saved, told) = ran(&mut fixture.tool(&["palette", "--save", "--memory", "1G"]))?;
+    let (saved, stderr) = ran(&mut fixture.tool(&["palette", "--save", "--memory", "1G"]))?;
     if !saved.status.success() || !folder.path().join("reference-l2").exists() {
-        return Err(NotRun(told.lines().last().unwrap_or_default().to_owned()));
+        return Err(NotRun(stderr.lines().last().unwrap_or_default().to_owned()));
     }
     let mut good = fixture.good();
     // Eviction tests take memory of the program that they are within.
@@ -512,10 +512,10 @@ fn hidden_frames(fixture: &Fixture) -> Outcome {
     let mut run = Command::new("setpriv");
     run.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_isochrome"));
     run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(fixture.path("out")).arg(plan);
-    let (output, told) = ran(&mut run)?;
+    let (output, stderr) = ran(&mut run)?;
     let reasons = ["cannot be told by time", "events of the scheduler cannot be recorded"];
-    if reasons.iter().any(|reason| told.contains(reason)) {
-        return Err(NotRun(told));
+    if reasons.iter().any(|reason| stderr.contains(reason)) {
+        return Err(NotRun(stderr));
     }
     let run = &json_of(&output)["sections"][0]["numbers"];
     assert_eq!(run["failures"], json!([]));
@@ -569,7 +569,7 @@ fn ways(fixture: &Fixture) -> Outcome {
     assert_eq!((run["failures"].clone(), run["method"].clone()), (json!([]), json!("ways")));
     let setting =
         run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
-    let setting = setting.expect("told");
+    let setting = setting.expect("a setting");
     assert_eq!(setting["before"], setting["after"]);
     assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");
     assert_eq!(tree.state().groups, State::new(2).groups);
@@ -656,9 +656,9 @@ fn no_ways(fixture: &Fixture) -> Outcome {
     let plan = fixture.plan("ways", vec![fixture.good(), fixture.task("other", &["line", "50"], 2000, 1900, "line")]);
     let refused = |root: &Path, named: &[&str]| {
         let output = fixture.run(&plan, &["--share-cpus"]).env("ISOCHROME_RESCTRL", root).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(named.iter().all(|named| told.contains(named)) && told.contains("hint:"), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(named.iter().all(|named| stderr.contains(named)) && stderr.contains("hint:"), "{stderr}");
         assert_eq!(fixture.traces(), Vec::<String>::new());
     };
     refused(&fixture.path("nowhere"), &["mount -t resctrl"]);
@@ -713,18 +713,18 @@ fn ways_after_sigkill(fixture: &Fixture) -> Outcome {
     let mut run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::null()).spawn().unwrap();
     wait_until("ways", || !tree.state().tasks.is_empty());
     let next = || fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr_of = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     // Who lives is left alone.
-    assert_eq!(told(&next()), "");
+    assert_eq!(stderr_of(&next()), "");
     assert_eq!(tree.state().names(), ["isochrome-1"]);
     run.kill().unwrap();
     run.wait().unwrap();
     tree.state().busy = Some("isochrome-1".to_owned());
-    let busy = told(&next());
+    let busy = stderr_of(&next());
     assert!(busy.contains("removing group isochrome-1") && busy.contains("hint:"), "{busy}");
     assert_eq!(tree.state().names(), ["isochrome-1"]);
     tree.state().busy = None;
-    let restored = told(&next());
+    let restored = stderr_of(&next());
     assert!(restored.contains("all have all cache ways"), "{restored}");
     assert_eq!(tree.state().groups, State::new(2).groups);
     wait_until("nothing left", || fixture.traces().is_empty());
@@ -757,12 +757,12 @@ fn partitions(fixture: &Fixture) -> Outcome {
     assert_eq!(run["failures"], json!([]));
     assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
     assert_eq!(*tree.state(), Cgroup::default());
-    // Where the kernel says that it is none, others are kept off by affinity, and the reason is told.
+    // Where the kernel says that it is none, others are kept off by affinity, and the reason is reported.
     let why = "Parent is not a partition root";
     tree.state().invalid = Some(why.to_owned());
     let output = fixture.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
-    let told = during(&json_of(&output)["sections"][0]["numbers"], "other programs");
-    assert!(told.contains("affinity") && told.contains(why), "{told}");
+    let shown = during(&json_of(&output)["sections"][0]["numbers"], "other programs");
+    assert!(shown.contains("affinity") && shown.contains(why), "{shown}");
     assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
     assert_eq!(bystander.cpus(), before);
     Ok(())
@@ -786,8 +786,8 @@ fn busy_partition(fixture: &Fixture) -> Outcome {
     assert_eq!(tree.state().groups[&group].1, "member");
     assert_eq!(fixture.traces().len(), 1, "the journal");
     let next = || fixture.tool(&["ps"]).output().unwrap();
-    let told = String::from_utf8_lossy(&next().stderr).into_owned();
-    assert!(told.contains(&format!("{group}: cannot be removed")) && told.contains("hint:"), "{told}");
+    let stderr = String::from_utf8_lossy(&next().stderr).into_owned();
+    assert!(stderr.contains(&format!("{group}: cannot be removed")) && stderr.contains("hint:"), "{stderr}");
     drop(guest);
     assert!(next().status.success());
     let left = Cgroup { switched_on: true, groups: [("theirs".to_owned(), theirs)].into(), ..Cgroup::default() };
@@ -826,8 +826,8 @@ fn locked(fixture: &Fixture) -> Outcome {
     wait_until("locked memory", || fixture.programs().iter().any(locked));
     let run = &json_of(&run.wait_with_output().unwrap())["sections"][0]["numbers"];
     assert_eq!(run["failures"], json!([]));
-    let told = during(run, "memory of the tasks");
-    assert!(told.starts_with("good: ") && told.ends_with("kB locked"), "{told}");
+    let shown = during(run, "memory of the tasks");
+    assert!(shown.starts_with("good: ") && shown.ends_with("kB locked"), "{shown}");
     assert!(lines() > 100);
     let run = &json_of(&spawn(&["--no-mlock"]).wait_with_output().unwrap())["sections"][0]["numbers"];
     assert_eq!(during(run, "memory of the tasks"), "not locked");
@@ -907,8 +907,8 @@ fn sigkill(fixture: &Fixture) -> Outcome {
     });
     assert_ne!(bystander.cpus(), before);
     let next = fixture.tool(&["ps"]).output().unwrap();
-    let told = String::from_utf8_lossy(&next.stderr);
-    assert!(told.contains("a run was killed; 1 of its programs were ended"), "{told}");
+    let stderr = String::from_utf8_lossy(&next.stderr);
+    assert!(stderr.contains("a run was killed; 1 of its programs were ended"), "{stderr}");
     assert_eq!(bystander.cpus(), before);
     wait_until("nothing left", || fixture.traces().is_empty());
     let instances = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
@@ -927,15 +927,15 @@ fn full_disk(fixture: &Fixture) -> Outcome {
     let fast = fixture.task("fast", &["line", "20"], 500, 400, "line");
     let output =
         fixture.run(&fixture.plan("none", vec![fast]), &["--duration", "20s", "--share-cpus"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let jobs = fs::read_to_string(small.join("jobs.csv"));
     assert!(Command::new("umount").arg(&small).status().unwrap().success());
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("could not be written any more") && told.contains("hint:"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("could not be written any more") && stderr.contains("hint:"), "{stderr}");
     let jobs = jobs.unwrap();
     assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
     assert!(jobs.lines().all(|line| line.split(',').count() == 12));
-    assert!(told.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{told}");
+    assert!(stderr.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{stderr}");
     assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
@@ -948,9 +948,9 @@ fn refusals(fixture: &Fixture) -> Outcome {
         change(&mut changed);
         fs::write(&path, changed.to_string()).unwrap();
         let output = fixture.run(&path, &[]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains(named) && told.contains("hint:"), "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(named) && stderr.contains("hint:"), "{stderr}");
     };
     refused(&|plan| plan["fingerprint"] = json!("another"), "measured on another machine");
     refused(&|plan| plan["programs"] = Value::Null, "a plan without programs");

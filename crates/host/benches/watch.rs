@@ -3,7 +3,7 @@
 //! `cargo bench -p isochrome-host --bench watch` measures; under `cargo test` the same code runs on a small size. In every round all ways
 //! come once, one after the other, and the same work without a watch before each of them: its time is what the others are compared with.
 //!
-//! How many lines watching evicts is told in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
+//! How many lines watching evicts is measured in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
 //! nothing but pass it back, or lets a poll go by, and measures by time which of its lines are gone; without a watch it does the same for as long.
 //! `-- lines` measures this alone.
 
@@ -226,17 +226,17 @@ fn pass(load: Load, cpu: CpuId, look: &mut dyn FnMut() -> bool) -> Passed {
     let (to_second, from_first) = sync_channel::<()>(1);
     let (to_first, from_second) = sync_channel::<()>(1);
     let first_turn = to_first.clone();
-    let side = move |told: Receiver<()>, tell: SyncSender<()>| {
+    let side = move |receiver: Receiver<()>, sender: SyncSender<()>| {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
         let used = thread_time();
         for _ in 0..turns {
             // The other one ends with its last turn.
-            let _ = told.recv();
+            let _ = receiver.recv();
             let begin = Instant::now();
             while begin.elapsed() < load.work {
                 std::hint::spin_loop();
             }
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
         (thread_time() - used, Instant::now())
     };

@@ -975,7 +975,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_per_cycle_are_told_to_prometheus() {
+    fn instructions_per_cycle_are_reported_to_prometheus() {
         let mut watched = Watched::default();
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
         watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, SwitchOut::Asleep) }));
@@ -1004,7 +1004,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told_and_counted() {
+    fn gaps_are_reported_and_counted() {
         let mut watched = Watched::default();
         assert!(!watched.text(10).contains("missing"));
         for lost in [Some(3), Some(4), None] {

@@ -270,7 +270,7 @@ impl WalkTicks {
 }
 
 /// Tells a second level that does not keep its contents from one whose misses are too fast, by walks over lines of the first level: at once after
-/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and it is not told.
+/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and the two cases are not distinguished.
 fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
     /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
     /// by those of the third, on AMD Zen 5.
@@ -524,11 +524,11 @@ mod tests {
     fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
         // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
         let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
-        let told = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
-        assert!(matches!(told(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
-        assert!(matches!(told(208, 208, 104), HostError::TimingBlurred { .. }));
+        let error = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
+        assert!(matches!(error(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
+        assert!(matches!(error(208, 208, 104), HostError::TimingBlurred { .. }));
         // A third level: its lines are further out than four times those of the first, and nothing is wrong.
-        assert!(matches!(told(546, 546, 208), HostError::TimingBlurred { .. }));
+        assert!(matches!(error(546, 546, 208), HostError::TimingBlurred { .. }));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct KnownColors {
     colors: u32,
     /// Colors by frame number.
     palette: Option<Palette>,
-    /// Whether somebody named that palette, who is to be told if it is wrong.
+    /// Whether somebody named that palette, who gets an error if it is wrong.
     named: bool,
     /// Pages of known color, by which others are tested; `None` where the palette is trusted.
     reference: Option<Reference>,

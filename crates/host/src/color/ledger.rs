@@ -383,9 +383,12 @@ mod tests {
         assert!(ledger.release(&b).unwrap());
         for (cache, cpus) in [(&private, &[0][..]), (&private, &[0, 1]), (&shared, &[1])] {
             let error = ledger.grant(request(&b, cache, cpus, colors(3..6))).unwrap_err();
-            let told = error.to_string();
-            assert!(matches!(error, HostError::ColorsHeld { .. }), "{told}");
-            assert!(told.contains("sleep") && told.contains(&a.pid.to_string()) && told.contains("hint:"), "{told}");
+            let message = error.to_string();
+            assert!(matches!(error, HostError::ColorsHeld { .. }), "{message}");
+            assert!(
+                message.contains("sleep") && message.contains(&a.pid.to_string()) && message.contains("hint:"),
+                "{message}"
+            );
         }
         assert_eq!(ledger.grants().len(), 1);
         // An owner may change what it holds.

@@ -1,7 +1,7 @@
 //! Colors of page frames: the samples that a palette is inferred from, the palettes of this boot, colored memory, and who holds which colors.
 //!
 //! Color shows when pages evict each other: touch a page, traverse a set of other pages, and see whether the page is still
-//! cached. [`discover`] finds eviction sets, one group of pages per color, without being told how many there are; every
+//! cached. [`discover`] finds eviction sets, one group of pages per color, without knowing how many there are; every
 //! further page is classified by which group evicts it. What the samples mean is concluded by
 //! [`isochrome_model::palette::infer()`].
 
@@ -634,7 +634,7 @@ impl Collection {
         self.classifying.as_secs_f64() * 1e6 / self.samples.pages.len().max(1) as f64
     }
 
-    /// What a reader is told of it.
+    /// What a reader learns of it.
     pub fn evidence(&self) -> PaletteEvidence {
         PaletteEvidence {
             level: self.samples.level,

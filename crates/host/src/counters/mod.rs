@@ -406,15 +406,15 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_or_without_an_event_it_is_told_which() {
-        let told = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
+    fn without_counters_or_without_an_event_it_is_reported_which() {
+        let reason = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
             Ok(_) => "counted",
             Err(HostError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
             Err(_) => "no counter",
         };
         // Of a fourth level nothing is known anywhere.
-        assert_eq!(told(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
-        assert_ne!(told(1), "no event");
+        assert_eq!(reason(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
+        assert_ne!(reason(1), "no event");
     }
 
     #[test]

@@ -193,7 +193,7 @@ pub(super) fn measure(
     notes: &mut Vec<Note>,
 ) {
     let subject = name(level);
-    let (mut seen, mut told) = (false, 0);
+    let (mut seen, mut decided) = (false, 0);
     for &other in others {
         let pair = format!("CPUs {} and {}", cpu.0, other.0);
         let (mut effects, mut rounds_all, mut quiet, mut why_not) = (Vec::new(), 0, 0, None);
@@ -239,7 +239,7 @@ pub(super) fn measure(
             ));
             continue;
         };
-        told += 1;
+        decided += 1;
         let evicting = effects.iter().filter(|&&effect| is_eviction(effect)).count();
         let (lost, without) = (100.0 * flooded, 100.0 * control);
         seen |= evicting > 0;
@@ -265,8 +265,8 @@ pub(super) fn measure(
             ));
         }
     }
-    // One pair that shares shows that CPUs do; that none does is known only if every pair was told.
-    level.sharing_seen = (seen || told > 0 && told == others.len()).then(|| measured(seen));
+    // One pair that shares shows that CPUs do; that none does is known only if every pair was decided.
+    level.sharing_seen = (seen || decided > 0 && decided == others.len()).then(|| measured(seen));
 }
 
 #[cfg(test)]

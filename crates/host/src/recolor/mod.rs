@@ -4,7 +4,7 @@
 //! ([`agent`](crate::sys::agent)). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
 //! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`](crate::sys::agent::Way) says how a page gets its frame.
 //!
-//! Where frame numbers are hidden, colors are told by eviction tests inside the process (`remote`), and only pages that were given a
+//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and only pages that were given a
 //! frame are known to have a color.
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.

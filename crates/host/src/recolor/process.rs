@@ -131,8 +131,8 @@ impl Region {
 
     /// Whether the other is a mapping of the same, as far as /proc/PID/maps tells.
     fn is_like(&self, other: &Region) -> bool {
-        let told = |region: &Region| (region.protection, region.shared, region.of_file);
-        told(self) == told(other) && self.name == other.name
+        let kind = |region: &Region| (region.protection, region.shared, region.of_file);
+        kind(self) == kind(other) && self.name == other.name
     }
 }
 

@@ -269,7 +269,7 @@ impl<'a> ScratchArea<'a> {
         self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
     }
 
-    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it is told something of a part of one.
+    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it gets advice about a part of one.
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());

@@ -564,7 +564,7 @@ impl Work<'_, '_> {
             status: 0,
         };
         let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
-        // Few calls take less time than a helper; and what fails is tried, and told, where the process is let go.
+        // Few calls take less time than a helper; and what fails is tried, and reported, where the process is let go.
         if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
             hold.journal.protections.clear();
         }

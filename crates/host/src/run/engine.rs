@@ -68,7 +68,7 @@ const OVERDUE: Ns = Ns(200_000_000);
 /// Marks that a program can set between two batches.
 const MARKS: usize = 1 << 14;
 
-/// Violations told in full.
+/// Violations reported in full.
 const TOLD: usize = 20;
 
 /// Memory that a program may have on top of what it was declared with: its libraries' data, its stack, its allocator.
@@ -256,8 +256,8 @@ struct Session<'a, 'h> {
     violations: Vec<Violation>,
     failures: Vec<Failure>,
     notes: Vec<String>,
-    /// Jobs already told of while they were not complete.
-    told: BTreeMap<usize, u64>,
+    /// Jobs already reported while they were not complete.
+    reported: BTreeMap<usize, u64>,
     begin: Ns,
     stop: bool,
     unrecorded: Option<io::Error>,
@@ -297,7 +297,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         violations: Vec::new(),
         failures: Vec::new(),
         notes: Vec::new(),
-        told: BTreeMap::new(),
+        reported: BTreeMap::new(),
         begin: Ns(u64::MAX),
         stop: false,
         unrecorded: None,
@@ -542,14 +542,14 @@ impl Session<'_, '_> {
 
     /// Locks the memory of the tasks, once it has its place; what came of it, in words.
     fn lock(&mut self, whole: &[bool]) -> String {
-        let mut told = Vec::new();
+        let mut locked_memory = Vec::new();
         for task in self.to_lock() {
             let (pid, name) = (self.started[task].pid, &self.names[task]);
             match lock::lock(pid, whole[task]) {
                 Ok(()) => {
                     let locked = pid.status("VmLck").unwrap_or_default();
                     let how = if whole[task] { "" } else { ", as it is touched" };
-                    told.push(format!("{name}: {locked} locked{how}"));
+                    locked_memory.push(format!("{name}: {locked} locked{how}"));
                 }
                 Err(error) => {
                     let why = error.to_string();
@@ -559,7 +559,7 @@ impl Session<'_, '_> {
             }
         }
         self.look_for_ends();
-        if told.is_empty() { "not locked".to_owned() } else { told.join("; ") }
+        if locked_memory.is_empty() { "not locked".to_owned() } else { locked_memory.join("; ") }
     }
 
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
@@ -647,7 +647,7 @@ impl Session<'_, '_> {
             });
             let result = self.batches(tracefs, &mut watch, &said);
             drop(over);
-            // A panic there has been told, and leaves no programs.
+            // A panic there has been reported, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
@@ -785,7 +785,7 @@ impl Session<'_, '_> {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
         }
-        if !limits.is_empty() && self.told.get(&job.task) != Some(&job.instance) {
+        if !limits.is_empty() && self.reported.get(&job.task) != Some(&job.instance) {
             self.violated(job, limits, watch);
         }
     }
@@ -843,8 +843,8 @@ impl Session<'_, '_> {
             if let Some((release, instance)) = self.pending(task, watch) {
                 let response = Ns(now.0.saturating_sub(release.0));
                 let limits = requirement.violated_by(response, Ns(0));
-                if !limits.is_empty() && self.told.get(&task) != Some(&instance) {
-                    self.told.insert(task, instance);
+                if !limits.is_empty() && self.reported.get(&task) != Some(&instance) {
+                    self.reported.insert(task, instance);
                     let release = Ns(release.0 - self.begin.0);
                     let completion = Ns(release.0 + response.0);
                     let job = JobRecord { task, instance, release, completion, ..JobRecord::default() };

@@ -46,7 +46,7 @@ pub struct Observation {
 pub enum Observed {
     /// An event of the scheduler.
     Scheduler(CpuId, EventKind),
-    /// So much was counted from when this thread got the CPU until it leaves it, which is told next.
+    /// So much was counted from when this thread got the CPU until it leaves it, which is reported next.
     Misses(i32, u64),
     /// A line was written that releases a job of this task, due then.
     Released(usize, Ns),
@@ -67,7 +67,7 @@ struct Open {
     opened: Ns,
     release: Ns,
     start: Option<Ns>,
-    /// When it was answered, where that was told before who did it had the CPU.
+    /// When it was answered, where that was reported before who did it had the CPU.
     answered: Option<Ns>,
     /// For how long it is not known whether its line was written.
     held_up: u64,
@@ -99,7 +99,7 @@ struct Watched {
     /// It left the CPU for what the kernel or a device is to do.
     blocked: bool,
     open: Option<Open>,
-    /// Complete, and the thread has not left the CPU yet: its misses are told when it does.
+    /// Complete, and the thread has not left the CPU yet: its misses are reported when it does.
     held: Option<JobRecord>,
     /// Counted while it had the CPU that it leaves now.
     missed: Option<u64>,
@@ -181,7 +181,7 @@ pub struct JobTracker {
 
 impl JobTracker {
     /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are
-    /// told. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
+    /// reported. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
     pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool, hypervisor: bool) -> JobTracker {
         let cpu = || Cpu {
             running: 0,
@@ -327,7 +327,7 @@ impl JobTracker {
         match *state {
             // Nothing woke it since: the answer was written before it slept.
             State::Asleep(since) if open.start.is_some_and(|start| start <= since) => self.complete(task, since),
-            // It had the CPU, as its answer shows; for how long is told when it leaves.
+            // It had the CPU, as its answer shows; for how long is reported when it leaves.
             _ if open.start.is_none() => open.answered = Some(at),
             _ => self.complete(task, at),
         }
@@ -421,13 +421,13 @@ impl JobTracker {
             let id = watched.cpu;
             let Some(cpu) = self.cpu(id) else { return };
             if !cpu.known || cpu.running != thread {
-                // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
-                // is told that it was to wake the thread, it gave itself away then, and what was not accounted since is steal time.
+                // Nothing was reported yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
+                // is reported that it was to wake the thread, it gave itself away then, and what was not accounted since is steal time.
                 let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
-                let told = |told: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *told >= cpu.since;
+                let since_idle = |at: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *at >= cpu.since;
                 let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
                 let opened = watched.open.map(|open| open.opened);
-                let woken = watched.woken_here.filter(told).or(opened.filter(told).filter(withheld));
+                let woken = watched.woken_here.filter(since_idle).or(opened.filter(since_idle).filter(withheld));
                 self.switch(
                     woken.unwrap_or(since),
                     id,
@@ -657,7 +657,7 @@ mod tests {
         turn(&mut fixture, 6000, &[Observed::Ends(0)]);
         let expected = [Some(40), None, None, None, Some(80)];
         assert_eq!(misses(&mut fixture), (0..5).zip(expected).map(|(at, misses)| (0, at, misses)).collect::<Vec<_>>());
-        // The end of what is told is that of what is complete.
+        // Reports end where complete jobs end.
         fixture
             .wake(7000, 11)
             .switch(7010, 0, Preempted, 11)
@@ -734,14 +734,14 @@ mod tests {
     #[test]
     fn what_an_idle_cpu_withholds_from_a_thread_it_is_to_wake_is_steal_time() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
-        // That it gave itself to 11 is not told.
+        // That it gave itself to 11 is not reported.
         fixture.switch(900, 11, Asleep, 0).wake(2000, 11);
         fixture.event(62_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(62_001, 11, Asleep, 0);
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
         assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].steal_time), (Ns(1000), Ns(10_000), Ns(50_001)));
         assert_eq!(jobs[0].response(), Ns(60_001));
-        // That it was to wake 22 is not told either: 90 us may be an idle state, 250 us are not.
+        // That it was to wake 22 is not reported either: 90 us may be an idle state, 250 us are not.
         let mut fixture = Fixture::new(Jobs::Line);
         for (release, ran) in [(1_000_000, 1_100_000), (2_000_000, 2_260_000)] {
             fixture.switch(release - 500, 11, Asleep, 0).fact(release, Observed::Released(0, Ns(release)));
@@ -854,14 +854,14 @@ mod tests {
         assert_eq!(fixture.jobs(), []);
         fixture.event(2410, EventKind::Runtime { thread: 11, time: Ns(395) }).switch(2411, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1010, 1400, 401, 0)]);
-        // Nothing is told of the second, until the third is released.
+        // Nothing is reported of the second, until the third is released.
         fixture.fact(3000, Observed::Released(0, Ns(3000))).fact(3100, Observed::Answered(0));
         fixture.fact(4000, Observed::Released(0, Ns(4000)));
         assert_eq!(fixture.jobs(), [(0, 1, 2000, 2100, 2100, 0, 0)]);
     }
 
     #[test]
-    fn a_job_that_is_the_first_thing_told_of_its_cpu_has_the_time_it_was_accounted() {
+    fn a_job_that_is_the_first_thing_reported_of_its_cpu_has_the_time_it_was_accounted() {
         let mut fixture = Fixture::new(Jobs::Line);
         fixture.fact(2000, Observed::Released(0, Ns(2000)));
         fixture.event(2500, EventKind::Runtime { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);

@@ -36,11 +36,11 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
         format::nanoseconds(run.duration.0 as f64)
     );
     if !reasons.is_empty() {
-        let mut told: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
+        let mut shown: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
         if reasons.len() > REASONS {
-            told.push(format!("and {} more", reasons.len() - REASONS));
+            shown.push(format!("and {} more", reasons.len() - REASONS));
         }
-        basis = format!("{}. {basis}", told.join("; "));
+        basis = format!("{}. {basis}", shown.join("; "));
     }
     let (standing, sentence) = match conclusion {
         Conclusion::Holds => (Standing::Holds, "Every job stayed within its bound and its deadline."),
@@ -260,23 +260,23 @@ fn conditions(run: &Run) -> Vec<String> {
     let cpus: Vec<String> = run.cpus.iter().map(|cpu| cpu.0.to_string()).collect();
     let partitions =
         if run.partitioned { format!("{} of level {}", means(run.method), run.level) } else { "none".to_owned() };
-    let mut told = vec![format!(
+    let mut remarks = vec![format!(
         "CPUs {}; partitions: {partitions}; steal time of these CPUs {}, by the kernel’s count",
         cpus.join(", "),
         format::nanoseconds(run.steal_time.0 as f64)
     )];
-    told.extend(run.reserved.iter().map(|reserved| {
+    remarks.extend(run.reserved.iter().map(|reserved| {
         format!(
             "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here"
         )
     }));
-    told.push(format!(
+    remarks.push(format!(
         "watching took {share:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {}",
         overhead.events,
         overhead.lost,
         overhead.releases()
     ));
-    told.extend(run.tasks.iter().filter_map(|task| {
+    remarks.extend(run.tasks.iter().filter_map(|task| {
         let placement = task.placement.as_ref()?;
         let (on_color, resident, immovable) = (placement.on_color, placement.resident, placement.immovable);
         Some(format!(
@@ -285,9 +285,9 @@ fn conditions(run: &Run) -> Vec<String> {
         ))
     }));
     let memory = run.memory.iter().filter(|(_, memory)| memory.0 > 0);
-    told.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
-    told.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
-    told
+    remarks.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
+    remarks.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
+    remarks
 }
 
 impl Run {

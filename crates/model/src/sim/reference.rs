@@ -1,6 +1,6 @@
 //! The reference implementation of the hierarchy, as slow and plain as it can be. Tests check that the real one counts the same.
 //!
-//! A chain of levels with lines of one size, no sectors, no masks. Policies are told by what happened, not by their bits: LRU and
+//! A chain of levels with lines of one size, no sectors, no masks. Policies follow from what happened, not from their bits: LRU and
 //! FIFO by times, tree-PLRU by which half of the set was used longer ago.
 
 use std::collections::BTreeSet;

@@ -16,7 +16,7 @@ const ADDRESSES: u64 = 1 << 62;
 
 /// Runs a scenario on a machine.
 ///
-/// `progress` is told the number of accesses from time to time and says whether to go on; an interrupted run ends as it stands.
+/// `progress` gets the number of accesses from time to time and says whether to go on; an interrupted run ends as it stands.
 pub fn run(
     scenario: &Scenario,
     machine: &DescribedMachine,
