@@ -22,7 +22,7 @@ record crpd_code lab crpd --kind code --step 25 --blocks 6 --jobs 4
 record switch lab switch --blocks 10 --jobs 5
 record net lab net --path memory --sizes 64,1500,8192 --blocks 15 --packets 4
 record interference lab interference --blocks 6 --by colors
-record flood lab flood --verify --blocks 6 --looks 2
+record flood lab flood --verify --blocks 6 --samples 2
 record workload lab workload --miss-ratio 0.33 --blocks 10
 "$isochrome" lab conflicts --buffers 12 --rounds 30 --json > conflicts.json
 echo $? > conflicts.status

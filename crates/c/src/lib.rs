@@ -41,12 +41,12 @@ impl Isochrome {
         if !clock::usable() {
             return Err("this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on".to_owned());
         }
-        let told = |error: HostError| error.to_string();
+        let message = |error: HostError| error.to_string();
         let sysfs = Sysfs::system();
-        let (machine, _) = sysfs.machine().map_err(told)?;
-        let processor = sysfs.processor().map_err(told)?;
-        let cpu = *allowed_cpus().map_err(told)?.last().ok_or("this process may run on no CPU")?;
-        let target = Target::of(&machine, level, cpu).map_err(told)?;
+        let (machine, _) = sysfs.machine().map_err(message)?;
+        let processor = sysfs.processor().map_err(message)?;
+        let cpu = *allowed_cpus().map_err(message)?.last().ok_or("this process may run on no CPU")?;
+        let target = Target::of(&machine, level, cpu).map_err(message)?;
         let _pinned = RealtimeRequest::new().pin(cpu).apply();
         let mut doubt = String::new();
         for _ in 0..ATTEMPTS {
@@ -56,9 +56,9 @@ impl Isochrome {
                     doubt = error.to_string();
                     continue;
                 }
-                survey => survey.map_err(told)?,
+                survey => survey.map_err(message)?,
             };
-            survey.classify(survey.pages_at_most()).map_err(told)?;
+            survey.classify(survey.pages_at_most()).map_err(message)?;
             let verification = survey.verify();
             let Collection { arena, inference, .. } = survey.finish();
             if inference.doubts.is_empty() && verification.holds() {

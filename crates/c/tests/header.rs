@@ -56,12 +56,12 @@ fn trial(name: &'static str, goal: &'static str) -> Trial {
             return not_run("make or cc is missing");
         }
         let output = make(goal).output()?;
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         match output.status.code() {
-            Some(0) if told.contains("page 5: color 3") => Ok(Completion::Completed),
+            Some(0) if text.contains("page 5: color 3") => Ok(Completion::Completed),
             // make gives 2 and says what the program gave.
-            Some(2) if told.contains("Error 3") => not_run(told.lines().find(|l| l.contains("colors")).unwrap_or("")),
-            code => Err(Failed::from(format!("{code:?}: {told}"))),
+            Some(2) if text.contains("Error 3") => not_run(text.lines().find(|l| l.contains("colors")).unwrap_or("")),
+            code => Err(Failed::from(format!("{code:?}: {text}"))),
         }
     })
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::{BenchKernel, Element};
 use crate::coloring::own_colors;
-use crate::station::Station;
+use crate::context::Context;
 use crate::{Verdict, evidence, results};
 
 /// One kernel as printed.
@@ -41,36 +41,36 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
         kind.check_size(size)?;
     }
     let place = &options.place;
-    let station = Station::new(place)?;
-    let target = station.target(place)?;
-    let count = target.geometry.color_count(station.machine.page_bytes);
+    let context = Context::new(place)?;
+    let target = context.target(place)?;
+    let count = target.geometry.color_count(context.machine.page_bytes);
     let colors = options.colors.as_deref().map(|list| own_colors(Some(list), count)).transpose()?;
-    let (palette, pool) = station.collect(place, target, colors.as_ref().map(Vec::len))?;
+    let (palette, pool) = context.collect(place, target, colors.as_ref().map(Vec::len))?;
 
-    let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
+    let (counters, settings) = (context.counters(2, Some(Quantity::L1DataRefills)), context.settle());
     let mut jobs = Jobs::new(Some(&pool), target, counters.as_ref(), &[work], colors)?;
-    let blocks = measure(&mut jobs, &station, work.name(), (options.blocks, options.jobs))?;
-    let warnings = evidence::warnings(&station, &jobs, counters.is_some(), &settings);
+    let blocks = measure(&mut jobs, &context, work.name(), (options.blocks, options.jobs))?;
+    let warnings = evidence::warnings(&context, &jobs, counters.is_some(), &settings);
     drop(settings);
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments: jobs.conclude(&blocks) };
-    let (section, raw) = (section(&kernels, &station.machine, Some(&palette)), csv(&blocks, &jobs.columns()));
+    let (section, raw) = (section(&kernels, &context.machine, Some(&palette)), csv(&blocks, &jobs.columns()));
     let experiment = &kernels.experiments[0];
     let count = |of: fn(&Outcome) -> u64| experiment.conditions.values().map(of).sum::<u64>();
     let kernel = Kernel { experiment, blocks: count(|it| it.blocks), blocks_quiet: count(|it| it.blocks_quiet) };
     let numbers = serde_json::to_value(kernel)?;
-    let outcome = results::Outcome { station: &station, palette: Some(palette), section, raw, warnings };
+    let outcome = results::Outcome { context: &context, palette: Some(palette), section, raw, warnings };
     results::leave_as(&options.results, outcome, &numbers)
 }
 
 /// The blocks of `jobs`. Without canary pages no number of rounds makes a block count, so that there is one.
 pub fn measure(
     jobs: &mut Jobs<'_>,
-    station: &Station,
+    context: &Context,
     what: &'static str,
     (blocks, samples): (u32, u32),
 ) -> Result<Vec<Block<At>>> {
     if !jobs.has_canaries() {
         eprintln!("cached and evicted lines cannot be told apart by time here: no block will count");
     }
-    results::measure(what, jobs, &station.amount(blocks, samples))
+    results::measure(what, jobs, &context.amount(blocks, samples))
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::color::Target;
 use isochrome_host::color::known::{KnownColors, on_a_cpu};
 use isochrome_host::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};

@@ -7,23 +7,23 @@ use isochrome_lab::samples::csv;
 
 use crate::Verdict;
 use crate::args::ConflictsOptions;
+use crate::context::Context;
 use crate::results::{self, Outcome};
-use crate::station::Station;
 
 pub fn run(options: &ConflictsOptions) -> Result<Verdict> {
     let place = &options.place;
-    let station = Station::new(place)?;
-    let target = station.target(place)?;
-    let pages = pages_per_color(target, options.buffers, station.seed);
-    let (palette, pool) = station.collect_pages(place, target, pages)?;
-    let settings = station.settle();
-    let mut experiment = Walks::new(&pool, target, options.buffers, station.seed)?;
-    let blocks = results::measure("walking over buffers", &mut experiment, &station.amount(options.rounds, 1))?;
+    let context = Context::new(place)?;
+    let target = context.target(place)?;
+    let pages = pages_per_color(target, options.buffers, context.seed);
+    let (palette, pool) = context.collect_pages(place, target, pages)?;
+    let settings = context.settle();
+    let mut experiment = Walks::new(&pool, target, options.buffers, context.seed)?;
+    let blocks = results::measure("walking over buffers", &mut experiment, &context.amount(options.rounds, 1))?;
     let measured = experiment.conclude(&blocks);
-    let warnings = station.warnings(&settings);
+    let warnings = context.warnings(&settings);
     drop(settings);
     let section = section(&measured);
     let raw = csv(&blocks, &experiment.columns());
-    let outcome = Outcome { station: &station, palette: Some(palette), section, raw, warnings };
+    let outcome = Outcome { context: &context, palette: Some(palette), section, raw, warnings };
     results::leave(&options.results, outcome)
 }

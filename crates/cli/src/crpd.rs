@@ -1,6 +1,6 @@
 //! `isochrome lab crpd`: what a preemption costs through the cache, against the size of what was in use.
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::sys::clock;
 use isochrome_lab::crpd::modeled::{FrontEnd, Request, play};
 use isochrome_lab::crpd::{COLUMNS, Crpd, PASSES, Preempting, Walk, conclude, section};
@@ -8,9 +8,9 @@ use isochrome_lab::samples::csv;
 
 use crate::args::CrpdOptions;
 use crate::coloring::own_colors;
+use crate::context::Context;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
-use crate::station::Station;
 use crate::workload::can_hold;
 use crate::{Verdict, evidence, probe};
 
@@ -20,30 +20,30 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         return modeled(options, name, mhz);
     }
     let touches = options.kind;
-    let mut station = Station::new(place)?;
-    let target = station.target(place)?;
-    let count = target.geometry.color_count(station.machine.page_bytes);
+    let mut context = Context::new(place)?;
+    let target = context.target(place)?;
+    let count = target.geometry.color_count(context.machine.page_bytes);
     let (percents, colors) = (sizes(options.step), own_colors(options.colors.as_deref(), count)?);
     let pages = Preempting::pages_per_color(target, &percents, colors.len());
-    let (palette, pool) = station.collect_pages(place, target, pages)?;
+    let (palette, pool) = context.collect_pages(place, target, pages)?;
     // The refill time that the slope is compared with.
-    let cpu = station.cpu;
-    let notes = probe::measure(&mut station, Some((&pool, target.level)), vec![cpu])?;
+    let cpu = context.cpu;
+    let notes = probe::measure(&mut context, Some((&pool, target.level)), vec![cpu])?;
     let refill =
-        station.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
+        context.machine.levels.iter().filter(|level| level.level == target.level).find_map(|level| level.refill);
 
-    let settings = station.settle();
+    let settings = context.settle();
     let mut experiment =
         Preempting { pool: &pool, target, touches, lines_per_jump: options.lines_per_jump, percents, colors };
-    let blocks = results::measure("preempting", &mut experiment, &station.amount(options.blocks, options.jobs))?;
-    let warnings = notes.iter().map(evidence::told).chain(station.warnings(&settings)).collect();
+    let blocks = results::measure("preempting", &mut experiment, &context.amount(options.blocks, options.jobs))?;
+    let warnings = notes.iter().map(evidence::note_text).chain(context.warnings(&settings)).collect();
     drop(settings);
     let measured = Crpd {
         touches,
         lines_per_jump: options.lines_per_jump,
         level: target.level,
         ways: target.geometry.ways,
-        lines_per_color: target.geometry.lines_per_color(station.machine.page_bytes),
+        lines_per_color: target.geometry.lines_per_color(context.machine.page_bytes),
         colors: [experiment.colors.len() as u32, pool.colors()],
         passes: PASSES,
         points: conclude(&blocks, PASSES, clock::rate_hz()),
@@ -51,7 +51,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
         modeled: None,
     };
     let (section, raw) = (section(&measured), csv(&blocks, &COLUMNS.map(str::to_owned)));
-    results::leave(&options.results, Outcome { station: &station, palette: Some(palette), section, raw, warnings })
+    results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
 }
 
 /// The experiment on a modeled machine.

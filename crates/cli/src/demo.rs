@@ -21,7 +21,7 @@ use isochrome_model::units::CpuId;
 use isochrome_report::{html, text::table};
 
 use crate::args::{DemoOf, DemoOptions};
-use crate::station::{InDoubt, Station};
+use crate::context::{Context, InDoubt};
 use crate::{Verdict, bench, evidence, files, probe, results};
 
 /// Blocks of each condition, jobs of each kind in a block.
@@ -42,15 +42,15 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     eprintln!("{}", crate::doctor::brief(&doctor::examine(Duration::from_millis(100))));
 
     let place = &options.place;
-    let mut station = Station::new(place)?;
+    let mut context = Context::new(place)?;
     let mut warnings = Vec::new();
-    let colored = station.target(place).and_then(|target| Ok((target, station.collect(place, target, None)?)));
+    let colored = context.target(place).and_then(|target| Ok((target, context.collect(place, target, None)?)));
     let (target, found) = match colored {
         Ok((target, found)) => (Some(target), Some(found)),
         // What the machine cannot do is part of the answer; what was asked wrongly is not.
         Err(error) if is_of_the_machine(&error) => {
             warnings.push(format!("No colors, so no partitioning here: {error}"));
-            (Target::to_flood(&station.machine, station.cpu), None)
+            (Target::to_flood(&context.machine, context.cpu), None)
         }
         Err(error) => return Err(error),
     };
@@ -59,15 +59,15 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
         eprintln!("level {}: {} colors by {} in {:.1} s", found.level, found.colors, found.method, found.seconds);
     }
     if !options.quick {
-        let cpus = probed_cpus(&station);
+        let cpus = probed_cpus(&context);
         let of_level = pool.as_ref().zip(palette.as_ref()).map(|(pool, found)| (pool, found.level));
-        warnings.extend(probe::measure(&mut station, of_level, cpus)?.iter().map(evidence::told));
+        warnings.extend(probe::measure(&mut context, of_level, cpus)?.iter().map(evidence::note_text));
     }
 
     let mut experiments = Vec::new();
     let mut raw = Vec::new();
     if let Some(target) = target {
-        let (counters, settings) = (station.counters(2, Some(Quantity::L1DataRefills)), station.settle());
+        let (counters, settings) = (context.counters(2, Some(Quantity::L1DataRefills)), context.settle());
         let amount = if options.quick { QUICK_AMOUNT } else { AMOUNT };
         let mut of_machine = None;
         for (kernel, works) in works(options.quick) {
@@ -75,10 +75,10 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
                 break;
             }
             let mut jobs = Jobs::new(pool.as_ref(), target, counters.as_ref(), &works, None)?;
-            let told = || evidence::warnings(&station, &jobs, counters.is_some(), &settings);
-            of_machine.get_or_insert_with(told);
+            let warnings_of_machine = || evidence::warnings(&context, &jobs, counters.is_some(), &settings);
+            of_machine.get_or_insert_with(warnings_of_machine);
             eprintln!("  {kernel}");
-            let blocks = bench::measure(&mut jobs, &station, kernel, amount)?;
+            let blocks = bench::measure(&mut jobs, &context, kernel, amount)?;
             experiments.extend(jobs.conclude(&blocks));
             let name = format!("{kernel}.csv");
             let file = files::write_raw(&folder.join(&name), &csv(&blocks, &jobs.columns()))?;
@@ -88,9 +88,9 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     }
 
     let kernels = Kernels { counter_hz: Some(clock::rate_hz()), experiments };
-    let section = section(&kernels, &station.machine, palette.as_ref());
+    let section = section(&kernels, &context.machine, palette.as_ref());
     let verdict = results::verdict(&section);
-    let evidence = evidence::of(&station, palette, vec![section], &raw, warnings);
+    let evidence = evidence::of(&context, palette, vec![section], &raw, warnings);
     files::write_json(&folder.join("evidence.json"), &evidence)?;
     let index = folder.join("index.html");
     files::write(&index, &html(&evidence))?;
@@ -109,10 +109,10 @@ fn is_of_the_machine(error: &anyhow::Error) -> bool {
 }
 
 /// The CPU measured on and a few others, to see whether they share its caches.
-fn probed_cpus(station: &Station) -> Vec<CpuId> {
+fn probed_cpus(context: &Context) -> Vec<CpuId> {
     const OTHERS: usize = 2;
-    let others = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).take(OTHERS);
-    std::iter::once(station.cpu).chain(others).collect()
+    let others = context.allowed.iter().copied().filter(|cpu| *cpu != context.cpu).take(OTHERS);
+    std::iter::once(context.cpu).chain(others).collect()
 }
 
 /// What is run, by kernel.

@@ -10,22 +10,22 @@ use isochrome_lab::kernels::Jobs;
 use isochrome_model::evidence::{Evidence, PaletteEvidence, RawFile, SCHEMA, Section};
 use isochrome_model::machine::Machine;
 
-use crate::station::Station;
+use crate::context::Context;
 
-/// Evidence of what was measured at `station`, as of now; see [`about`].
+/// Evidence of what was measured at `context`, as of now; see [`about`].
 pub fn of(
-    station: &Station,
+    context: &Context,
     palette: Option<PaletteEvidence>,
     sections: Vec<Section>,
     raw: &[RawFile],
     warnings: Vec<String>,
 ) -> Evidence {
     Evidence {
-        seed: Some(station.seed),
-        cpu: Some(station.cpu),
+        seed: Some(context.seed),
+        cpu: Some(context.cpu),
         palette,
         sections,
-        ..about(&station.machine, raw, warnings)
+        ..about(&context.machine, raw, warnings)
     }
 }
 
@@ -62,9 +62,9 @@ fn command_line() -> Vec<String> {
 }
 
 /// What the reader must know of the machine to judge the numbers.
-pub fn warnings(station: &Station, jobs: &Jobs<'_>, counted: bool, settings: &RealtimeSettings) -> Vec<String> {
+pub fn warnings(context: &Context, jobs: &Jobs<'_>, counted: bool, settings: &RealtimeSettings) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(hypervisor) = &station.machine.hypervisor {
+    if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
             "This is a virtual machine ({hypervisor}): other guests share caches and CPUs unseen. Only accepted blocks \
              count; how many were is stated with every result."
@@ -83,11 +83,11 @@ pub fn warnings(station: &Station, jobs: &Jobs<'_>, counted: bool, settings: &Re
                 .to_owned(),
         );
     }
-    warnings.extend(station.warnings(settings));
+    warnings.extend(context.warnings(settings));
     warnings
 }
 
 /// A note as a warning.
-pub fn told(note: &Note) -> String {
+pub fn note_text(note: &Note) -> String {
     format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
 }

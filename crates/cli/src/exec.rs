@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::color::reference::Numbers;
 use isochrome_host::doctor::{self, Status};
@@ -27,10 +27,10 @@ use isochrome_model::units::{CpuId, Ns};
 
 use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::coloring::Coloring;
+use crate::context::listed_cpus;
 use crate::notify::Relay;
 use crate::placed::{Event, Placed};
-use crate::station::listed_cpus;
-use crate::{Verdict, files, station};
+use crate::{Verdict, context, files};
 
 /// Between two looks at whether a program has settled.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -70,7 +70,7 @@ pub fn run(options: &ExecOptions) -> Verdict {
 
 /// Says what went wrong, and ends with `code`.
 fn failed(code: u8, error: &anyhow::Error) -> Verdict {
-    eprintln!("isochrome: {}", crate::told(error));
+    eprintln!("isochrome: {}", crate::error_text(error));
     Verdict::Ended(ExitCode::from(code))
 }
 
@@ -84,7 +84,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     let own = Owner::of(std::process::id())?;
     let prepared = options.strict.then(|| granted(&options.colors, cpus.clone(), own.clone())).transpose()?;
     // What is wrong whatever is measured is said at once.
-    let hopeless = Coloring::check(&options.colors, &cpus).err().map(|error| crate::told(&error));
+    let hopeless = Coloring::check(&options.colors, &cpus).err().map(|error| crate::error_text(&error));
     let signals = Signals::keep().context("signals cannot be kept")?;
     launch::adopt_orphans().context("orphans cannot be adopted")?;
 
@@ -97,7 +97,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     let needs_relay = waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some();
     let relay = match needs_relay.then(|| Relay::new(&mut command, &mut launch)).transpose() {
         Err(error) if !waits_for_it => {
-            let error = crate::told(&error);
+            let error = crate::error_text(&error);
             eprintln!("isochrome: the program is left to talk to its service manager itself: {error}");
             None
         }
@@ -116,7 +116,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
         (Ready::Line(text), Some(output)) => Some(pass_on(output, text.clone(), Arc::clone(&ready))),
         _ => None,
     };
-    let (told, messages) = channel();
+    let (sender, messages) = channel();
     let kept = std::thread::scope(|scope| {
         let mut keeper = Keeper::new(options, pid, own, cpus, begin, Arc::clone(&ready), relay.as_ref());
         if let Some(hopeless) = hopeless {
@@ -131,7 +131,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
                 let _ = launch::send(pid.0, arrival.signal);
             }
             // Where nobody listens any more the program has ended.
-            let _ = told.send(());
+            let _ = sender.send(());
         }
         keeper.join()
     });
@@ -165,7 +165,7 @@ fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
 
 /// Colors for a program, which are its own from now on.
 fn granted(chosen: &ChosenColors, cpus: Vec<CpuId>, own: Owner) -> Result<Coloring> {
-    let mut coloring = Coloring::of(chosen, cpus, station::seed(chosen.frames.seed))?;
+    let mut coloring = Coloring::of(chosen, cpus, context::seed(chosen.frames.seed))?;
     coloring.limits.gives_way = true;
     coloring.grant(own, None)?;
     Ok(coloring)
@@ -176,7 +176,7 @@ fn publish(options: &ExecOptions, report: &Placed) {
     if let Some(path) = &options.output
         && let Err(error) = files::write_json(path, report)
     {
-        eprintln!("isochrome: {}", crate::told(&error));
+        eprintln!("isochrome: {}", crate::error_text(&error));
     }
     if options.json {
         eprintln!("{}", serde_json::to_string(report).expect("a report is plain data"));
@@ -250,7 +250,7 @@ impl<'a> Keeper<'a> {
             self.hand_over(prepared);
         }
         let interval = Duration::from_nanos(self.options.interval.0);
-        let (mut ready, mut told) = (false, false);
+        let (mut ready, mut reported) = (false, false);
         let mut preparing = None;
         let (mut pause, mut retry) = (GLANCE, GLANCE);
         let mut next = Instant::now();
@@ -271,8 +271,8 @@ impl<'a> Keeper<'a> {
                 }
                 let said = self.options.ready == Ready::SdNotify && self.relay.is_some_and(Relay::said_ready);
                 ready |= said || self.waiting.is_over(self.pid);
-                if !ready && !told && self.begin.elapsed() > LONG {
-                    told = true;
+                if !ready && !reported && self.begin.elapsed() > LONG {
+                    reported = true;
                     let seconds = LONG.as_secs();
                     eprintln!(
                         "isochrome: after {seconds} s the program has not said that it is ready; it is not on its colors yet"
@@ -339,7 +339,7 @@ impl<'a> Keeper<'a> {
                 Some(coloring)
             }
             Err(error) => {
-                self.warn(crate::told(&error));
+                self.warn(crate::error_text(&error));
                 self.release();
                 None
             }
@@ -352,7 +352,7 @@ impl<'a> Keeper<'a> {
         if let Ok(owner) = Owner::of(self.pid.0 as u32) {
             match coloring.grant(owner.clone(), Some(&self.own)) {
                 Ok(()) => self.owner = Some(owner),
-                Err(error) => self.warn(crate::told(&error)),
+                Err(error) => self.warn(crate::error_text(&error)),
             }
         }
         self.report.numbers = coloring.numbers().cloned();
@@ -415,7 +415,7 @@ impl<'a> Keeper<'a> {
             let verified = match coloring.with(|wanted| self.watch.verify(&pids, wanted, &coloring.limits)) {
                 // What was found off color is moved first, or measured again; a few pages of a large program are no reason to wait for long.
                 Ok(Some(verified))
-                    if verified.right < verified.pages
+                    if verified.on_color < verified.pages
                         && self.attempts < if verified.holds() { 1 } else { ATTEMPTS } =>
                 {
                     self.attempts += 1;

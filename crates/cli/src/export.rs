@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::partition::resctrl::{self, Mounted};
 use isochrome_model::export::ways::WayRules;
 use isochrome_model::export::{Cache, File, Target, write};
@@ -39,7 +39,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// What masks the cache takes: as told, else as this machine says where the target is its own resctrl.
+/// What masks the cache takes: as given, else as this machine says where the target is its own resctrl.
 fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
     if let Some(count) = options.ways {
         return Ok(Some(WayRules {

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_model::evidence::RawFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

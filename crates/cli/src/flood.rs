@@ -23,9 +23,9 @@ use serde::Serialize;
 
 use crate::args::{FloodOptions, Results};
 use crate::coloring::listed;
+use crate::context::Context;
 use crate::probe::saved;
 use crate::results::{self, Outcome};
-use crate::station::Station;
 use crate::{Verdict, files};
 
 /// Version of what is printed of a flood without self-check.
@@ -51,9 +51,9 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
         "mere flooding leaves no evidence\n  hint: --verify"
     );
     let place = &options.place;
-    let station = Station::new(place)?;
-    let declared = station.target(place)?;
-    let parameters = parameters(options.machine.as_deref(), &station, declared.level)?;
+    let context = Context::new(place)?;
+    let declared = context.target(place)?;
+    let parameters = parameters(options.machine.as_deref(), &context, declared.level)?;
     parameters.iter().for_each(|parameters| eprintln!("{parameters}"));
     if options.machine.is_none() {
         eprintln!(
@@ -61,20 +61,20 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
         );
     }
     let geometry = |level| parameters.iter().find(|it| it.level == level).map(Parameters::geometry);
-    let first = first_level(&station).and(geometry(1));
+    let first = first_level(&context).and(geometry(1));
     let target = Target { geometry: geometry(declared.level).unwrap_or(declared.geometry), ..declared };
     // Colors are found in the cache as the system tells it.
-    let (palette, pool) = station.collect_pages(place, declared, pages_to_verify(target, first))?;
+    let (palette, pool) = context.collect_pages(place, declared, pages_to_verify(target, first))?;
     if options.verify {
-        check(options, &station, palette, &pool, target, first, &parameters)
+        check(options, &context, palette, &pool, target, first, &parameters)
     } else {
-        flood(options, &station, &pool, target, first)
+        flood(options, &context, &pool, target, first)
     }
 }
 
 /// Of the first level and the one to flood what the system says, and what a saved probe has measured.
-fn parameters(probe: Option<&Path>, station: &Station, level: u8) -> Result<Vec<Parameters>> {
-    let probed = probe.map(|path| saved(path, &station.machine)).transpose()?;
+fn parameters(probe: Option<&Path>, context: &Context, level: u8) -> Result<Vec<Parameters>> {
+    let probed = probe.map(|path| saved(path, &context.machine)).transpose()?;
     if let (Some(path), Some(probed)) = (probe.map(Path::display), &probed) {
         anyhow::ensure!(
             !probed.latency.is_empty(),
@@ -82,8 +82,8 @@ fn parameters(probe: Option<&Path>, station: &Station, level: u8) -> Result<Vec<
         );
     }
     let of = |number: u8| {
-        let declared = station.machine.data_level_of(number, station.cpu)?.geometry.value;
-        let felt = probed.as_ref().and_then(|probed| probed.felt_bytes(number, station.cpu));
+        let declared = context.machine.data_level_of(number, context.cpu)?.geometry.value;
+        let felt = probed.as_ref().and_then(|probed| probed.felt_bytes(number, context.cpu));
         Some(Parameters { level: number, declared, felt })
     };
     let mut numbers = vec![1, level];
@@ -91,20 +91,20 @@ fn parameters(probe: Option<&Path>, station: &Station, level: u8) -> Result<Vec<
     Ok(numbers.into_iter().filter_map(of).collect())
 }
 
-/// The first data level of the station's CPU, if the level to flood is another.
-pub fn first_level(station: &Station) -> Option<Geometry> {
-    station.machine.data_level_of(1, station.cpu).map(|level| level.geometry.value)
+/// The first data level of the CPU of the context, if the level to flood is another.
+pub fn first_level(context: &Context) -> Option<Geometry> {
+    context.machine.data_level_of(1, context.cpu).map(|level| level.geometry.value)
 }
 
 /// Size of the outermost level.
-fn last_level(station: &Station) -> Bytes {
-    let levels = (1..=4).filter_map(|level| station.machine.data_level_of(level, station.cpu));
+fn last_level(context: &Context) -> Bytes {
+    let levels = (1..=4).filter_map(|level| context.machine.data_level_of(level, context.cpu));
     levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
 }
 
 fn check(
     options: &FloodOptions,
-    station: &Station,
+    context: &Context,
     palette: PaletteEvidence,
     pool: &FramePool,
     target: Target,
@@ -120,15 +120,15 @@ fn check(
     );
     let patterns = if options.pattern.is_empty() { &Pattern::ALL[..] } else { &options.pattern };
     let write_backs = (target.level == 2).then_some(Quantity::L2WriteBacks);
-    let counters = station.counters(target.level, write_backs);
+    let counters = context.counters(target.level, write_backs);
     if counters.is_none() {
         eprintln!("no counters of misses here: lines gone are judged by time, write-backs are not counted");
     }
-    let settings = station.settle();
-    let levels = (first, last_level(station));
+    let settings = context.settle();
+    let levels = (first, last_level(context));
     let mut experiment = Check::new(pool, target, levels, (patterns, options.passes), counters.as_ref())?;
-    let blocks = results::measure("flooding", &mut experiment, &station.amount(options.blocks, options.looks))?;
-    let warnings = station.warnings(&settings);
+    let blocks = results::measure("flooding", &mut experiment, &context.amount(options.blocks, options.samples))?;
+    let warnings = context.warnings(&settings);
     drop(settings);
     let achieved = conclude(&blocks, experiment.lines(), clock::rate_hz(), |pattern| experiment.memory(pattern));
     let verification = Verification {
@@ -142,13 +142,13 @@ fn check(
     };
     let section = section(&verification);
     let raw = csv(&blocks, &experiment.columns());
-    results::leave(&options.results, Outcome { station, palette: Some(palette), section, raw, warnings })
+    results::leave(&options.results, Outcome { context, palette: Some(palette), section, raw, warnings })
 }
 
 /// Floods again and again.
 fn flood(
     options: &FloodOptions,
-    station: &Station,
+    context: &Context,
     pool: &FramePool,
     target: Target,
     first: Option<Geometry>,
@@ -159,7 +159,7 @@ fn flood(
         [pattern] => pattern,
         _ => anyhow::bail!("one flood at a time\n  hint: one --pattern, or --verify to compare them"),
     };
-    let _settings = station.pin();
+    let _settings = context.pin();
     let flooder = Flooder::new(pool, target.geometry, first, &colors, pattern)?.with_passes(options.passes);
     let begin = Instant::now();
     let mut floods = 0;

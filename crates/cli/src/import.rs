@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_model::taskset::rtapp;
 
 use crate::{Verdict, files};

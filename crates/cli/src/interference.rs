@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::Target;
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::counters::events::{Event, LevelEvents, level_events, levels_within};
@@ -27,9 +27,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{InterferenceOptions, Place};
 use crate::coloring::{Coloring, Lease};
+use crate::context::{Context, spinner};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
-use crate::station::{Station, spinner};
 use crate::ways::{self, Given};
 use crate::{Verdict, job};
 
@@ -71,11 +71,11 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         return modeled(options, name, mhz);
     }
     let begin = Instant::now();
-    let station = Station::new(&Place { seed: options.frames.seed, ..Place::at(options.cpu, options.level) })?;
-    let others: Vec<CpuId> = station.allowed.iter().copied().filter(|cpu| *cpu != station.cpu).collect();
+    let context = Context::new(&Place { seed: options.frames.seed, ..Place::at(options.cpu, options.level) })?;
+    let others: Vec<CpuId> = context.allowed.iter().copied().filter(|cpu| *cpu != context.cpu).collect();
     let chosen = match options.program.is_empty() {
-        true => built_in(options, &station, &others)?,
-        false => named(options, &station)?,
+        true => built_in(options, &context, &others)?,
+        false => named(options, &context)?,
     };
     let programs = &chosen.programs;
     chosen.expected.iter().for_each(|text| eprintln!("{text}"));
@@ -94,10 +94,10 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     };
     let mut divided = Vec::new();
     let wanted = |division| options.by.is_empty() || options.by.contains(&division);
-    let colored = wanted(Partitioning::Colors).then(|| colored(options, &station, chosen.parties));
+    let colored = wanted(Partitioning::Colors).then(|| colored(options, &context, chosen.parties));
     let colored = had("colors", colored, &mut divided, &mut warn);
     let ways = wanted(Partitioning::Ways).then(|| {
-        let (given, part) = divided_by_ways(&station, chosen.parties)?;
+        let (given, part) = divided_by_ways(&context, chosen.parties)?;
         Ok(((given.give()?, given), part))
     });
     let ways = had("cache ways", ways, &mut divided, &mut warn);
@@ -112,12 +112,12 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
             count => format!("On different CPUs {count} of {most} others run at a time, drawn by chance."),
         });
     }
-    let levels = levels(&station);
+    let levels = levels(&context);
     if levels.is_empty() {
         warn("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
     }
     let ordinary = Scheduling::current();
-    let settings = station.settle();
+    let settings = context.settle();
     let realtime = settings.notes().iter().all(|note| !note.subject.contains("SCHED_FIFO"));
     if !realtime {
         warn("No SCHED_FIFO: programs have no time slices, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
@@ -128,7 +128,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         beside: chosen.beside.clone(),
         jobs: chosen.jobs,
         conditions: possible(realtime, &parts),
-        cpu: station.cpu,
+        cpu: context.cpu,
         others,
         warm_up: chosen.warm_up,
         limit: options.limit,
@@ -142,12 +142,12 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     );
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
     let mut all = CpuSet::new();
-    station.allowed.iter().for_each(|cpu| all.set(cpu.0 as usize));
+    context.allowed.iter().for_each(|cpu| all.set(cpu.0 as usize));
     let mut place = |program: usize, pid: Pid| {
         let Some((coloring, _)) = &colored else { return Ok(()) };
         let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
         let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
-        let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), station.allowed.clone());
+        let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), context.allowed.clone());
         // Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they
         // would keep each other from running.
         let place = || {
@@ -163,7 +163,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     };
     let limit = options.program.is_empty().then(|| TIME.saturating_sub(begin.elapsed()));
     let mut experiment = Programs::new(&setup, &mut place);
-    let blocks = results::measure("running", &mut experiment, &Amount { limit, ..station.amount(options.blocks, 1) })?;
+    let blocks = results::measure("running", &mut experiment, &Amount { limit, ..context.amount(options.blocks, 1) })?;
     let (columns, failures) = (experiment.columns(), experiment.failures.clone());
     drop(experiment);
     if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
@@ -182,7 +182,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut warn);
     }
     drop(colored);
-    warnings.extend(station.warnings(&settings));
+    warnings.extend(context.warnings(&settings));
     drop(settings);
     let program = |(words, placed): (&Vec<String>, Option<f64>)| Program { command: words.join(" "), placed };
     let measured = Interference {
@@ -197,7 +197,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     if measured.rows.len() < setup.conditions.len() {
         section.standing = Some(Standing::Inconclusive);
     }
-    let outcome = Outcome { station: &station, palette: None, section, raw: csv(&blocks, &columns), warnings };
+    let outcome = Outcome { context: &context, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
 }
 
@@ -241,13 +241,13 @@ fn of_slices(lost: Ns, slices: &[Ns]) -> String {
 }
 
 /// The programs that are named, each beside all others.
-fn named(options: &InterferenceOptions, station: &Station) -> Result<Chosen> {
+fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     let programs: Vec<Vec<String>> = options.program.iter().map(|text| command(text)).collect::<Result<_>>()?;
     let (beside, slices) = (all_beside(programs.len())?, slices(options, &SLICES)?);
     let mut expected = Vec::new();
-    if let Some(target) = Target::to_flood(&station.machine, station.cpu) {
+    if let Some(target) = Target::to_flood(&context.machine, context.cpu) {
         let bytes = target.geometry.cache_bytes();
-        let settings = station.settle();
+        let settings = context.settle();
         let lost = refill(&Walk::new(bytes)?, &mut Writer::new(Bytes(2 * bytes.0))?);
         drop(settings);
         expected.push(format!(
@@ -272,14 +272,14 @@ fn named(options: &InterferenceOptions, station: &Station) -> Result<Chosen> {
 
 /// The programs that are built in: on one CPU a walk over half of its own level beside a writer to twice the level, and on different CPUs a walk
 /// over more than that beside a larger writer. Writers do not end, and are not measured themselves; lines release the passes of walks.
-fn built_in(options: &InterferenceOptions, station: &Station, others: &[CpuId]) -> Result<Chosen> {
-    let target = Target::to_flood(&station.machine, station.cpu).context(
+fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) -> Result<Chosen> {
+    let target = Target::to_flood(&context.machine, context.cpu).context(
         "no cache is known here to walk over\n  hint: name programs by --program; `isochrome doctor` says what is missing",
     )?;
     let own = target.geometry.cache_bytes();
     let sizes = [Bytes(own.0 / 2), Bytes(2 * own.0), Bytes(SHARED_WALK.0.max(2 * own.0)), SHARED_WRITER];
     let (slices, warm_up) = (slices(options, &BUILT_IN_SLICES)?, options.warm_up.unwrap_or(BUILT_IN_WARM_UP));
-    let settings = station.settle();
+    let settings = context.settle();
     let walks = [Walk::new(sizes[0])?, Walk::new(sizes[2])?];
     let lost = refill(&walks[0], &mut Writer::new(sizes[1])?);
     let mut expected = vec![format!(
@@ -296,7 +296,7 @@ fn built_in(options: &InterferenceOptions, station: &Station, others: &[CpuId]) 
             "At first sight a walk over {} takes {:+.1} % longer on CPU {} while {} are written on CPU {}.",
             sizes[2],
             100.0 * longer,
-            station.cpu.0,
+            context.cpu.0,
             sizes[3],
             other.0
         ));
@@ -350,9 +350,9 @@ fn command(text: &str) -> Result<Vec<String>> {
 }
 
 /// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
-fn colored(options: &InterferenceOptions, station: &Station, programs: usize) -> Result<((Coloring, Lease), Divided)> {
+fn colored(options: &InterferenceOptions, context: &Context, programs: usize) -> Result<((Coloring, Lease), Divided)> {
     let mut coloring =
-        Coloring::of(&options.frames.colors("all", options.level), station.allowed.clone(), station.seed)?;
+        Coloring::of(&options.frames.colors("all", options.level), context.allowed.clone(), context.seed)?;
     let count = coloring.color_count();
     let shares = equal_shares(count, programs).with_context(|| {
         format!("{count} colors for {programs} programs\n  hint: fewer programs, or another --level")
@@ -363,9 +363,9 @@ fn colored(options: &InterferenceOptions, station: &Station, programs: usize) ->
 }
 
 /// The ways of the outermost level that has some to give, in equal shares.
-fn divided_by_ways(station: &Station, programs: usize) -> Result<(Given, Divided)> {
-    let of = |level| ways::Divided::of(&station.sysfs, &station.machine, level, &station.allowed);
-    let mut levels: Vec<u8> = station.machine.levels.iter().map(|level| level.level).collect();
+fn divided_by_ways(context: &Context, programs: usize) -> Result<(Given, Divided)> {
+    let of = |level| ways::Divided::of(&context.sysfs, &context.machine, level, &context.allowed);
+    let mut levels: Vec<u8> = context.machine.levels.iter().map(|level| level.level).collect();
     levels.sort_unstable();
     levels.dedup();
     let mut found = levels.into_iter().rev().map(of);
@@ -380,13 +380,13 @@ fn divided_by_ways(station: &Station, programs: usize) -> Result<(Given, Divided
 }
 
 /// Levels whose hits and misses this processor has proved to count, as many as it counts at once.
-fn levels(station: &Station) -> Vec<LevelEvents> {
+fn levels(context: &Context) -> Vec<LevelEvents> {
     let slots = usable_slots().map_or(0, |slots| slots.usable);
     let counts = |level: &LevelEvents| {
         level.accesses.iter().chain(&level.misses).all(|event| Counters::open(std::slice::from_ref(event)).is_ok())
     };
     // Without counters nothing is tried.
-    let known = if slots == 0 { Vec::new() } else { level_events(&station.processor) };
+    let known = if slots == 0 { Vec::new() } else { level_events(&context.processor) };
     levels_within(known.into_iter().filter(counts).collect(), slots)
 }
 

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::load::kernels::{Kernel, KernelKind, Walk, Writer};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_model::units::Bytes;

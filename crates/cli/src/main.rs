@@ -4,6 +4,7 @@ mod args;
 mod bench;
 mod coloring;
 mod conflicts;
+mod context;
 mod crpd;
 mod demo;
 mod doctor;
@@ -32,7 +33,6 @@ mod run;
 #[cfg(test)]
 mod schemas;
 mod simulate;
-mod station;
 mod switch;
 mod trace;
 mod view;
@@ -46,7 +46,7 @@ use isochrome_host::interrupt;
 use isochrome_host::sys::heap::HeapAllocator;
 
 use args::{Arguments, Experiment, Generated, Verb};
-use station::InDoubt;
+use context::InDoubt;
 
 /// Lets measured jobs allocate in memory of chosen colors.
 #[global_allocator]
@@ -89,7 +89,7 @@ fn main() -> ExitCode {
         if !matches!(arguments.verb, Verb::Exec(_) | Verb::Job(_)) {
             interrupt::install()?;
         }
-        if let Some(restored) = isochrome_host::run::clearing::restore_left(&isochrome_host::runtime::folder()) {
+        if let Some(restored) = isochrome_host::run::shielding::restore_left(&isochrome_host::runtime::folder()) {
             eprintln!(
                 "isochrome: a run was killed; {} of its programs were ended, {} threads of others have their CPUs back{}",
                 restored.programs,
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isochrome: {}", told(&error));
+            eprintln!("isochrome: {}", error_text(&error));
             ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
     }
@@ -151,7 +151,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
 }
 
 /// What went wrong, from the outside in; a cause that is part of what was said already is not repeated.
-fn told(error: &anyhow::Error) -> String {
+fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
         if !text.contains(&cause) {

@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::color::resident;
 use isochrome_host::color::{Target, saved};
 use isochrome_host::error::HostError;
@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, Place};
 use crate::coloring::Coloring;
-use crate::station::{Station, spinner};
+use crate::context::{Context, spinner};
 use crate::{Verdict, files};
 
 /// Pages measured anew to verify the palette.
@@ -78,11 +78,11 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
         resident::mappings(pid)?;
     }
     let place = Place { memory: options.memory, ..Place::at(options.cpu, options.level) };
-    let station = Station::new(&place)?;
-    let target = station.target(&place)?;
-    let coloring = Coloring::of(&Frames::default().colors("all", options.level), vec![station.cpu], station.seed)?;
-    let verification = options.verify.then(|| verify(&station, &place, target)).transpose()?;
-    let shape = ColorShape::of(&target.geometry, coloring.color_count(), station.machine.page_bytes);
+    let context = Context::new(&place)?;
+    let target = context.target(&place)?;
+    let coloring = Coloring::of(&Frames::default().colors("all", options.level), vec![context.cpu], context.seed)?;
+    let verification = options.verify.then(|| verify(&context, &place, target)).transpose()?;
+    let shape = ColorShape::of(&target.geometry, coloring.color_count(), context.machine.page_bytes);
     let look = |pid: u32| -> Result<Outcome> {
         let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
         let measured = match measured {
@@ -172,11 +172,11 @@ fn has_ended(error: &anyhow::Error) -> bool {
 /// Measures the colors of fresh memory without the help of the saved palette, and compares where it knows the frames.
 ///
 /// Frames of another process cannot be timed; these are frames that this one can have, by the same rule or table.
-fn verify(station: &Station, place: &Place, target: Target) -> Result<Verification> {
-    let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&station.machine, &station.sysfs))?;
-    let _settings = station.pin();
+fn verify(context: &Context, place: &Place, target: Target) -> Result<Verification> {
+    let palette = saved::load(&runtime::folder(), target.level, &saved::Boot::of(&context.machine, &context.sysfs))?;
+    let _settings = context.pin();
     let bar = spinner("measuring anew");
-    let (survey, _) = station.survey(place, target, VERIFIED_PAGES)?;
+    let (survey, _) = context.survey(place, target, VERIFIED_PAGES)?;
     let collection = survey.finish();
     bar.finish_and_clear();
     let by_palette: Vec<_> = collection.samples.pages.iter().map(|page| palette.color_of(page.frame?)).collect();
@@ -189,11 +189,11 @@ fn verify(station: &Station, place: &Place, target: Target) -> Result<Verificati
 
 fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
     files::write_if(&options.output, || svg(&outcome.map))?;
-    files::show(options.json, outcome, || told(outcome))
+    files::show(options.json, outcome, || outcome_text(outcome))
 }
 
 /// The map, and what was measured for it.
-fn told(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
     let Measured { asked, found } = outcome.measured;
     if asked > 0 {

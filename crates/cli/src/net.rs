@@ -9,9 +9,9 @@ use isochrome_lab::samples::csv;
 use isochrome_report::figure;
 
 use crate::args::NetOptions;
+use crate::context::Context;
 use crate::flood::first_level;
 use crate::results::{self, Outcome};
-use crate::station::Station;
 use crate::{Verdict, files};
 
 /// Packet sizes measured where none are given.
@@ -19,9 +19,9 @@ const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120,
 
 pub fn run(options: &NetOptions) -> Result<Verdict> {
     let place = &options.place;
-    let station = Station::new(place)?;
-    let target = station.target(place)?;
-    let first = first_level(&station);
+    let context = Context::new(place)?;
+    let target = context.target(place)?;
+    let first = first_level(&context);
     let mut sizes = if options.sizes.is_empty() { SIZES.to_vec() } else { options.sizes.clone() };
     sizes.sort_unstable();
     sizes.dedup();
@@ -29,9 +29,9 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         sizes.iter().all(|bytes| (1..=BYTES_MAX).contains(bytes)),
         "a packet holds 1 to {BYTES_MAX} bytes\n  hint: --sizes 1,64,1500"
     );
-    let (palette, pool) = station.collect_pages(place, target, pages_per_color(target, first))?;
+    let (palette, pool) = context.collect_pages(place, target, pages_per_color(target, first))?;
     let paths = options.path.map_or(vec![Path::Memory, Path::Tap, Path::Kernel], |path| vec![path]);
-    let settings = station.settle();
+    let settings = context.settle();
     let (mut nets, mut raw, mut missing) = (Vec::new(), String::new(), Vec::new());
     for path in paths {
         let mut experiment = match Sending::new(&pool, target, first, path) {
@@ -43,7 +43,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             experiment => experiment?,
         };
         (experiment.sizes, experiment.pattern, experiment.gap) = (sizes.clone(), options.pattern, options.gap);
-        let amount = station.amount(options.blocks, options.packets);
+        let amount = context.amount(options.blocks, options.packets);
         let blocks = results::measure("sending and receiving", &mut experiment, &amount)?;
         let lines = csv(&blocks, &experiment.columns());
         let rows = lines.lines().enumerate().skip(usize::from(!raw.is_empty()));
@@ -58,11 +58,11 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
             points: conclude(&blocks, clock::rate_hz()),
         });
     }
-    let warnings = station.warnings(&settings).into_iter().chain(missing).collect();
+    let warnings = context.warnings(&settings).into_iter().chain(missing).collect();
     drop(settings);
     let section = section(&Packets { paths: nets });
     files::write_if(&options.svg, || figure::of_sections("What a packet costs after a flood", [&section]))?;
-    results::leave(&options.results, Outcome { station: &station, palette: Some(palette), section, raw, warnings })
+    results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
 }
 
 fn name(path: Path) -> &'static str {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_host::color::ledger;
 use isochrome_host::color::pagemap;
 use isochrome_host::color::reference::{Numbers, Ready, Reference, order_by_eviction};
@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::PaletteOptions;
-use crate::station::{Station, method, progress, spinner, tell};
+use crate::context::{Context, method, progress, spinner, tell};
 use crate::{Verdict, files};
 
 /// Share of the pages that two surveys must agree on.
@@ -56,7 +56,7 @@ struct Saved {
     path: PathBuf,
     /// Frames whose color is known from now on; none where a rule gives every frame's.
     frames: Option<usize>,
-    /// Pages kept in memory by which colors are told where frame numbers do not.
+    /// Pages kept in memory by which colors are found where frame numbers do not show them.
     pages: usize,
     /// Frames left out since they go back to the host of this virtual machine as soon as they are free.
     reported: usize,
@@ -83,7 +83,7 @@ enum Before {
     Replaced,
 }
 
-/// A second look at the same pages.
+/// A second survey of the same pages.
 #[derive(Serialize, JsonSchema)]
 struct Again {
     method: &'static str,
@@ -111,14 +111,14 @@ pub fn run(options: &PaletteOptions) -> Result<Verdict> {
 fn measured(options: &PaletteOptions) -> Result<Outcome> {
     anyhow::ensure!(options.pages != Some(0), "0 pages have no colors\n  hint: --pages 8192");
     let mut place = options.place.clone();
-    let station = Station::new(&place)?;
+    let context = Context::new(&place)?;
     let hidden = pagemap::hidden();
     if options.save && !hidden && place.memory.is_none() {
-        place.memory = station.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
+        place.memory = context.sysfs.memory("MemFree").map(|free| Bytes(free.0 / 4 * 3));
     }
     let place = &place;
-    let target = station.target(place)?;
-    let pages_limit = (place.memory().0 / station.machine.page_bytes.0) as usize;
+    let target = context.target(place)?;
+    let pages_limit = (place.memory().0 / context.machine.page_bytes.0) as usize;
     let pages = options.pages.unwrap_or(if options.save && !hidden { pages_limit } else { PAGES });
     anyhow::ensure!(
         pages <= pages_limit,
@@ -130,9 +130,9 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         // Said before anything is measured: a folder that cannot be written to.
         runtime::make(&folder)?;
     }
-    let _settings = station.pin();
+    let _settings = context.pin();
     let bar = spinner("finding colors");
-    let (mut survey, attempts) = station.survey(place, target, pages.min(PAGES))?;
+    let (mut survey, attempts) = context.survey(place, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
         let reason = error.to_string();
         tell(&bar, &format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
@@ -160,13 +160,13 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
             inference.doubts[0]
         );
         let mut palette = inference.palette.clone();
-        let boot = saved::Boot::of(&station.machine, &station.sysfs);
+        let boot = saved::Boot::of(&context.machine, &context.sysfs);
         (palette.fingerprint, palette.boot_id) = (Some(boot.fingerprint), Some(boot.boot_id));
         files::write_json_compact(path, &palette)?;
     }
     let saved = match (options.save, &verification) {
         (true, Some(verification)) if inference.doubts.is_empty() && verification.holds() => {
-            let (saved, memory) = save(&folder, target, &station, &inference, arena)?;
+            let (saved, memory) = save(&folder, target, &context, &inference, arena)?;
             arena = memory;
             Some(saved)
         }
@@ -179,8 +179,8 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let mut again = Vec::new();
     for (i, by) in options.again.iter().enumerate() {
         let method = method(*by).unwrap_or(seen.method);
-        let seed = station.seed.wrapping_add(1 + i as u64);
-        let mut survey = Survey::start_by(method, target, arena, &station.processor, seed)?;
+        let seed = context.seed.wrapping_add(1 + i as u64);
+        let mut survey = Survey::start_by(method, target, arena, &context.processor, seed)?;
         survey.classify(seen.pages.len())?;
         let second = survey.finish();
         again.push(Again {
@@ -199,7 +199,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         verification,
         again,
         saved,
-        seed: Some(station.seed),
+        seed: Some(context.seed),
     })
 }
 
@@ -226,12 +226,12 @@ fn replayed(samples: &Samples) -> Outcome {
 fn save(
     folder: &Path,
     target: Target,
-    station: &Station,
+    context: &Context,
     found: &Inference,
     mut arena: Arena,
 ) -> Result<(Saved, Arena)> {
-    let boot = saved::Boot::of(&station.machine, &station.sysfs);
-    let ready = Reference::obtain(folder, target, station.seed, &boot)?;
+    let boot = saved::Boot::of(&context.machine, &context.sysfs);
+    let ready = Reference::obtain(folder, target, context.seed, &boot)?;
     let Ready { mut reference, mut tester, numbers } = ready;
     let pages = reference.sets.iter().map(Vec::len).sum();
     let numbers_path = reference.path.clone();
@@ -276,7 +276,7 @@ fn save(
             (merged.palette, before)
         }
     };
-    let reported = station.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
+    let reported = context.sysfs.reported_block_frames().map_or(0, |frames| palette.forget_whole_blocks(frames));
     let frames = palette.frames().map(<[_]>::len);
     Ok((Saved { path: saved::save(folder, palette, &boot)?, frames, pages, reported, before }, arena))
 }

@@ -102,10 +102,10 @@ impl Placed {
 
     /// What would be done to a program that `report` is about.
     pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
-        let (resident, on_color, off_color) = (report.resident(), report.right(), report.moved());
+        let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
         let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
-        for region in report.regions.iter().filter(|region| region.left > 0) {
-            *tally.immovable.entry(region.why.clone().unwrap_or_default()).or_default() += region.left;
+        for region in report.regions.iter().filter(|region| region.immovable > 0) {
+            *tally.immovable.entry(region.why.clone().unwrap_or_default()).or_default() += region.immovable;
         }
         let pages = off_color as u64;
         let drawn = pages * u64::from(coloring.color_count()) / coloring.colors().len().max(1) as u64;
@@ -144,8 +144,8 @@ impl Placed {
                 self.tally.immovable.iter().map(|(why, pages)| format!("{pages} {why}")).collect();
             let _ = write!(line, ", {immovable} cannot be moved ({})", reasons.join(", "));
         }
-        if let Some(Verified { pages, right, .. }) = self.verified {
-            let _ = write!(line, "; verified by eviction tests: {right} of {pages}");
+        if let Some(Verified { pages, on_color, .. }) = self.verified {
+            let _ = write!(line, "; verified by eviction tests: {on_color} of {pages}");
         }
         if let Some(seconds) = self.seconds_to_colors {
             let _ = write!(line, "; {seconds:.2} s after its start");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, refill_breaks};
 use isochrome_model::analysis::{
@@ -57,11 +57,11 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     }
     let start = Instant::now();
     let limit = Duration::from_nanos(options.time_limit.0);
-    let last_told = std::cell::Cell::new(start);
+    let last_reported = std::cell::Cell::new(start);
     let progress = |progress: Progress| {
         // Quick plans need no talk.
-        if last_told.get().elapsed() > Duration::from_secs(2) {
-            last_told.set(Instant::now());
+        if last_reported.get().elapsed() > Duration::from_secs(2) {
+            last_reported.set(Instant::now());
             let best = progress.best.map_or("none yet".to_owned(), |best| format!("{best:.5}"));
             eprintln!("{:.0} s: best {best}, proven bound {:.5}", start.elapsed().as_secs_f64(), progress.bound);
         }
@@ -91,7 +91,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
         files::write(path, &schedule(&set, &cores, plan.analysis))?;
     }
     files::write_if(&options.svg, || plan::color_map(&plan, set.platform().partitions))?;
-    files::leave(&options.output, &files::versioned(SCHEMA, &plan), || told(&set, &plan, &reasons))?;
+    files::leave(&options.output, &files::versioned(SCHEMA, &plan), || plan_text(&set, &plan, &reasons))?;
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
@@ -109,7 +109,7 @@ fn schedule(set: &TaskSet, cores: &[Core], analysis: Analysis) -> String {
     plan::gantt(&timelines.collect::<Vec<_>>(), Charges::of(set), analysis)
 }
 
-fn told(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
+fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[plan::Reason]) -> String {
     let mut text = String::new();
     for core in &plan.cores {
         let _ = writeln!(
@@ -251,7 +251,7 @@ struct Jump {
 const ANEW_TASKS_MAX: usize = 16;
 /// Tasks up to which a core's sensitivity is looked at.
 const SENSITIVITY_TASKS_MAX: usize = 256;
-/// Jumps told of each task.
+/// Jumps reported of each task.
 const JUMPS_MAX: usize = 4;
 
 fn sensitivity(set: &TaskSet, core: &Core, analysis: Analysis) -> Sensitivity {
@@ -355,7 +355,7 @@ pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     };
     files::write_if(&options.svg, || schedule(&set, &cores, analysis))?;
     files::show(options.json, &files::versioned(ANALYSIS_SCHEMA, &analyzed), || {
-        analysis_told(&set, &cores, &analyzed)
+        analysis_reported(&set, &cores, &analyzed)
     })?;
     Ok(if analyzed.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
@@ -382,7 +382,7 @@ fn audsley_order(set: &TaskSet, allocated: &Allocation, analysis: Analysis) -> V
     order
 }
 
-fn analysis_told(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
+fn analysis_reported(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
     let charges = Charges::of(set);
     let mut text = String::new();
     let ms = |time: u64| format!("{:.4}", time as f64 / 1e6);

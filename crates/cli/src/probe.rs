@@ -13,14 +13,14 @@ use isochrome_model::units::{CpuId, format_list};
 use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
-use crate::station::{Station, spinner};
+use crate::context::{Context, spinner};
 use crate::{Verdict, files};
 
 pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let place = &options.place;
-    let mut station = Station::new(place)?;
+    let mut context = Context::new(place)?;
     // Without colors there is no refill time of one; everything else is measured all the same.
-    let colors = station.target(place).and_then(|target| Ok((station.collect(place, target, None)?.1, target.level)));
+    let colors = context.target(place).and_then(|target| Ok((context.collect(place, target, None)?.1, target.level)));
     let pool = match colors {
         Ok(pool) => Some(pool),
         Err(error) => {
@@ -28,13 +28,13 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
             None
         }
     };
-    let cpus = place.cpu.map_or_else(|| station.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
-    let notes = measure(&mut station, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
+    let cpus = place.cpu.map_or_else(|| context.machine.cpus.clone(), |cpu| vec![CpuId(cpu)]);
+    let notes = measure(&mut context, pool.as_ref().map(|(pool, level)| (pool, *level)), cpus)?;
     // A terminal shows the notes once, at the end of the text.
     if options.output.json || !io::stdout().is_terminal() {
-        eprint!("{}", told(&notes));
+        eprint!("{}", notes_text(&notes));
     }
-    files::leave(&options.output, &station.machine, || text(&station.machine, &notes))?;
+    files::leave(&options.output, &context.machine, || text(&context.machine, &notes))?;
     Ok(Verdict::Holds)
 }
 
@@ -48,19 +48,19 @@ pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
     Ok(saved)
 }
 
-/// Measures the station's machine on those of `cpus` where this process may run, the station's own CPU first; says what could
+/// Measures the machine on those of `cpus` where this process may run, the CPU of the context first; says what could
 /// not be measured, and what contradicts the declared.
 ///
 /// The calling thread must not be pinned: where it may run is where others are measured.
-pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
+pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
     let allowed = isochrome_host::machine::setting::allowed_cpus()?;
-    let others = cpus.into_iter().filter(|&cpu| cpu != station.cpu);
+    let others = cpus.into_iter().filter(|&cpu| cpu != context.cpu);
     let (others, forbidden): (Vec<CpuId>, Vec<CpuId>) = others.partition(|cpu| allowed.contains(cpu));
-    let cpus = std::iter::once(station.cpu).chain(others).collect();
+    let cpus = std::iter::once(context.cpu).chain(others).collect();
 
     let bar = spinner("probing");
-    let request = ProbeRequest { cpus, seed: station.seed };
-    let mut notes = probe(&mut station.machine, pool, &request, |doing| bar.set_message(doing.to_owned()));
+    let request = ProbeRequest { cpus, seed: context.seed };
+    let mut notes = probe(&mut context.machine, pool, &request, |doing| bar.set_message(doing.to_owned()));
     bar.finish_and_clear();
     if !forbidden.is_empty() {
         let list: Vec<u32> = forbidden.iter().map(|cpu| cpu.0).collect();
@@ -74,7 +74,7 @@ pub fn measure(station: &mut Station, pool: Option<(&FramePool, u8)>, cpus: Vec<
 }
 
 /// The notes, each with its hint.
-pub fn told(notes: &[Note]) -> String {
+pub fn notes_text(notes: &[Note]) -> String {
     notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 
@@ -91,7 +91,7 @@ fn text(machine: &Machine, notes: &[Note]) -> String {
     if let Some(load) = machine.memory_load_ns {
         let _ = writeln!(text, "memory: load {:.1} ns{}", load.value, sign(load));
     }
-    text + &told(notes)
+    text + &notes_text(notes)
 }
 
 fn text_of(level: &CacheLevel, machine: &Machine) -> String {

@@ -5,7 +5,7 @@ mod modeled;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
@@ -13,8 +13,8 @@ use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::recolor;
-use isochrome_host::run::clearing;
-use isochrome_host::run::profiling::visit;
+use isochrome_host::run::profiling::profiling_run;
+use isochrome_host::run::shielding;
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
@@ -27,8 +27,8 @@ use isochrome_report::figure;
 
 use crate::args::{Place, ProfileOptions};
 use crate::coloring::{Coloring, available};
-use crate::probe::{saved, told as told_notes};
-use crate::station::{Station, progress, seed};
+use crate::context::{Context, progress, seed};
+use crate::probe::{notes_text, saved};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, files};
 
@@ -56,7 +56,7 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     }
     files::write_if(&options.svg, || figure::execution_times(&profile))?;
     profile.tasks.retain(|task| !task.program.best_effort);
-    files::show(options.json, &profile, || told(&profile))?;
+    files::show(options.json, &profile, || profile_text(&profile))?;
     Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
@@ -136,7 +136,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
             Profile {
                 fingerprint: Some(machine.fingerprint()),
                 by: format!(
-                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less what was stolen",
+                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less steal time",
                     cpu.0,
                     jobs_for(options.exceed)
                 ),
@@ -153,13 +153,13 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     };
     let request = Request {
         jobs: jobs_for(options.exceed),
-        visit: options.visit.min(jobs_for(options.exceed)),
+        jobs_per_run: options.jobs_per_run.min(jobs_for(options.exceed)),
         flat: options.flat / 100.0,
         seed,
     };
     let tasks: Vec<Program> = profile.tasks.iter().map(|task| task.program.clone()).collect();
     let folder = runtime::folder();
-    clearing::restore_left(&folder);
+    shielding::restore_left(&folder);
     let mut random = fastrand::Rng::with_seed(seed);
     let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
     if let Err(error) = &counted {
@@ -190,11 +190,11 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
                 });
                 moved.map_err(|error| error.to_string())
             };
-            let visited = visit(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
+            let run = profiling_run(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
             if let Some(ways) = ways {
                 ways.restore()?;
             }
-            Ok(visited)
+            Ok(run)
         },
         |profile| {
             let (done, wanted) = jobs_of(profile, request.jobs);
@@ -232,7 +232,7 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
     Ok(Some(profile))
 }
 
-/// How often the refill time is measured until it can be told.
+/// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
 /// The refill time of a partition: that of the machine file, else measured here.
@@ -252,11 +252,11 @@ fn refill_time(
         return Ok(Some(refill.with_context(none)?));
     }
     let place = Place::at(Some(cpu.0), Some(level));
-    let mut station = Station::at(place.cpu, seed)?;
-    let target = station.target(&place)?;
+    let mut context = Context::at(place.cpu, seed)?;
+    let target = context.target(&place)?;
     let collect = || {
-        let _settings = station.settle();
-        station.collect(&place, target, None)
+        let _settings = context.settle();
+        context.collect(&place, target, None)
     };
     // What is in doubt now may not be in a moment.
     let hint = "measure it when the machine is quiet: isochrome probe -o machine.json, then --machine machine.json";
@@ -265,17 +265,17 @@ fn refill_time(
     // Nor is what cannot be told apart, as while another uses the cache.
     let mut notes = Vec::new();
     for attempt in 0..REFILL_ATTEMPTS {
-        notes = probe::refill_time(&mut station.machine, cpu, &pool, level, seed.wrapping_add(attempt));
-        if of_level(&station.machine).is_some() {
+        notes = probe::refill_time(&mut context.machine, cpu, &pool, level, seed.wrapping_add(attempt));
+        if of_level(&context.machine).is_some() {
             break;
         }
     }
-    eprint!("{}", told_notes(&notes));
-    Ok(of_level(&station.machine))
+    eprint!("{}", notes_text(&notes));
+    Ok(of_level(&context.machine))
 }
 
 /// The profile as tables.
-fn told(profile: &Profile) -> String {
+fn profile_text(profile: &Profile) -> String {
     let mut text = String::new();
     for task in profile.tasks.iter().filter(|task| !task.measured.is_empty()) {
         let period = task.program.period.0.max(1) as f64;
@@ -307,7 +307,7 @@ fn told(profile: &Profile) -> String {
                 String::new()
             }
         );
-        for point in task.measured.iter().filter(|point| !point.visits.is_empty()) {
+        for point in task.measured.iter().filter(|point| !point.runs.is_empty()) {
             let bound = task.wcet_ns.get(point.partitions as usize - 1);
             let _ = writeln!(
                 text,

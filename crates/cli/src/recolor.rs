@@ -18,7 +18,7 @@ use crate::args::RecolorOptions;
 use crate::coloring::{Coloring, PLACING_LIMIT};
 use crate::exec::ATTEMPTS;
 use crate::placed::{Event, Placed};
-use crate::{Verdict, files, station};
+use crate::{Verdict, context, files};
 
 /// Version of what is printed of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
@@ -42,13 +42,13 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
         })?;
         return Ok(Verdict::Holds);
     }
-    // Told before anything is measured for it.
+    // Reported before anything is measured for it.
     if let Err(error) = pid.check()
         && !error.may_pass()
     {
         return Err(error.into());
     }
-    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, station::seed(options.colors.frames.seed))?;
+    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, context::seed(options.colors.frames.seed))?;
     let pids = if options.tree { family(pid) } else { vec![pid] };
     if options.dry_run {
         anyhow::ensure!(
@@ -122,7 +122,7 @@ fn text(report: &Report) -> String {
         let _ = writeln!(
             text,
             "{:016x}-{:016x} {:>8} {:>8} {:>9} {:>9}  {name}{why}",
-            region.start, region.end, region.resident, region.right, region.moved, region.left
+            region.start, region.end, region.resident, region.on_color, region.moved, region.immovable
         );
     }
     let _ = writeln!(
@@ -130,9 +130,9 @@ fn text(report: &Report) -> String {
         "{:<33} {:>8} {:>8} {:>9} {:>9}  pages in all",
         format!("process {}, {} threads", report.pid, report.threads),
         report.resident(),
-        report.right(),
+        report.on_color(),
         report.moved(),
-        report.left()
+        report.immovable()
     );
     text
 }

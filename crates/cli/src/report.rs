@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use isochrome_lab::read_evidence;
 use isochrome_model::evidence::{SCHEMA, SCHEMA_1};
 use isochrome_report::{html, text::table};

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::args::Results;
-use crate::station::{Station, progress};
+use crate::context::{Context, progress};
 use crate::{Verdict, evidence, files};
 
 /// The blocks of `experiment`, beside a bar that says what is done. Says beforehand what can be seen.
@@ -61,7 +61,7 @@ pub struct Printed<N> {
 /// What was measured, and where.
 pub struct Outcome<'a> {
     /// Where.
-    pub station: &'a Station,
+    pub context: &'a Context,
     /// The colors, where there are any.
     pub palette: Option<PaletteEvidence>,
     /// What follows.
@@ -80,12 +80,12 @@ pub fn leave(results: &Results, outcome: Outcome<'_>) -> Result<Verdict> {
 
 /// As [`leave`], but prints `numbers` as JSON instead of those of the section.
 pub fn leave_as(results: &Results, outcome: Outcome<'_>, numbers: &Value) -> Result<Verdict> {
-    let Outcome { station, palette, section, raw, warnings } = outcome;
+    let Outcome { context, palette, section, raw, warnings } = outcome;
     let (verdict, id) = (verdict(&section), section.id.clone());
     let raw: Option<RawFile> = results.raw.as_ref().map(|path| files::write_raw(path, &raw)).transpose()?;
-    let evidence = evidence::of(station, palette, vec![section], raw.as_slice(), warnings);
+    let evidence = evidence::of(context, palette, vec![section], raw.as_slice(), warnings);
     if results.json {
-        print_numbers(&id, numbers, station.seed)?;
+        print_numbers(&id, numbers, context.seed)?;
     } else {
         files::print(&text::table(&evidence))?;
     }

@@ -1,4 +1,4 @@
-//! `isochrome run`: the programs of a plan, together, every job held against its bound.
+//! `isochrome run`: runs the programs of a plan together and checks every job against its bound.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl;
@@ -24,7 +24,7 @@ use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
 use isochrome_model::running::{
-    Comparison, Conclusion, Fault, JobRecord, Placement, Promise, Reserved, ResponseBound, Run, Setting, Tally,
+    Comparison, Conclusion, Failure, JobRecord, Placement, Requirement, Reserved, ResponseBound, Run, Setting, Tally,
     TaskOutcome, Window,
 };
 use isochrome_model::stats::blocks_needed;
@@ -35,7 +35,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
-use crate::station::{Station, spinner, tell};
+use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, evidence, files};
 
@@ -79,16 +79,16 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let length = length(options, programs)?;
     let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
     let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
-    let mut station = Station::new(&place)?;
+    let mut context = Context::new(&place)?;
     if let Some(fingerprint) = &plan.fingerprint {
         ensure!(
-            *fingerprint == station.machine.fingerprint(),
+            *fingerprint == context.machine.fingerprint(),
             "{shown}: the times behind its bounds were measured on another machine\n  hint: isochrome profile taskset.toml -o profile.json, here, and plan again"
         );
     }
     for planned in placed.iter().map(|placed| &placed.planned) {
         ensure!(
-            station.allowed.contains(&planned.cpu),
+            context.allowed.contains(&planned.cpu),
             "{}: CPU {} is not one this process may run on\n  hint: choose other CPUs in the task set",
             planned.program.name,
             planned.cpu.0
@@ -96,9 +96,9 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let by = |methods: &[Partitioning]| methods.contains(&programs.method);
     let colors = by(&[Partitioning::Colors, Partitioning::Both]);
-    let coloring = if colors { Some(coloring(options, programs.level, &placed, station.seed)?) } else { None };
+    let coloring = if colors { Some(coloring(options, programs.level, &placed, context.seed)?) } else { None };
     let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
-        let divided = Divided::of(&station.sysfs, &station.machine, programs.level, &programs.cpus)?;
+        let divided = Divided::of(&context.sysfs, &context.machine, programs.level, &programs.cpus)?;
         Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
     } else {
         None
@@ -107,17 +107,17 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     fs::create_dir_all(folder)
         .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
 
-    let retention = options.compare.and_then(|_| retention(&mut station, programs));
-    let mut book = Book::new(folder, &placed, options.compare.is_some())?;
-    let mut rng = fastrand::Rng::with_seed(station.seed);
+    let retention = options.compare.and_then(|_| retention(&mut context, programs));
+    let mut recorder = Recorder::new(folder, &placed, options.compare.is_some())?;
+    let mut rng = fastrand::Rng::with_seed(context.seed);
     let blocks = if options.compare.is_some() { pairs(length) } else { 1 };
     let block = Ns(length.0 / blocks);
     let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
-    let counted = proved_events(&station.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
+    let counted = proved_events(&context.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
     let mut uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
     if options.compare.is_some() {
-        let tasks = placed.iter().filter(|placed| placed.planned.promise.is_some()).count();
+        let tasks = placed.iter().filter(|placed| placed.planned.requirement.is_some()).count();
         let needed = blocks_needed(tasks * if counted.is_some() { 3 } else { 2 });
         eprintln!("{blocks} pairs of blocks; a difference can be significant from {needed} on");
     }
@@ -153,16 +153,16 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
                     if side { "as planned" } else { "without partitions" }
                 );
             }
-            let outcome = one_block(&request, &placed, means, &mut book.block(number, side))?;
-            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.faults.is_empty();
+            let outcome = one_block(&request, &placed, means, &mut recorder.block(number, side))?;
+            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.failures.is_empty();
             if side {
                 sum = Some(match sum.take() {
                     Some(sum) => together(sum, outcome),
                     None => outcome,
                 });
-            } else if !outcome.faults.is_empty() || outcome.unrecorded.is_some() {
-                // What fails without partitions is no fault of the plan, but nothing more can be compared.
-                eprintln!("without partitions: {:?}", outcome.faults);
+            } else if !outcome.failures.is_empty() || outcome.unrecorded.is_some() {
+                // A failure without partitions does not count against the plan, but nothing more can be compared.
+                eprintln!("without partitions: {:?}", outcome.failures);
                 if let Some(sum) = &mut sum {
                     sum.unrecorded = sum.unrecorded.take().or(outcome.unrecorded);
                 }
@@ -175,14 +175,14 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     }
     let mut outcome = sum.context("interrupted before anything was run as planned")?;
     uncounted = uncounted.or(outcome.uncounted.take());
-    let raw = book.close();
+    let raw = recorder.close();
     if let (Err(error), None) = (&raw, &outcome.unrecorded) {
         outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
     }
     let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
     inputs.extend(executables(programs));
-    let tasks = book.outcomes(true, &outcome.placements);
-    let comparison = options.compare.map(|_| book.compared(&placed, done));
+    let tasks = recorder.outcomes(true, &outcome.placements);
+    let comparison = options.compare.map(|_| recorder.compared(&placed, done));
     let recorded = Run {
         cpus: programs.cpus.clone(),
         partitioned: !by(&[Partitioning::None]),
@@ -192,16 +192,16 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         duration: outcome.duration,
         tasks,
         violations: outcome.violations,
-        faults: outcome.faults,
+        failures: outcome.failures,
         overhead: outcome.overhead,
-        stolen: outcome.stolen,
+        steal_time: outcome.steal_time,
         settings: outcome.settings,
         inputs,
         memory: outcome.memory,
         retention,
         comparison,
     };
-    let mut warnings = warnings(&station, options, &recorded);
+    let mut warnings = warnings(&context, options, &recorded);
     match (uncounted, counted) {
         (Some(why), _) => {
             warnings.push(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()))
@@ -214,7 +214,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     warnings.extend(given.as_ref().and_then(Given::warning));
     warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
     let raw_files: Vec<RawFile> = raw.into_iter().collect();
-    let evidence = evidence::of(&station, None, vec![recorded.section()], &raw_files, warnings);
+    let evidence = evidence::of(&context, None, vec![recorded.section()], &raw_files, warnings);
     let (conclusion, _) = recorded.conclusion();
     let written = files::write_json(&folder.join("evidence.json"), &evidence)
         .and_then(|()| files::write(&folder.join("index.html"), &report::html(&evidence)));
@@ -224,7 +224,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
             format!(
                 "{}: jobs could not be written any more; the {} before stay readable\n  hint: choose a folder with more room: -o DIR",
                 jobs.display(),
-                book.written
+                recorder.written
             )
         });
     }
@@ -247,15 +247,15 @@ fn file_name(path: &Path) -> String {
 }
 
 /// The shortest wait after which the level has lost half of its contents on one of the CPUs, whatever runs there.
-fn retention(station: &mut Station, programs: &Programs) -> Option<Ns> {
-    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: station.seed };
+fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
+    let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
     let bar = spinner("retention");
-    for note in probe(&mut station.machine, None, &request, |_| {}) {
+    for note in probe(&mut context.machine, None, &request, |_| {}) {
         tell(&bar, &format!("note: {}: {}", note.subject, note.reason));
     }
     bar.finish_and_clear();
     let of = |cpu: &CpuId| {
-        let seen = station.machine.data_level_of(programs.level, *cpu)?.retention.iter();
+        let seen = context.machine.data_level_of(programs.level, *cpu)?.retention.iter();
         let lost = seen.filter(|seen| seen.cpu == *cpu && seen.waiting == Waiting::Busy && seen.lost_median >= 0.5);
         lost.map(|seen| seen.wait_ns).min()
     };
@@ -304,7 +304,7 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 .remove(task.name.as_str())
                 .with_context(|| format!("{}: no program of this name\n  hint: plan again", task.name))?;
             ensure!(program.period.0 > 0, "{}: has no period\n  hint: plan again", task.name);
-            let promise = Promise {
+            let requirement = Requirement {
                 name: task.name.clone(),
                 period: program.period,
                 deadline: Ns(task.deadline_ns),
@@ -315,8 +315,13 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
                 utilization: task.utilization,
             };
             let scheduling = Some(engine::fifo(place, core.tasks.len()));
-            let planned =
-                Planned { program: program.clone(), cpu, scheduling, promise: Some(promise), joins: Vec::new() };
+            let planned = Planned {
+                program: program.clone(),
+                cpu,
+                scheduling,
+                requirement: Some(requirement),
+                joins: Vec::new(),
+            };
             placed.push(Placed { planned, partitions: task.partitions.clone() });
         }
     }
@@ -324,7 +329,7 @@ fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
     for program in left.into_values() {
         ensure!(program.best_effort, "{}: has no place in the plan\n  hint: isochrome plan says why", program.name);
         let cpu = program.cpu.or(programs.cpus.first().copied()).context("no CPUs\n  hint: plan again")?;
-        let planned = Planned { program: program.clone(), cpu, scheduling: None, promise: None, joins: Vec::new() };
+        let planned = Planned { program: program.clone(), cpu, scheduling: None, requirement: None, joins: Vec::new() };
         placed.push(Placed { planned, partitions: Vec::new() });
     }
     Ok(placed)
@@ -344,25 +349,29 @@ fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
     let cpus: BTreeSet<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
     let mut all = Vec::new();
     for cpu in cpus {
-        let mut tasks: Vec<(&mut Promise, &mut Option<Scheduling>)> = placed
+        let mut tasks: Vec<(&mut Requirement, &mut Option<Scheduling>)> = placed
             .iter_mut()
             .map(|placed| &mut placed.planned)
             .filter(|planned| planned.cpu == cpu)
-            .filter_map(|planned| Some((planned.promise.as_mut()?, &mut planned.scheduling)))
+            .filter_map(|planned| Some((planned.requirement.as_mut()?, &mut planned.scheduling)))
             .collect();
-        let need = |promise: &Promise| {
-            let charged = promise.utilization.map(|share| Ns((share * promise.period.0 as f64).ceil() as u64));
-            let time = promise.budget.or(charged).or(promise.wcet).filter(|time| time.0 > 0);
+        let need = |requirement: &Requirement| {
+            let charged = requirement.utilization.map(|share| Ns((share * requirement.period.0 as f64).ceil() as u64));
+            let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);
             let time = time.with_context(|| {
-                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", promise.name)
+                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", requirement.name)
             })?;
-            Ok(Need { time_ns: time.0, fixed: promise.budget.is_some(), deadline_ns: promise.deadline.0.max(1) })
+            Ok(Need {
+                time_ns: time.0,
+                fixed: requirement.budget.is_some(),
+                deadline_ns: requirement.deadline.0.max(1),
+            })
         };
-        let needs = tasks.iter().map(|(promise, _)| need(promise)).collect::<Result<Vec<_>>>()?;
+        let needs = tasks.iter().map(|(requirement, _)| need(requirement)).collect::<Result<Vec<_>>>()?;
         let (runtimes, density) = reserve(&needs, most);
-        for ((promise, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
-            **scheduling = Some(Scheduling::deadline(runtime, promise.deadline.0, promise.period.0));
-            (promise.bound, promise.budget) = (None, Some(Ns(runtime)));
+        for ((requirement, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
+            **scheduling = Some(Scheduling::deadline(runtime, requirement.deadline.0, requirement.period.0));
+            (requirement.bound, requirement.budget) = (None, Some(Ns(runtime)));
         }
         if !tasks.is_empty() {
             all.push(Reserved { cpu, density, most });
@@ -396,7 +405,7 @@ struct Means<'a> {
 }
 
 /// Runs the programs once.
-fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut Sheet) -> Result<Outcome> {
+fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut BlockRecord) -> Result<Outcome> {
     let Means { coloring, given } = means;
     let joining = |(task, planned): (usize, &Planned)| {
         let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
@@ -408,7 +417,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
     let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
         let own = &placed[task].partitions;
-        let partitions = (1..=count).filter(|partition| match placed[task].planned.promise {
+        let partitions = (1..=count).filter(|partition| match placed[task].planned.requirement {
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
@@ -442,26 +451,31 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, sheet: &mut She
             Some(Placement {
                 colors: coloring.colors().to_vec(),
                 resident: sum(|report| report.resident())?,
-                right: sum(|report| report.right())?,
-                fixed: sum(|report| report.left())?,
+                on_color: sum(|report| report.on_color())?,
+                immovable: sum(|report| report.immovable())?,
             })
         },
-        record: &mut |job| sheet.record(job),
+        record: &mut |job| block.record(job),
     };
     let mut outcome = engine::run(request, &mut hooks)?;
-    sheet.end();
+    block.end();
     if let (Some(ways), Some(given)) = (ways, given) {
         for (task, placed) in placed.iter().enumerate() {
             if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
                 let task = placed.planned.program.name.clone();
-                outcome.faults.push(Fault { task, at: outcome.duration, what: format!("lost its ways: {what}") });
+                outcome.failures.push(Failure { task, at: outcome.duration, what: format!("lost its ways: {what}") });
             }
         }
         let name = "ways (schemata of resctrl)".to_owned();
-        // The jobs are measured: what stays changed is told, and the next start tries again.
+        // The jobs are measured: what stays changed is reported, and the next start tries again.
         outcome.notes.extend(ways.restore().err().map(|error| error.to_string()));
-        let told = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        outcome.settings.push(Setting { name, before: told(before), during: given.told(), after: told(mask()) });
+        let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        outcome.settings.push(Setting {
+            name,
+            before: one_line(before),
+            during: given.description(),
+            after: one_line(mask()),
+        });
     }
     Ok(outcome)
 }
@@ -471,9 +485,9 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     let Outcome {
         placements,
         violations,
-        faults,
+        failures,
         overhead,
-        stolen,
+        steal_time,
         duration,
         settings,
         memory,
@@ -484,10 +498,10 @@ fn together(mut sum: Outcome, next: Outcome) -> Outcome {
     } = next;
     sum.placements = placements;
     sum.violations.extend(violations);
-    sum.faults.extend(faults);
+    sum.failures.extend(failures);
     sum.notes.extend(notes);
     sum.overhead.add(&overhead);
-    sum.stolen.0 += stolen.0;
+    sum.steal_time.0 += steal_time.0;
     sum.duration.0 += duration.0;
     sum.settings = settings;
     for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
@@ -517,18 +531,18 @@ fn executables(programs: &Programs) -> Vec<RawFile> {
 }
 
 /// What the reader must know to judge the run, most important first.
-fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<String> {
+fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(hypervisor) = &station.machine.hypervisor {
+    if let Some(hypervisor) = &context.machine.hypervisor {
         warnings.push(format!(
-            "This is a virtual machine ({hypervisor}): jobs that time was stolen from are marked where the kernel is told of it; time \
+            "This is a virtual machine ({hypervisor}): jobs with steal time are marked where the kernel learns of it; time \
              that a host takes without telling looks like execution, or like a late start."
         ));
     }
     if options.share_cpus {
         warnings.push("Other programs were left on the CPUs of the tasks.".to_owned());
     }
-    if station.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
+    if context.allowed.iter().all(|cpu| run.cpus.contains(cpu)) {
         warnings.push("There is no CPU besides those of the tasks: this program worked on one of them.".to_owned());
     }
     let colored = matches!(run.method, Partitioning::Colors | Partitioning::Both);
@@ -538,8 +552,8 @@ fn warnings(station: &Station, options: &RunPlanOptions, run: &Run) -> Vec<Strin
     warnings
 }
 
-/// Where jobs are kept: a file, and the tallies of both sides.
-struct Book {
+/// Records the jobs of a run: writes them to a file, and keeps the tallies of both sides.
+struct Recorder {
     path: PathBuf,
     file: File,
     hash: Sha256,
@@ -550,23 +564,24 @@ struct Book {
     /// Jobs in the file.
     written: u64,
     names: Vec<String>,
-    /// As planned, and without partitions.
+    /// The tallies of the run as planned, and of the run without partitions.
     tallies: [Vec<Option<Tally>>; 2],
-    /// By task; only where they are compared.
+    /// The windows of each side by task. They are filled only if the sides are compared.
     windows: [Vec<Vec<Window>>; 2],
     comparing: bool,
 }
 
-impl Book {
-    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Book> {
+impl Recorder {
+    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Recorder> {
         let path = folder.join("jobs.csv");
         let shown = path.display().to_string();
         let file = File::create(&path)
             .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
-        let promises: Vec<Option<Promise>> = placed.iter().map(|placed| placed.planned.promise.clone()).collect();
-        let tallies = || promises.iter().map(|promise| promise.clone().map(Tally::new)).collect();
+        let requirements: Vec<Option<Requirement>> =
+            placed.iter().map(|placed| placed.planned.requirement.clone()).collect();
+        let tallies = || requirements.iter().map(|requirement| requirement.clone().map(Tally::new)).collect();
         let windows = || vec![Vec::new(); placed.len()];
-        Ok(Book {
+        Ok(Recorder {
             path,
             file,
             hash: Sha256::new(),
@@ -582,9 +597,9 @@ impl Book {
         })
     }
 
-    fn block(&mut self, number: u64, partitioned: bool) -> Sheet<'_> {
+    fn block(&mut self, number: u64, partitioned: bool) -> BlockRecord<'_> {
         let tasks = self.names.len();
-        Sheet { book: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
+        BlockRecord { recorder: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
     }
 
     /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
@@ -621,28 +636,28 @@ impl Book {
     }
 
     fn compared(&self, placed: &[Placed], blocks: u64) -> Comparison {
-        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.promise.is_some());
+        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.requirement.is_some());
         let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
         Comparison::of(WINDOW, blocks, tasks.map(|(task, _)| (self.names[task].as_str(), sides(task))))
     }
 }
 
-/// The jobs of one block.
-struct Sheet<'a> {
-    book: &'a mut Book,
+/// Records the jobs of one block.
+struct BlockRecord<'a> {
+    recorder: &'a mut Recorder,
     number: u64,
     partitioned: bool,
-    /// The number of the window, and what it has so far, by task.
+    /// By task: the number of the window that is open, and its jobs so far.
     window: Vec<(u64, Window)>,
 }
 
-impl Sheet<'_> {
+impl BlockRecord<'_> {
     fn record(&mut self, job: &JobRecord) -> io::Result<()> {
         let side = usize::from(!self.partitioned);
-        if let Some(tally) = &mut self.book.tallies[side][job.task] {
+        if let Some(tally) = &mut self.recorder.tallies[side][job.task] {
             tally.push(job);
         }
-        if self.book.comparing {
+        if self.recorder.comparing {
             let number = job.release.0 / WINDOW.0;
             if self.window[job.task].0 != number {
                 self.close_window(job.task);
@@ -650,11 +665,11 @@ impl Sheet<'_> {
             }
             self.window[job.task].1.push(job);
         }
-        let Book { names, unwritten, .. } = &mut *self.book;
+        let Recorder { names, unwritten, .. } = &mut *self.recorder;
         job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
-        self.book.unwritten_jobs += 1;
-        if self.book.unwritten.len() > UNWRITTEN || self.book.last.elapsed() > Duration::from_secs(1) {
-            self.book.flush()?;
+        self.recorder.unwritten_jobs += 1;
+        if self.recorder.unwritten.len() > UNWRITTEN || self.recorder.last.elapsed() > Duration::from_secs(1) {
+            self.recorder.flush()?;
         }
         Ok(())
     }
@@ -662,7 +677,7 @@ impl Sheet<'_> {
     fn close_window(&mut self, task: usize) {
         let window = std::mem::replace(&mut self.window[task].1, Window::new(self.number));
         if window.jobs > 0 {
-            self.book.windows[usize::from(!self.partitioned)][task].push(window);
+            self.recorder.windows[usize::from(!self.partitioned)][task].push(window);
         }
     }
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::flood::{DoublePurge, Flood, Leaves};
@@ -68,11 +68,13 @@ fn count(options: &SimulateOptions) -> Result<()> {
     each_batch(&options.program, |batch| simulator.run(batch))?;
     let (levels, memory) = simulator.counts();
     let outcome = Outcome { levels, memory };
-    files::leave(&options.output, &files::versioned(SCHEMA, &outcome), || counts_told(&outcome.levels, outcome.memory))
+    files::leave(&options.output, &files::versioned(SCHEMA, &outcome), || {
+        counts_reported(&outcome.levels, outcome.memory)
+    })
 }
 
 /// A table of counts.
-fn counts_told(levels: &[LevelCounts], memory: MemoryCounts) -> String {
+fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     let mut text = format!(
         "{:8} {:>14} {:>14} {:>14} {:>14} {:>14}\n",
         "level", "reads", "writes", "read misses", "write misses", "write-backs"

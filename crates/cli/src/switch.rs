@@ -10,16 +10,16 @@ use isochrome_lab::switch::{Kind, Switches, Switching, conclude, conditions, pag
 use crate::Verdict;
 use crate::args::SwitchOptions;
 use crate::coloring::own_colors;
+use crate::context::Context;
 use crate::results::{self, Outcome};
-use crate::station::Station;
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let place = &options.place;
-    let station = Station::new(place)?;
+    let context = Context::new(place)?;
     // Without colors everything but the partitioned rows is measured all the same.
-    let colored = station
+    let colored = context
         .target(place)
-        .and_then(|target| Ok((target, station.collect_pages(place, target, pages_per_color(target))?)));
+        .and_then(|target| Ok((target, context.collect_pages(place, target, pages_per_color(target))?)));
     let mut warnings = Vec::new();
     let (target, palette, pool) = match colored {
         Ok((target, (palette, pool))) => (target, Some(palette), Some(pool)),
@@ -28,7 +28,7 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
             warnings.push(
                 "No colors: floods are of ordinary memory, and what partitions are worth is not shown.".to_owned(),
             );
-            let target = Target::to_flood(&station.machine, station.cpu);
+            let target = Target::to_flood(&context.machine, context.cpu);
             (target.ok_or(error)?, None, None)
         }
     };
@@ -36,7 +36,7 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         Some(pool) => own_colors(options.colors.as_deref(), pool.colors())?,
         None => Vec::new(),
     };
-    let settings = station.settle();
+    let settings = context.settle();
     let conditions = conditions(pool.is_some());
     if conditions.iter().all(|condition| condition.kind == Kind::Switch) {
         let text = "No SCHED_FIFO: nobody is preempted, only switches between equals are measured (hint: run as root).";
@@ -44,8 +44,8 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         warnings.push(text.to_owned());
     }
     let mut experiment = Switching::new(pool.as_ref(), target, colors.clone(), conditions)?;
-    let blocks = results::measure("switching", &mut experiment, &station.amount(options.blocks, options.jobs))?;
-    warnings.extend(station.warnings(&settings));
+    let blocks = results::measure("switching", &mut experiment, &context.amount(options.blocks, options.jobs))?;
+    warnings.extend(context.warnings(&settings));
     drop(settings);
     let measured = Switches {
         level: target.level,
@@ -53,5 +53,5 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
         rows: conclude(&blocks, clock::rate_hz()),
     };
     let (section, raw) = (section(&measured), csv(&blocks, &experiment.columns()));
-    results::leave(&options.results, Outcome { station: &station, palette, section, raw, warnings })
+    results::leave(&options.results, Outcome { context: &context, palette, section, raw, warnings })
 }

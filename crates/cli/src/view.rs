@@ -173,7 +173,7 @@ fn draw(frame: &mut Frame, watched: &Watched, settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use isochrome_model::units::{CpuId, Ns};
-    use isochrome_model::watch::{Counts, Entry, Slice, Stolen, SwitchOut};
+    use isochrome_model::watch::{Counts, CpuSteal, Entry, Slice, SwitchOut};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -190,7 +190,7 @@ mod tests {
                 watched.note(&Entry::Slice(Slice { cpu, thread, name, begin, end, left: SwitchOut::Asleep, counts }));
             }
         }
-        watched.state.stolen.push(Stolen { cpu: CpuId(0), share: 0.25 });
+        watched.state.steal.push(CpuSteal { cpu: CpuId(0), share: 0.25 });
         watched
     }
 
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn the_view_tells_of_tasks_steal_and_misses() {
         let screen = shown(&two(true), &Settings::default(), 120);
-        assert!(line(&screen, "2 tasks").contains("CPU 0 stolen 25.0 %"), "{screen}");
+        assert!(line(&screen, "2 tasks").contains("CPU 0 steal 25.0 %"), "{screen}");
         // Share, worst miss ratio, instructions per cycle.
         let wild = line(&screen, "wild");
         assert!(wild.contains("40.0 %") && wild.contains("50.0 %") && wild.contains("1.50"), "{screen}");
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_timeline_shows_the_miss_ratio_while_a_task_has_the_cpu() {
-        // 100 bars for 4000 ns: 15 of calm's and 10 of wild's, by turns; half of the height where half of the accesses miss.
+        // 100 bars for 4000 ns: 15 of calm's alternate with 10 of wild's; half of the height where half of the accesses miss.
         let screen = shown(&two(true), &Settings::default(), 128);
         let strip = |name: &str| {
             let line = screen.lines().rfind(|line| line.contains(name)).unwrap().to_owned();

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
 use isochrome_host::machine::steal::CpuTicks;
@@ -19,12 +19,12 @@ use isochrome_host::sys::clock;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{CSV_HEAD, Cost, Entry, SCHEMA, SCHEMA_BEFORE, State, Stolen, Watched, csv_line};
+use isochrome_model::watch::{CSV_HEAD, Cost, CpuSteal, Entry, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line};
 use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
 use crate::args::WatchOptions;
-use crate::station::listed_cpus;
+use crate::context::listed_cpus;
 use crate::view::{Asked, View};
 use crate::{Verdict, evidence, files};
 
@@ -240,7 +240,7 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     }
 
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
-    let stolen_before = ticks();
+    let steal_before = ticks();
     let own = std::process::id() as i32;
     let cpu_before = clock::process_cpu(own).unwrap_or_default();
     let begin = Instant::now();
@@ -283,11 +283,11 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
                 sinks.note(&entry)?;
                 watched.note(&entry);
             }
-            let stolen = cpus.iter().zip(ticks()).zip(&stolen_before);
-            let stolen = stolen.filter_map(|((cpu, now), before)| {
-                Some(Stolen { cpu: *cpu, share: now?.stolen_share_since((*before)?)? })
+            let steal = cpus.iter().zip(ticks()).zip(&steal_before);
+            let steal = steal.filter_map(|((cpu, now), before)| {
+                Some(CpuSteal { cpu: *cpu, share: now?.steal_share_since((*before)?)? })
             });
-            let state = Entry::State(State { stolen: stolen.collect(), cost, notes: notes.clone() });
+            let state = Entry::State(State { steal: steal.collect(), cost, notes: notes.clone() });
             sinks.note(&state)?;
             watched.note(&state);
             if options.prometheus.is_some() {
@@ -325,10 +325,10 @@ fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices
             );
             Ok((slices, vec![note]))
         }
-        // Anybody is told of his own threads.
+        // Every user gets reports of his own threads.
         Err(refused) if !all && options.poll.is_none() => {
             let note = format!(
-                "when the threads watched get and leave a CPU is all that this user is told: misses, instructions and cycles are absent, \
+                "when the threads watched get and leave a CPU is all that is reported to this user: misses, instructions and cycles are absent, \
                  and a wait for a device counts as sleep, which ends a job\n{refused}"
             );
             Ok((Slices::open_own(cpus)?, vec![note]))

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::partition::resctrl::{self, Group, Mounted, Ways};
 use isochrome_host::runtime;
@@ -178,7 +178,7 @@ impl Given {
     }
 
     /// In words: masks by cache.
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         let masks = |masks: &BTreeMap<u32, u64>| {
             masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect::<Vec<_>>().join(";")
         };

@@ -1,6 +1,6 @@
 //! `isochrome lab workload`: a task that misses with a set ratio, here or on a modeled machine.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::events::INSTRUCTIONS;
@@ -20,9 +20,9 @@ use isochrome_model::units::Bytes;
 use isochrome_report::figure;
 
 use crate::args::WorkloadOptions;
+use crate::context::Context;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
-use crate::station::Station;
 use crate::{Verdict, evidence, files};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
@@ -76,7 +76,7 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
 
 /// Where the task is executed.
 struct Place {
-    station: Station,
+    context: Context,
     target: Target,
     pool: Option<FramePool>,
     palette: Option<PaletteEvidence>,
@@ -86,17 +86,17 @@ struct Place {
 
 /// The level, and memory of its colors where it has any.
 fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometry) -> Result<Task>) -> Result<Place> {
-    let station = Station::new(&options.place)?;
+    let context = Context::new(&options.place)?;
     let number = match options.place.level {
         Some(number) => number,
-        None => Target::to_flood(&station.machine, station.cpu).map_or(2, |target| target.level),
+        None => Target::to_flood(&context.machine, context.cpu).map_or(2, |target| target.level),
     };
     let holds = |level: &&isochrome_model::machine::CacheLevel| {
-        level.level == number && can_hold(level.holds, touches) && level.serves(station.cpu)
+        level.level == number && can_hold(level.holds, touches) && level.serves(context.cpu)
     };
-    let level = station.machine.levels.iter().find(holds);
+    let level = context.machine.levels.iter().find(holds);
     let level =
-        level.with_context(|| format!("CPU {} has no level {number} for this\n  hint: --level 2", station.cpu.0))?;
+        level.with_context(|| format!("CPU {} has no level {number} for this\n  hint: --level 2", context.cpu.0))?;
     let geometry = level.geometry.value;
     ensure!(
         touches == Touches::Data || geometry.line_bytes.0 >= VISIT_BYTES as u64,
@@ -104,29 +104,29 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
         geometry.line_bytes
     );
     let inner =
-        station.machine.data_level(number.saturating_sub(1)).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        context.machine.data_level(number.saturating_sub(1)).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
     let mut target = Target { level: number, geometry, inner };
-    let colors = geometry.color_count(station.machine.page_bytes) as usize;
+    let colors = geometry.color_count(context.machine.page_bytes) as usize;
     if colors == 1 {
-        return Ok(Place { station, target, pool: None, palette: None, uncolored: None });
+        return Ok(Place { context, target, pool: None, palette: None, uncolored: None });
     }
     let wanted = pages_per_color(&lines_max(geometry)?, colors);
-    let collected = station.target(&options.place).and_then(|colored| {
+    let collected = context.target(&options.place).and_then(|colored| {
         ensure!(colored.level == number, "level {number} is not colored here\n  hint: --level {}", colored.level);
         target = colored;
-        station.collect_pages(&options.place, colored, wanted)
+        context.collect_pages(&options.place, colored, wanted)
     });
     let (palette, pool, uncolored) = match collected {
         Ok((palette, pool)) => (Some(palette), Some(pool), None),
         Err(error) => {
-            let told = format!(
+            let why = format!(
                 "no colors: {error:#}\nmemory is wherever the kernel has it: some sets get more lines than others"
             );
-            eprintln!("{told}");
-            (None, None, Some(told))
+            eprintln!("{why}");
+            (None, None, Some(why))
         }
     };
-    Ok(Place { station, target, pool, palette, uncolored })
+    Ok(Place { context, target, pool, palette, uncolored })
 }
 
 /// Why misses are not counted, in a sentence.
@@ -148,11 +148,11 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         Ok(Task { lines: task.lines.max(2 * capacity(geometry)), ..task })
     };
     let place = place(options, touches, largest)?;
-    let (station, target) = (&place.station, place.target);
-    let counters = miss_counters(&station.processor, target.level, touches);
-    let settings = station.settle();
+    let (context, target) = (&place.context, place.target);
+    let counters = miss_counters(&context.processor, target.level, touches);
+    let settings = context.settle();
     let task = Task::of_ratio(touches, target.geometry, asked, locality)?;
-    let amount = station.amount(options.blocks, options.samples);
+    let amount = context.amount(options.blocks, options.samples);
     eprintln!("{}", amount.power(1));
     let mut blocks = Vec::new();
     let mut attempt = 0;
@@ -160,7 +160,7 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         attempt += 1;
         let task = Task { lines, ..task };
         let mut walks = Walks { pool: place.pool.as_ref(), target, task, counters: counters.as_ref().ok(), attempt };
-        let amount = Amount { seed: station.seed.wrapping_add(attempt), ..amount };
+        let amount = Amount { seed: context.seed.wrapping_add(attempt), ..amount };
         let measured = results::measure_again("executing", &mut walks, &amount)?;
         let executed = conclude(&task, &measured);
         blocks.extend(measured);
@@ -177,7 +177,7 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
     } else {
         (Vec::new(), (task.lines, measure(task.lines)?))
     };
-    let colors = target.geometry.color_count(station.machine.page_bytes);
+    let colors = target.geometry.color_count(context.machine.page_bytes);
     let compared = Comparison {
         executed,
         colored: place.pool.is_some(),
@@ -185,12 +185,12 @@ fn executed(options: &WorkloadOptions, touches: Touches, locality: Locality) -> 
         search: tried,
         ..Comparison::of(Task { lines, ..task }, target.level, colors, locality, asked)
     };
-    let noted = station.notes.iter().chain(settings.notes()).map(evidence::told);
+    let noted = context.notes.iter().chain(settings.notes()).map(evidence::note_text);
     let warnings: Vec<String> = place.uncolored.clone().into_iter().chain(noted).collect();
     drop(settings);
     let section = section(&compared);
     draw(options, &section)?;
     let raw = csv(&blocks, &COLUMNS.map(str::to_owned));
-    let outcome = Outcome { station, palette: place.palette.clone(), section, raw, warnings };
+    let outcome = Outcome { context, palette: place.palette.clone(), section, raw, warnings };
     results::leave(&options.results, outcome)
 }

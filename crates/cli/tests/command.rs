@@ -230,14 +230,14 @@ fn recorded_slices_are_replayed() {
 
     // One of today also tells what was known of the watch as a whole, and on which machine it was. Both leave a figure and evidence.
     let today = folder.path().join("today");
-    let state = r#"{"stolen":[{"cpu":0,"share":0.25}],"cost":{"cpu_share":0.01,"looks_per_second":20.0,"events_per_second":9000.0},"notes":["as it was"]}"#;
+    let state = r#"{"steal":[{"cpu":0,"share":0.25}],"cost":{"cpu_share":0.01,"looks_per_second":20.0,"events_per_second":9000.0},"notes":["as it was"]}"#;
     std::fs::write(&today, [slices.join("\n").replace("slices/1", "slices/2").as_str(), state].join("\n")).unwrap();
     let [evidence, svg] = ["evidence.json", "figure.svg"].map(|name| folder.path().join(name));
     let [evidence, svg] = [&evidence, &svg].map(|path| path.to_str().unwrap());
     let output = isochrome(&["watch", "--replay", today.to_str().unwrap(), "-o", evidence, "--svg", svg]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("CPU 0 stolen 25.0 %") && text.contains("watching took 1.00 %") && text.contains("as it was"),
+        text.contains("CPU 0 steal 25.0 %") && text.contains("watching took 1.00 %") && text.contains("as it was"),
         "{text}"
     );
     let drawn = std::fs::read_to_string(svg).unwrap();

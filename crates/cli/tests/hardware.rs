@@ -26,7 +26,7 @@ fn main() -> ExitCode {
         trial("exec_stands_aside_while_its_program_is_recolored_and_takes_the_colors_over", exec_stands_aside),
         trial("bench_conflicts_tells_the_miss_penalty", bench_conflicts),
         trial("bench_switch_tells_direct_part_and_cache_part", bench_switch),
-        trial("a_workload_is_executed_and_told_with_its_prediction", workload),
+        trial("a_workload_is_executed_and_reported_with_its_prediction", workload),
         trial("a_search_lists_every_try_and_claims_only_what_was_measured_twice", workload_search),
         trial("watch_sees_a_program_get_its_cpu_again_and_again", watch),
         trial("watch_without_privilege_sees_ones_own_programs_and_says_what_it_does_not_know", watch_unprivileged),
@@ -200,11 +200,11 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     assert!(in_time, "not on its colors after a minute: {said}");
     let count = |value: &Value| value.as_u64().unwrap();
     let (on_color, off_color) = (count(&outcome["on_color"]), count(&outcome["off_color"]));
-    let [pages, right] = ["pages", "right"].map(|key| count(&outcome["verified"][key]));
-    println!("{on_color} pages on color, {off_color} off color; by eviction tests {right} of {pages}; {outcome}");
+    let [pages, verified] = ["pages", "on_color"].map(|key| count(&outcome["verified"][key]));
+    println!("{on_color} pages on color, {off_color} off color; by eviction tests {verified} of {pages}; {outcome}");
     // The buffer of 64 MiB.
     assert!(on_color >= 16384 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
-    assert!(pages > 0 && right as f64 >= 0.99 * pages as f64, "{outcome}");
+    assert!(pages > 0 && verified as f64 >= 0.99 * pages as f64, "{outcome}");
     Ok(())
 }
 
@@ -240,7 +240,7 @@ fn exec_after_loss() -> Outcome {
     let count = |key: &str| outcome[key].as_u64().unwrap();
     let (on_color, off_color) = (count("on_color"), count("off_color"));
     assert!(on_color >= 5120 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");
-    assert_eq!(outcome["numbers"], "replaced", "what they had been before could not be told");
+    assert_eq!(outcome["numbers"], "replaced", "what they had been before could not be found out");
     Ok(())
 }
 
@@ -304,7 +304,7 @@ fn answer(mut command: Command) -> Result<Output, NotRun> {
 fn flood_verify() -> Outcome {
     let folder = tempfile::tempdir().unwrap();
     let (evidence, raw) = (folder.path().join("flood.json"), folder.path().join("flood.csv"));
-    let mut command = isochrome(&["lab", "flood", "--verify", "--blocks", "8", "--looks", "4", "--json", "-o"]);
+    let mut command = isochrome(&["lab", "flood", "--verify", "--blocks", "8", "--samples", "4", "--json", "-o"]);
     command.arg(&evidence).arg("--raw").arg(&raw);
     let output = answer(command)?;
     let verified = json(&output);
@@ -365,8 +365,8 @@ fn bench_net_read_only() -> Outcome {
     const SETTINGS: &str = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
     let small = ["lab", "net", "--path", "tap", "--sizes", "64", "--blocks", "2", "--packets", "2", "--json"];
     let plain = isochrome(&small).output().unwrap();
-    let told = String::from_utf8_lossy(&plain.stderr).into_owned();
-    if let Some(reason) = told.lines().find(|line| line.contains("a TAP device")) {
+    let stderr = String::from_utf8_lossy(&plain.stderr).into_owned();
+    if let Some(reason) = stderr.lines().find(|line| line.contains("a TAP device")) {
         return Err(NotRun(reason.to_owned()));
     }
     if plain.status.code() != Some(2) {
@@ -688,8 +688,8 @@ fn watch() -> Outcome {
     assert_eq!(replayed["tasks"], result["tasks"]);
     // What was known of the watch as a whole is in the record too.
     assert_eq!(replayed["notes"], result["notes"]);
-    let [told, again] = [&result, &replayed].map(|of| of["cost"]["cpu_share"].as_f64().unwrap());
-    assert!(told > 0.0 && (told - again).abs() < 1e-9, "{told} {again}");
+    let [reported, again] = [&result, &replayed].map(|of| of["cost"]["cpu_share"].as_f64().unwrap());
+    assert!(reported > 0.0 && (reported - again).abs() < 1e-9, "{reported} {again}");
     let record_ns = result["cost"]["record"]["ns"].as_f64().unwrap();
     assert!((-1000.0..1e6).contains(&record_ns), "{result}");
     Ok(())
@@ -712,7 +712,7 @@ fn watch_unprivileged() -> Outcome {
     assert!(named("sh") >= 1 && named("sleep") >= 4 && named("sh") + named("sleep") == tasks.len(), "{result}");
     assert!(tasks.iter().all(|task| task["run_ns"].as_u64().unwrap() > 0 && task["ended"] == true), "{result}");
     assert!(tasks.iter().all(|task| task["counts"].is_null()), "{result}");
-    assert!(result["notes"][0].as_str().unwrap().contains("is all that this user is told"), "{result}");
+    assert!(result["notes"][0].as_str().unwrap().contains("is all that is reported to this user"), "{result}");
     let report = isochrome(&["report", evidence.to_str().unwrap()]).output().unwrap();
     assert!(String::from_utf8_lossy(&report.stdout).contains("What tasks did over time"));
 
@@ -727,9 +727,9 @@ fn watch_unprivileged() -> Outcome {
     let _ = sleeper.kill();
     let _ = sleeper.wait();
     assert!(json(&own)["tasks"][&pid]["slices"].as_u64().unwrap() >= 3, "{own:?}");
-    for (refused, told) in [(strangers, "processes of one's own"), (everybody, "setcap cap_perfmon")] {
+    for (refused, reported) in [(strangers, "processes of one's own"), (everybody, "setcap cap_perfmon")] {
         assert_eq!(refused.status.code(), Some(1));
-        assert!(String::from_utf8_lossy(&refused.stderr).contains(told), "{refused:?}");
+        assert!(String::from_utf8_lossy(&refused.stderr).contains(reported), "{refused:?}");
     }
     Ok(())
 }

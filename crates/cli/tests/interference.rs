@@ -23,30 +23,30 @@ use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
     let trials = vec![
-        trial("every_program_has_its_ways_while_it_runs_and_all_have_all_afterwards", || ways(&Stage::new())),
-        trial("after_sigint_nothing_is_left_running_and_all_have_all_ways", || ended(&Stage::new(), "INT")),
+        trial("every_program_has_its_ways_while_it_runs_and_all_have_all_afterwards", || ways(&Fixture::new())),
+        trial("after_sigint_nothing_is_left_running_and_all_have_all_ways", || ended(&Fixture::new(), "INT")),
         trial("after_sigkill_nothing_is_left_running_and_the_next_start_gives_ways_back", || {
-            ended(&Stage::new(), "KILL")
+            ended(&Fixture::new(), "KILL")
         }),
-        trial("ways_that_cannot_be_had_are_told_and_the_rest_is_measured", || no_ways(&Stage::new())),
-        trial("what_a_program_does_wrong_is_named_with_what_to_do", || faults(&Stage::new())),
-        trial("on_a_modeled_machine_hits_and_misses_of_every_level_are_counted", || modeled(&Stage::new())),
+        trial("ways_that_cannot_be_had_are_reported_and_the_rest_is_measured", || no_ways(&Fixture::new())),
+        trial("what_a_program_does_wrong_is_named_with_what_to_do", || failures(&Fixture::new())),
+        trial("on_a_modeled_machine_hits_and_misses_of_every_level_are_counted", || modeled(&Fixture::new())),
     ];
     run_trials(trials)
 }
 
 /// A folder with programs: shell scripts that count.
-struct Stage {
+struct Fixture {
     folder: TempDir,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl Fixture {
+    fn new() -> Fixture {
         let folder = tempfile::tempdir().unwrap();
-        let stage = Stage { folder };
-        stage.script("counts", "count");
-        stage.script("other", "count");
-        stage
+        let fixture = Fixture { folder };
+        fixture.script("counts", "count");
+        fixture.script("other", "count");
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -105,12 +105,12 @@ fn wait_until(what: &str, reached: impl Fn() -> bool) {
     }
 }
 
-fn told(output: &Output) -> String {
+fn text_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn json_of(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(output)))
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text_of(output)))
 }
 
 /// Where caches have no numbers nothing can be divided.
@@ -119,10 +119,10 @@ fn numbered() -> Result<(), NotRun> {
     id.map(drop).ok_or_else(|| NotRun("sysfs does not number the caches".to_owned()))
 }
 
-fn ways(stage: &Stage) -> Outcome {
+fn ways(fixture: &Fixture) -> Outcome {
     numbered()?;
-    let tree = stage.resctrl()?;
-    let mut bench = stage.bench(&["counts", "other"], &[]);
+    let tree = fixture.resctrl()?;
+    let mut bench = fixture.bench(&["counts", "other"], &[]);
     let run =
         bench.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let output = run.wait_with_output().unwrap();
@@ -139,16 +139,16 @@ fn ways(stage: &Stage) -> Outcome {
     let of = |by: &str| rows.iter().filter(|row| row["partitioning"] == by).count();
     assert!(of("ways") > 0 && of("ways") == of("none"), "{result}");
     assert_eq!(tree.state().groups, State::new(2).groups);
-    assert!(!stage.path("runtime/resctrl.json").exists());
-    assert_eq!(stage.running(), Vec::<String>::new());
+    assert!(!fixture.path("runtime/resctrl.json").exists());
+    assert_eq!(fixture.running(), Vec::<String>::new());
     Ok(())
 }
 
-fn ended(stage: &Stage, signal: &str) -> Outcome {
+fn ended(fixture: &Fixture, signal: &str) -> Outcome {
     numbered()?;
-    let tree = stage.resctrl()?;
+    let tree = fixture.resctrl()?;
     // As many blocks as nobody waits for.
-    let mut bench = stage.bench(&["counts", "other"], &["--blocks", "1000"]);
+    let mut bench = fixture.bench(&["counts", "other"], &["--blocks", "1000"]);
     bench.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut run: Child = bench.spawn().unwrap();
     let joined = |group: &str| tree.state().tasks.get(group).is_some_and(|tasks| !tasks.is_empty());
@@ -156,49 +156,53 @@ fn ended(stage: &Stage, signal: &str) -> Outcome {
     assert!(Command::new("kill").args(["-s", signal, &run.id().to_string()]).status().unwrap().success());
     if signal == "INT" {
         let output = run.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+        assert_eq!(output.status.code(), Some(3), "{}", text_of(&output));
         assert_eq!(json_of(&output)["programs"].as_array().unwrap().len(), 2);
     } else {
         run.wait().unwrap();
-        let next = stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-        assert!(told(&next).contains("all have all cache ways"), "{}", told(&next));
+        let next = fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+        assert!(text_of(&next).contains("all have all cache ways"), "{}", text_of(&next));
     }
     assert_eq!(tree.state().groups, State::new(2).groups);
-    wait_until("nothing left running", || stage.running().is_empty());
+    wait_until("nothing left running", || fixture.running().is_empty());
     Ok(())
 }
 
-fn no_ways(stage: &Stage) -> Outcome {
+fn no_ways(fixture: &Fixture) -> Outcome {
     numbered()?;
-    let output = stage.bench(&["counts", "other"], &[]).output().unwrap();
-    assert!(told(&output).contains("No cache ways") && told(&output).contains("mount -t resctrl"), "{}", told(&output));
+    let output = fixture.bench(&["counts", "other"], &[]).output().unwrap();
+    assert!(
+        text_of(&output).contains("No cache ways") && text_of(&output).contains("mount -t resctrl"),
+        "{}",
+        text_of(&output)
+    );
     let result = json_of(&output);
     assert!(result["rows"].as_array().unwrap().iter().all(|row| row["partitioning"] == "none"));
     // One class of service too few.
-    let tree = stage.resctrl()?;
+    let tree = fixture.resctrl()?;
     tree.state().classes = 2;
-    let output = stage.bench(&["counts", "other"], &[]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    assert!(told(&output).contains("2 programs need as many classes of service"), "{}", told(&output));
+    let output = fixture.bench(&["counts", "other"], &[]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    assert!(text_of(&output).contains("2 programs need as many classes of service"), "{}", text_of(&output));
     assert_eq!(tree.state().written, Vec::<String>::new());
     Ok(())
 }
 
-fn faults(stage: &Stage) -> Outcome {
-    let been = stage.path("been");
+fn failures(fixture: &Fixture) -> Outcome {
+    let been = fixture.path("been");
     let been = been.display();
-    stage.script(
+    fixture.script(
         "fails",
         &format!("count; [ -e {been} ] && {{ echo {been} is in the way >&2; exit 5; }}; touch {been}"),
     );
-    stage.script("alone", "count; echo no input >&2; exit 4");
-    stage.script("quick", "exit 0");
-    stage.script("forever", "while :; do :; done");
+    fixture.script("alone", "count; echo no input >&2; exit 4");
+    fixture.script("quick", "exit 0");
+    fixture.script("forever", "while :; do :; done");
     let refused = |programs: &[&str], options: &[&str], named: &[&str]| {
-        let output = stage.bench(programs, options).output().unwrap();
-        let told = told(&output);
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains("hint:") && named.iter().all(|named| told.contains(named)), "{named:?}: {told}");
-        assert_eq!(stage.running(), Vec::<String>::new());
+        let output = fixture.bench(programs, options).output().unwrap();
+        let text = text_of(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("hint:") && named.iter().all(|named| text.contains(named)), "{named:?}: {text}");
+        assert_eq!(fixture.running(), Vec::<String>::new());
     };
     refused(
         &["counts", "fails"],
@@ -213,12 +217,12 @@ fn faults(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn modeled(stage: &Stage) -> Outcome {
-    let evidence = stage.path("evidence.json");
-    let raw = stage.path("runs.csv");
+fn modeled(fixture: &Fixture) -> Outcome {
+    let evidence = fixture.path("evidence.json");
+    let raw = fixture.path("runs.csv");
     let programs = ["walk:area=192K,stride=64,passes=1,write=0", "walk:area=1M,stride=64,passes=1,write=1"];
     let mut command =
-        stage.tool(&["lab", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--slice", "100us"]);
+        fixture.tool(&["lab", "interference", "--json", "--machine", "i7-2600", "--mhz", "3400", "--slice", "100us"]);
     command
         .args(programs.iter().flat_map(|program| ["--program", program]))
         .arg("-o")
@@ -226,7 +230,7 @@ fn modeled(stage: &Stage) -> Outcome {
         .arg("--raw")
         .arg(&raw);
     let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", told(&output));
+    assert!(output.status.success(), "{}", text_of(&output));
     let result = json_of(&output);
     let levels: Vec<&str> =
         result["counted"].as_array().unwrap().iter().map(|it| it["level"].as_str().unwrap()).collect();
@@ -245,7 +249,7 @@ fn modeled(stage: &Stage) -> Outcome {
     let [alone, together] = misses(row("intra_core"));
     assert!(together >= 2.0 * alone, "{result}");
     assert_eq!(fs::read_to_string(&raw).unwrap().lines().count(), 1 + 3 * rows.len());
-    let report = stage.tool(&["report", evidence.to_str().unwrap()]).output().unwrap();
+    let report = fixture.tool(&["report", evidence.to_str().unwrap()]).output().unwrap();
     let report = String::from_utf8(report.stdout).unwrap();
     assert!(report.contains("i7-2600") && report.contains("nothing here was measured"), "{report}");
     Ok(())

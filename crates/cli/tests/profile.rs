@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use isochrome_model::analysis::twin::{adversarial, play, sporadic, synchronous};
+use isochrome_model::analysis::schedule::{adversarial, play, sporadic, synchronous};
 use isochrome_model::analysis::{Charges, CoreTask, core_task};
 use isochrome_model::plan::{Plan, TaskPlan};
 use isochrome_model::taskset::read::{Overrides, task_set};
@@ -84,7 +84,7 @@ fn a_modeled_profile_has_the_times_that_can_be_worked_out_by_hand() {
     assert_eq!(walk["wcet_ns"], json!(expected));
     let points: Vec<&Value> = walk["measured"].as_array().unwrap().iter().map(|point| &point["partitions"]).collect();
     assert_eq!(points, [1, 2, 4, 8]);
-    let misses = |point: usize| walk["measured"][point]["visits"][0]["misses"].clone();
+    let misses = |point: usize| walk["measured"][point]["runs"][0]["misses"].clone();
     assert_eq!((misses(0), misses(1)), (json!(1024), json!(0)));
     // 4 passes over 256 lines that the first level keeps.
     assert_eq!(profile["tasks"][1]["wcet_ns"], json!(vec![4096; 8]));

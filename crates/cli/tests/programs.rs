@@ -5,7 +5,7 @@
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `PRESSURE_SECONDS` sets how long the pressure
 //! on memory lasts (3), `PRESSURE_SHARE` how much of the free memory it takes, in percent (5).
 
-mod stage;
+mod fixture;
 mod trial;
 
 use std::fs;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use serde_json::Value;
 
-use stage::Stage;
+use fixture::Fixture;
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
 /// Makes this program one of those that are tested.
@@ -31,15 +31,15 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let trials = vec![
-        staged("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", told_by_socket),
-        staged("a_program_whose_manager_is_no_unix_socket_talks_to_it_itself", told_elsewhere),
-        staged("exec_moves_when_the_memory_of_the_program_has_settled", settled),
-        staged("what_is_no_way_to_be_ready_is_refused", bad_ready),
-        staged("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
-        staged("x264_encodes_the_same_clip_on_its_colors", x264),
-        staged("a_static_go_program_gives_the_same_output_on_its_colors", go),
-        staged("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
-        staged("two_programs_that_hand_over_count_every_job_and_keep_their_data", pair),
+        fixture_trial("exec_moves_when_the_program_tells_the_notify_socket_that_it_is_ready", notified_by_socket),
+        fixture_trial("a_program_whose_manager_is_no_unix_socket_talks_to_it_itself", notified_elsewhere),
+        fixture_trial("exec_moves_when_the_memory_of_the_program_has_settled", settled),
+        fixture_trial("what_is_no_way_to_be_ready_is_refused", bad_ready),
+        fixture_trial("pages_that_memory_pressure_moves_are_found_and_moved_back", pressure),
+        fixture_trial("x264_encodes_the_same_clip_on_its_colors", x264),
+        fixture_trial("a_static_go_program_gives_the_same_output_on_its_colors", go),
+        fixture_trial("a_static_musl_program_gives_the_same_output_on_its_colors", musl),
+        fixture_trial("two_programs_that_hand_over_count_every_job_and_keep_their_data", pair),
     ];
     run_trials(trials)
 }
@@ -85,11 +85,11 @@ fn play(role: &str) {
     }
 }
 
-fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    trial(name, move || test(&Stage::new()?))
+fn fixture_trial(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
+    trial(name, move || test(&Fixture::new()?))
 }
 
-impl Stage {
+impl Fixture {
     /// `exec` of this program in a role, whose report goes to [`outcome`](Self::outcome).
     fn exec_role(&self, role: &str, ready: &str) -> Command {
         let mut command = self.isochrome("exec", "0-3");
@@ -130,39 +130,39 @@ fn is_there(program: &str) -> bool {
     found.and_then(|mut child| child.wait()).is_ok()
 }
 
-fn told_by_socket(stage: &Stage) -> Outcome {
-    succeeding(stage.exec_role("notify", "sd_notify"));
-    let outcome = stage.outcome();
+fn notified_by_socket(fixture: &Fixture) -> Outcome {
+    succeeding(fixture.exec_role("notify", "sd_notify"));
+    let outcome = fixture.outcome();
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 0.4), "{outcome}");
     assert!(outcome["resident"].as_u64().unwrap() > 100, "{outcome}");
     Ok(())
 }
 
-fn told_elsewhere(stage: &Stage) -> Outcome {
-    let mut command = stage.isochrome("exec", "0-3");
+fn notified_elsewhere(fixture: &Fixture) -> Outcome {
+    let mut command = fixture.isochrome("exec", "0-3");
     command.env("NOTIFY_SOCKET", "vsock:2:99").args(["sh", "-c", "echo $NOTIFY_SOCKET"]);
     let output = succeeding(command);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "vsock:2:99\n");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("NOTIFY_SOCKET=vsock:2:99"), "{said}");
-    // Nobody would ever be told that it is ready.
-    let mut command = stage.exec_role("notify", "sd_notify");
+    // Nobody would ever learn that it is ready.
+    let mut command = fixture.exec_role("notify", "sd_notify");
     assert_eq!(command.env("NOTIFY_SOCKET", "vsock:2:99").output().unwrap().status.code(), Some(125));
     Ok(())
 }
 
-fn settled(stage: &Stage) -> Outcome {
-    succeeding(stage.exec_role("grow", "settle:300ms"));
-    let outcome = stage.outcome();
+fn settled(fixture: &Fixture) -> Outcome {
+    succeeding(fixture.exec_role("grow", "settle:300ms"));
+    let outcome = fixture.outcome();
     // It grows for at least 0.8 s, and then no more.
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 1.1), "{outcome}");
     assert!(outcome["on_color"].as_u64().unwrap() > 7500, "{outcome}");
     Ok(())
 }
 
-fn bad_ready(stage: &Stage) -> Outcome {
+fn bad_ready(fixture: &Fixture) -> Outcome {
     for ready in ["soon", "settle", "settle:soon", "line:", ""] {
-        let output = stage.exec_role("notify", ready).output().unwrap();
+        let output = fixture.exec_role("notify", ready).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(125) && said.contains("--ready"), "`{ready}`: {said}");
     }
@@ -182,10 +182,10 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
-fn pressure(stage: &Stage) -> Outcome {
+fn pressure(fixture: &Fixture) -> Outcome {
     let time = Duration::from_secs(variable("PRESSURE_SECONDS", 3));
     let share = variable("PRESSURE_SHARE", 5);
-    let mut exec = stage.exec_role("steady", "line:ready");
+    let mut exec = fixture.exec_role("steady", "line:ready");
     let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(exec.stdout.take().unwrap()).lines();
     let pid: u32 = said.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
@@ -193,12 +193,13 @@ fn pressure(stage: &Stage) -> Outcome {
     let on_colors = |limit: Duration| {
         let begin = Instant::now();
         loop {
-            if let Some(report) = stage.look(pid) {
-                let (right, wrong, left) = (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"));
-                if right as f64 >= 0.995 * (right + wrong) as f64 && right > 16_000 {
-                    return (right, wrong, left);
+            if let Some(report) = fixture.look(pid) {
+                let (on_color, off_color, immovable) =
+                    (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"));
+                if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > 16_000 {
+                    return (on_color, off_color, immovable);
                 }
-                println!("{right} right, {wrong} wrong, {left} cannot be moved");
+                println!("{on_color} on color, {off_color} off color, {immovable} immovable");
             }
             assert!(begin.elapsed() < limit, "it does not get onto its colors");
             std::thread::sleep(Duration::from_millis(100));
@@ -222,16 +223,16 @@ fn pressure(stage: &Stage) -> Outcome {
             bytes.div_ceil(4096) as u64
         );
     }
-    let (right, wrong, left) = on_colors(Duration::from_secs(20));
+    let (on_color, off_color, immovable) = on_colors(Duration::from_secs(20));
     drop(exec.stdin.take());
     let counts = said.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
     // By itself, and its number may be another's now.
     std::mem::forget(ended);
-    let outcome = stage.outcome();
+    let outcome = fixture.outcome();
     println!(
-        "{rounds} times {} MiB in {} s: {} pages drifted and were moved back in {} sweeps; then {right} right, {wrong} wrong, {left} cannot be \
-         moved; {counts}",
+        "{rounds} times {} MiB in {} s: {} pages drifted and were moved back in {} sweeps; then {on_color} on color, {off_color} off color, \
+         {immovable} immovable; {counts}",
         bytes >> 20,
         time.as_secs(),
         outcome["drifted"],
@@ -245,11 +246,11 @@ fn pressure(stage: &Stage) -> Outcome {
 }
 
 /// Runs `program` without and under `exec`, which must print the same; what does not move is listed from a look in the middle.
-fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
+fn same(fixture: &Fixture, program: &Path, arguments: &[&str]) {
     let command = |exec: bool| {
         let mut command = if exec {
-            let mut command = stage.isochrome("exec", "0-3");
-            command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(stage.path("outcome.json"));
+            let mut command = fixture.isochrome("exec", "0-3");
+            command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(fixture.path("outcome.json"));
             command.arg("--").arg(program);
             command
         } else {
@@ -267,7 +268,7 @@ fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
         let waiting = scope.spawn(|| colored.wait_with_output().unwrap());
         while !waiting.is_finished() {
             let pid = fs::read_to_string(&children).ok().and_then(|list| list.split_whitespace().next()?.parse().ok());
-            if let Some(seen) = pid.and_then(|pid| stage.look(pid)) {
+            if let Some(seen) = pid.and_then(|pid| fixture.look(pid)) {
                 report = seen;
             }
             std::thread::sleep(Duration::from_millis(100));
@@ -276,7 +277,7 @@ fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
     });
     assert!(colored.status.success(), "{}", String::from_utf8_lossy(&colored.stderr));
     assert_eq!(colored.stdout, plain.stdout);
-    let outcome = stage.outcome();
+    let outcome = fixture.outcome();
     let number = |key: &str| outcome[key].as_u64().unwrap();
     println!(
         "{}: {} of {} pages on colors 0-3, {} cannot be moved",
@@ -285,8 +286,8 @@ fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
         number("resident"),
         immovable(&outcome)
     );
-    for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["left"] != 0) {
-        println!("  {} pages of `{}`: {}", region["left"], region["name"], region["why"]);
+    for region in report["regions"].as_array().into_iter().flatten().filter(|region| region["immovable"] != 0) {
+        println!("  {} pages of `{}`: {}", region["immovable"], region["name"], region["why"]);
     }
     // How many pages had to be moved is chance: frames that an earlier program on these colors gave back may be the next to be handed out.
     assert!(
@@ -296,7 +297,7 @@ fn same(stage: &Stage, program: &Path, arguments: &[&str]) {
     assert!(number("on_color") + immovable(&outcome) >= number("resident") * 995 / 1000, "{outcome}");
 }
 
-fn x264(stage: &Stage) -> Outcome {
+fn x264(fixture: &Fixture) -> Outcome {
     if !is_there("x264") {
         return Err(NotRun("x264 is not installed; apt-get install x264".to_owned()));
     }
@@ -309,11 +310,11 @@ fn x264(stage: &Stage) -> Outcome {
         clip.extend((0..width * height).map(luma));
         clip.extend((0..width * height / 2).map(|i| (i / 40 + frame) as u8));
     }
-    let input = stage.path("clip.y4m");
+    let input = fixture.path("clip.y4m");
     fs::write(&input, clip).unwrap();
     // To standard output, which is compared.
     same(
-        stage,
+        fixture,
         Path::new("x264"),
         &[
             "--quiet",
@@ -364,16 +365,16 @@ func main() {
 }
 "#;
 
-fn go(stage: &Stage) -> Outcome {
+fn go(fixture: &Fixture) -> Outcome {
     if Command::new("go").arg("version").output().is_err() {
         return Err(NotRun("go is not installed; apt-get install golang-go".to_owned()));
     }
-    let (source, program) = (stage.path("sums.go"), stage.path("sums"));
+    let (source, program) = (fixture.path("sums.go"), fixture.path("sums"));
     fs::write(&source, GO).unwrap();
     let mut build = Command::new("go");
     build.args(["build", "-o"]).arg(&program).arg(&source).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
     succeeding(build);
-    same(stage, &program, &[]);
+    same(fixture, &program, &[]);
     Ok(())
 }
 
@@ -409,20 +410,20 @@ int main(void)
 }
 "#;
 
-fn musl(stage: &Stage) -> Outcome {
+fn musl(fixture: &Fixture) -> Outcome {
     if Command::new("musl-gcc").arg("--version").output().is_err() {
         return Err(NotRun("musl-gcc is not installed; apt-get install musl-tools".to_owned()));
     }
-    let (source, program) = (stage.path("sums.c"), stage.path("sums"));
+    let (source, program) = (fixture.path("sums.c"), fixture.path("sums"));
     fs::write(&source, MUSL).unwrap();
     let mut build = Command::new("musl-gcc");
     build.args(["-O1", "-static", "-pthread", "-o"]).arg(&program).arg(&source);
     succeeding(build);
-    same(stage, &program, &[]);
+    same(fixture, &program, &[]);
     Ok(())
 }
 
-fn pair(stage: &Stage) -> Outcome {
+fn pair(fixture: &Fixture) -> Outcome {
     if !cfg!(target_arch = "x86_64") {
         return Err(NotRun("the programs of examples/pair read the counter of x86-64".to_owned()));
     }
@@ -438,21 +439,21 @@ fn pair(stage: &Stage) -> Outcome {
     }
     let mut make = Command::new("make");
     make.arg("-C").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/pair")).args(["programs", "-B"]);
-    make.arg(format!("OUT={}", stage.folder.path().display()));
+    make.arg(format!("OUT={}", fixture.folder.path().display()));
     succeeding(make);
     let (runs, blocks, jobs) = (2, 6, 20);
     let mut pair = Command::new(runner);
-    pair.env("ISOCHROME_RUNTIME_DIR", stage.folder.path()).args([
+    pair.env("ISOCHROME_RUNTIME_DIR", fixture.folder.path()).args([
         "--isochrome",
         env!("CARGO_BIN_EXE_isochrome"),
         "--json",
     ]);
     pair.arg("--programs")
-        .arg(stage.folder.path())
+        .arg(fixture.folder.path())
         .arg("--trust-palette")
         .arg("--palette")
-        .arg(stage.path("bits.json"));
-    pair.arg("--csv").arg(stage.path("pair.csv"));
+        .arg(fixture.path("bits.json"));
+    pair.arg("--csv").arg(fixture.path("pair.csv"));
     for (option, count) in [("--runs", runs), ("--blocks", blocks), ("--jobs", jobs), ("--cpu", 0), ("--seed", 7)] {
         pair.args([option, &count.to_string()]);
     }
@@ -464,7 +465,7 @@ fn pair(stage: &Stage) -> Outcome {
     for effect in outcome["effects"].as_array().unwrap() {
         assert_eq!(effect["blocks"], runs * blocks, "{outcome}");
     }
-    let table = fs::read_to_string(stage.path("pair.csv")).unwrap();
+    let table = fs::read_to_string(fixture.path("pair.csv")).unwrap();
     assert_eq!(table.lines().count(), 1 + 2 * runs * blocks * jobs);
     let lost = |line: &str| line.split(',').nth(6).and_then(|lost| lost.parse::<u64>().ok());
     assert!(table.lines().skip(1).all(|line| lost(line).is_some_and(|lost| lost <= 1024)), "{table}");

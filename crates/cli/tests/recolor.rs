@@ -4,7 +4,7 @@
 //! machine cannot run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure. `RECOLOR_ROUNDS` sets how
 //! often the torture tests repeat (50).
 
-mod stage;
+mod fixture;
 mod trial;
 
 use std::fs;
@@ -16,34 +16,37 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
-use stage::Stage;
+use fixture::Fixture;
 use trial::{NotRun, Outcome, run as run_trials, trial};
 
 fn main() -> ExitCode {
     let trials = vec![
-        staged("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
-        staged("a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair", killed_again_and_again),
-        staged("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
-        staged("a_program_that_reads_by_io_uring_reads_what_is_in_the_file", reading_by_rings),
-        staged("a_program_whose_recoloring_is_killed_as_it_reads_by_io_uring_goes_on", killed_with_rings),
-        staged("a_program_of_java_with_24_threads_keeps_its_data", java),
-        staged("a_program_that_begins_others_all_the_time_is_recolored", beginning_others),
-        staged("a_program_that_is_about_to_open_a_file_is_recolored", opening),
-        staged("two_recolorings_of_a_program_leave_each_others_memory_alone", by_two_at_a_time),
-        staged("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", drought),
-        staged("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
-        staged("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", large_library),
-        staged("a_recoloring_ends_when_it_is_asked_to", interrupted),
-        staged("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", asynchronous),
-        staged("what_must_not_be_touched_is_refused_and_goes_on", refusals),
-        staged("a_program_whose_filter_allows_the_calls_is_recolored", filtered),
-        staged("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
-        staged("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
-        staged("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
-        staged("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
-        staged("exec_goes_along_with_a_program_that_begins_others_in_its_place", exec_goes_along),
-        staged("real_programs_give_the_same_output_on_their_colors", real_programs),
-        staged("redis_serves_a_benchmark_on_its_colors", redis),
+        fixture_trial("a_program_recolored_again_and_again_reads_what_it_wrote", recolored_again_and_again),
+        fixture_trial(
+            "a_program_whose_recoloring_is_killed_reads_what_it_wrote_after_a_repair",
+            killed_again_and_again,
+        ),
+        fixture_trial("kernels_that_cannot_move_pages_recolor_all_the_same", recolored_without_moves),
+        fixture_trial("a_program_that_reads_by_io_uring_reads_what_is_in_the_file", reading_by_rings),
+        fixture_trial("a_program_whose_recoloring_is_killed_as_it_reads_by_io_uring_goes_on", killed_with_rings),
+        fixture_trial("a_program_of_java_with_24_threads_keeps_its_data", java),
+        fixture_trial("a_program_that_begins_others_all_the_time_is_recolored", beginning_others),
+        fixture_trial("a_program_that_is_about_to_open_a_file_is_recolored", opening),
+        fixture_trial("two_recolorings_of_a_program_leave_each_others_memory_alone", by_two_at_a_time),
+        fixture_trial("a_program_finds_frames_of_a_color_that_another_one_has_taken_all_around", drought),
+        fixture_trial("a_program_with_many_mappings_stands_still_for_short_times", many_mappings),
+        fixture_trial("a_large_mapping_that_may_only_be_read_is_recolored_in_few_pauses", large_library),
+        fixture_trial("a_recoloring_ends_when_it_is_asked_to", interrupted),
+        fixture_trial("what_may_be_written_to_by_the_kernel_is_recolored_but_for_what_is_pinned", asynchronous),
+        fixture_trial("what_must_not_be_touched_is_refused_and_goes_on", refusals),
+        fixture_trial("a_program_whose_filter_allows_the_calls_is_recolored", filtered),
+        fixture_trial("a_dry_run_stops_nothing_and_a_second_sweep_finds_nothing", dry_run_and_second_sweep),
+        fixture_trial("exec_passes_on_output_input_status_and_signals", exec_is_transparent),
+        fixture_trial("exec_moves_when_the_program_says_that_it_is_ready", exec_waits_until_ready),
+        fixture_trial("exec_keeps_new_memory_and_children_on_the_colors", exec_follows),
+        fixture_trial("exec_goes_along_with_a_program_that_begins_others_in_its_place", exec_goes_along),
+        fixture_trial("real_programs_give_the_same_output_on_their_colors", real_programs),
+        fixture_trial("redis_serves_a_benchmark_on_its_colors", redis),
     ];
     run_trials(trials)
 }
@@ -52,11 +55,11 @@ fn rounds() -> usize {
     std::env::var("RECOLOR_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(50)
 }
 
-fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    trial(name, move || test(&Stage::new()?))
+fn fixture_trial(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
+    trial(name, move || test(&Fixture::new()?))
 }
 
-impl Stage {
+impl Fixture {
     fn recolor(&self, pid: u32, colors: &str) -> Command {
         let mut command = self.isochrome("recolor", colors);
         command.args([&pid.to_string(), "--json"]);
@@ -229,26 +232,26 @@ fn random_colors(rng: &mut fastrand::Rng) -> String {
     colors.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn recolored_again_and_again(stage: &Stage) -> Outcome {
-    torture(stage, rounds(), |_| {})
+fn recolored_again_and_again(fixture: &Fixture) -> Outcome {
+    torture(fixture, rounds(), |_| {})
 }
 
 /// The same by the way for kernels without UFFDIO_MOVE, in a fifth of the rounds; and killed in the midst of it.
-fn recolored_without_moves(stage: &Stage) -> Outcome {
+fn recolored_without_moves(fixture: &Fixture) -> Outcome {
     let without = |command: &mut Command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
     };
-    torture(stage, rounds().div_ceil(5), without)?;
-    kills(stage, rounds().div_ceil(5), without)
+    torture(fixture, rounds().div_ceil(5), without)?;
+    kills(fixture, rounds().div_ceil(5), without)
 }
 
-fn torture(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
-    let target = stage.target("torture")?;
+fn torture(fixture: &Fixture, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
+    let target = fixture.target("torture")?;
     target.goes_on();
     let mut rng = fastrand::Rng::with_seed(1);
     let (mut moved, mut pauses) = (0, Vec::new());
     for round in 0..rounds {
-        let (report, pages) = stage.moved(target.pid(), &random_colors(&mut rng), &changed);
+        let (report, pages) = fixture.moved(target.pid(), &random_colors(&mut rng), &changed);
         assert_eq!(left_behind(&report), Vec::<&Value>::new(), "in round {round}");
         moved += pages;
         pauses.extend(pauses_of(&report));
@@ -265,13 +268,13 @@ fn torture(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outc
 }
 
 /// A target that is not the one tortured otherwise: recolored again and again, it counts nothing wrong.
-fn recolored_without_harm(stage: &Stage, mode: &str, rounds: usize) -> Outcome {
-    let target = stage.target(mode)?;
+fn recolored_without_harm(fixture: &Fixture, mode: &str, rounds: usize) -> Outcome {
+    let target = fixture.target(mode)?;
     target.goes_on();
     let mut rng = fastrand::Rng::with_seed(3);
     let (mut moved, mut pauses) = (0, Vec::new());
     for round in 0..rounds {
-        let (report, pages) = stage.moved(target.pid(), &random_colors(&mut rng), |_| {});
+        let (report, pages) = fixture.moved(target.pid(), &random_colors(&mut rng), |_| {});
         moved += pages;
         pauses.extend(pauses_of(&report));
         let counts = target.counts();
@@ -296,31 +299,31 @@ fn pauses_of(report: &Value) -> Vec<u64> {
     report["pauses_ns"].as_array().unwrap().iter().map(|pause| pause.as_u64().unwrap()).collect()
 }
 
-fn reading_by_rings(stage: &Stage) -> Outcome {
-    recolored_without_harm(stage, "rings", rounds())
+fn reading_by_rings(fixture: &Fixture) -> Outcome {
+    recolored_without_harm(fixture, "rings", rounds())
 }
 
-fn killed_with_rings(stage: &Stage) -> Outcome {
-    kill_target(stage, "rings", rounds().div_ceil(2), |_| {})
+fn killed_with_rings(fixture: &Fixture) -> Outcome {
+    kill_target(fixture, "rings", rounds().div_ceil(2), |_| {})
 }
 
-fn beginning_others(stage: &Stage) -> Outcome {
-    recolored_without_harm(stage, "vforks", rounds().div_ceil(5))
+fn beginning_others(fixture: &Fixture) -> Outcome {
+    recolored_without_harm(fixture, "vforks", rounds().div_ceil(5))
 }
 
 /// Memory that one recoloring has mapped in the program for its work is not taken for the program's own by another one.
-fn by_two_at_a_time(stage: &Stage) -> Outcome {
-    let target = stage.target("torture")?;
+fn by_two_at_a_time(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("torture")?;
     target.goes_on();
     let resident = |report: &Value| report["resident"].as_u64().unwrap();
-    let own = resident(&stage.recolored(target.pid(), "0-3"));
+    let own = resident(&fixture.recolored(target.pid(), "0-3"));
     for round in 0..rounds().div_ceil(5) as u32 {
         let color = (4 + 2 * (round % 6)).to_string();
-        let mut other = stage.recolor(target.pid(), &color);
+        let mut other = fixture.recolor(target.pid(), &color);
         let other = other.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the command starts");
         // Somewhere within its work.
         std::thread::sleep(Duration::from_millis(u64::from(5 + 7 * (round % 10))));
-        let report = stage.recolored(target.pid(), "0-3");
+        let report = fixture.recolored(target.pid(), "0-3");
         other.wait_with_output().unwrap();
         assert!(resident(&report) < 2 * own, "{} pages where the program has {own}", resident(&report));
     }
@@ -330,8 +333,8 @@ fn by_two_at_a_time(stage: &Stage) -> Outcome {
 }
 
 /// Nobody opens the other end of the FIFO, so the program waits in open(2) and has reserved a descriptor that is not open yet.
-fn opening(stage: &Stage) -> Outcome {
-    let fifo = stage.path("fifo");
+fn opening(fixture: &Fixture) -> Outcome {
+    let fifo = fixture.path("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo starts").success());
     let mut process = Command::new("sh").args(["-c", "read line < $0", fifo.to_str().unwrap()]).spawn().unwrap();
     let waits = || {
@@ -344,7 +347,7 @@ fn opening(stage: &Stage) -> Outcome {
         std::thread::sleep(Duration::from_millis(5));
     }
     // The way that is dangerous for memory that the kernel writes to meanwhile.
-    let (report, moved) = stage.moved(process.id(), "0-3", |command| {
+    let (report, moved) = fixture.moved(process.id(), "0-3", |command| {
         command.env("ISOCHROME_WITHOUT_MOVE", "1");
     });
     let left = left_behind(&report).into_iter().cloned().collect::<Vec<_>>();
@@ -356,15 +359,15 @@ fn opening(stage: &Stage) -> Outcome {
 }
 
 /// A program holds the frames of one color in 1 GiB, and gives back all that lie between them: the kernel hands out these first.
-fn drought(stage: &Stage) -> Outcome {
+fn drought(fixture: &Fixture) -> Outcome {
     let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if thp.is_empty() || thp.contains("[never]") {
         return Err(NotRun("the kernel has no huge pages, which frames of all colors come with".to_owned()));
     }
-    let holder = stage.target("holder")?;
-    let target = stage.target("alone")?;
+    let holder = fixture.target("holder")?;
+    let target = fixture.target("alone")?;
     target.goes_on();
-    let (report, moved) = stage.moved(target.pid(), "5", |_| {});
+    let (report, moved) = fixture.moved(target.pid(), "5", |_| {});
     println!("{moved} pages, {} KiB touched", report["touched_bytes_max"].as_u64().unwrap() / 1024);
     assert_eq!(left_behind(&report), Vec::<&Value>::new());
     assert_eq!(report["off_color"], 0);
@@ -374,10 +377,10 @@ fn drought(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn many_mappings(stage: &Stage) -> Outcome {
-    let target = stage.target("mappings")?;
+fn many_mappings(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("mappings")?;
     target.goes_on();
-    let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+    let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
     let pauses = pauses_of(&report);
     let longest = pauses.iter().max().unwrap();
     println!("{moved} pages in {} pauses, the longest {} us", pauses.len(), longest / 1000);
@@ -390,15 +393,15 @@ fn many_mappings(stage: &Stage) -> Outcome {
 }
 
 /// Making all of a mapping writable takes as long as a pause may, so that each moved a single page.
-fn large_library(stage: &Stage) -> Outcome {
-    let target = stage.target("library")?;
+fn large_library(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("library")?;
     target.goes_on();
     let mappings = || {
         let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
         maps.lines().filter(|line| line.ends_with("counts-library.so")).map(str::to_owned).collect::<Vec<_>>()
     };
     let before = mappings();
-    let (report, moved) = stage.moved(target.pid(), "0-7", |_| {});
+    let (report, moved) = fixture.moved(target.pid(), "0-7", |_| {});
     let pauses = pauses_of(&report).len() as u64;
     println!("{moved} pages in {pauses} pauses");
     // Half of the 65 536 pages, unless the file was given frames that a program before it has left on these colors.
@@ -450,8 +453,8 @@ public class Sums {
 }
 "#;
 
-fn java(stage: &Stage) -> Outcome {
-    let source = stage.path("Sums.java");
+fn java(fixture: &Fixture) -> Outcome {
+    let source = fixture.path("Sums.java");
     fs::write(&source, JAVA).unwrap();
     let mut command = Command::new("java");
     command.args(["-Xmx128m", "-XX:+UseG1GC"]).arg(&source).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -468,7 +471,7 @@ fn java(stage: &Stage) -> Outcome {
     for round in 0..rounds {
         // Half of the colors: fewer would need more memory than the tests touch.
         let colors = if round % 2 == 0 { "0-7" } else { "8-15" };
-        let (report, pages) = stage.moved(process.id(), colors, |_| {});
+        let (report, pages) = fixture.moved(process.id(), colors, |_| {});
         moved += pages;
         pauses.extend(pauses_of(&report));
         assert_eq!(process.try_wait().unwrap(), None, "the program has ended");
@@ -487,41 +490,41 @@ fn java(stage: &Stage) -> Outcome {
 }
 
 /// SIGTERM at any moment, also while another one is waited for: the tool ends, and nothing is left behind.
-fn interrupted(stage: &Stage) -> Outcome {
-    let target = stage.target("rings")?;
+fn interrupted(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("rings")?;
     target.goes_on();
     let mut rng = fastrand::Rng::with_seed(5);
     let begin = Instant::now();
-    stage.recolored(target.pid(), "0-3");
+    fixture.recolored(target.pid(), "0-3");
     let whole = begin.elapsed();
-    let lock = fs::File::create(stage.path("recolor.lock")).unwrap();
+    let lock = fs::File::create(fixture.path("recolor.lock")).unwrap();
     for round in 0..rounds().div_ceil(5) {
         if round % 4 == 3 {
             lock.lock().unwrap();
         }
-        let mut tool = stage.recolor(target.pid(), &random_colors(&mut rng));
+        let mut tool = fixture.recolor(target.pid(), &random_colors(&mut rng));
         let mut tool = tool.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(whole.mul_f64(rng.f64()));
         let asked = Instant::now();
         assert!(Command::new("kill").arg(tool.id().to_string()).status().unwrap().success());
         while tool.try_wait().unwrap().is_none() {
-            // What is promised is two seconds; a loaded machine gets more.
+            // The documentation says two seconds; a loaded machine gets more.
             assert!(asked.elapsed() < Duration::from_secs(10), "in round {round} the tool does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
         lock.unlock().unwrap();
-        assert!(!stage.repair(target.pid()), "in round {round} something is left to repair");
+        assert!(!fixture.repair(target.pid()), "in round {round} something is left to repair");
         let counts = target.goes_on();
         assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}");
     }
-    assert_eq!(journals(stage), Vec::<String>::new());
+    assert_eq!(journals(fixture), Vec::<String>::new());
     Ok(())
 }
 
-fn asynchronous(stage: &Stage) -> Outcome {
+fn asynchronous(fixture: &Fixture) -> Outcome {
     let mut untried = Vec::new();
     for mode in ["uring", "pinned", "aio", "device"] {
-        let mut target = match stage.target(mode) {
+        let mut target = match fixture.target(mode) {
             Ok(target) => target,
             Err(NotRun(why)) => {
                 untried.push(why);
@@ -530,13 +533,13 @@ fn asynchronous(stage: &Stage) -> Outcome {
         };
         // Without a way to move pages under it, it is left alone as a whole.
         let before = outside(target.pid());
-        let mut without = stage.recolor(target.pid(), "0-3");
+        let mut without = fixture.recolor(target.pid(), "0-3");
         let output = without.env("ISOCHROME_WITHOUT_MOVE", "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains("UFFDIO_MOVE") && said.contains("hint:"), "{said}");
         assert_eq!(outside(target.pid()), before, "{mode}");
-        let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+        let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
         let left = |why: &str| report["immovable"][why].as_u64().unwrap_or(0);
         println!("{mode}: {moved} moved, {} pinned", left("is pinned or busy"));
         assert!(moved > 0, "{mode}: {report}");
@@ -548,71 +551,71 @@ fn asynchronous(stage: &Stage) -> Outcome {
     if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are moved: {}", untried.join("; ")))) }
 }
 
-fn killed_again_and_again(stage: &Stage) -> Outcome {
-    kills(stage, rounds(), |_| {})
+fn killed_again_and_again(fixture: &Fixture) -> Outcome {
+    kills(fixture, rounds(), |_| {})
 }
 
-fn kills(stage: &Stage, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
-    kill_target(stage, "torture", rounds, changed)
+fn kills(fixture: &Fixture, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
+    kill_target(fixture, "torture", rounds, changed)
 }
 
-fn kill_target(stage: &Stage, mode: &str, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
-    let target = stage.target(mode)?;
+fn kill_target(fixture: &Fixture, mode: &str, rounds: usize, changed: impl Fn(&mut Command)) -> Outcome {
+    let target = fixture.target(mode)?;
     target.goes_on();
     let mut rng = fastrand::Rng::with_seed(2);
     let begin = Instant::now();
-    stage.recolored(target.pid(), "0-3");
+    fixture.recolored(target.pid(), "0-3");
     let whole = begin.elapsed();
     let (mut repaired, mut finished) = (0, 0);
     for round in 0..rounds {
-        let mut command = stage.recolor(target.pid(), &random_colors(&mut rng));
+        let mut command = fixture.recolor(target.pid(), &random_colors(&mut rng));
         changed(&mut command);
         let mut tool = command.stdout(Stdio::null()).spawn().unwrap();
         std::thread::sleep(whole.mul_f64(rng.f64()));
         let _ = tool.kill();
         finished += usize::from(tool.wait().unwrap().success());
-        repaired += usize::from(stage.repair(target.pid()));
+        repaired += usize::from(fixture.repair(target.pid()));
         let counts = target.goes_on();
         // A tool that is killed in the instant between stopping a thread and setting what it goes on with leaves the one call that
         // breaks off when stopped.
         assert_eq!((counts.wrong, counts.broken_off), (0, 0), "in round {round}: {counts:?}");
     }
     println!("{rounds} kills: {finished} came too late, {repaired} left something to repair, {:?}", target.counts());
-    let report = stage.recolored(target.pid(), "4-7");
+    let report = fixture.recolored(target.pid(), "4-7");
     assert!(mode != "torture" || left_behind(&report).is_empty(), "{report}");
     let maps = fs::read_to_string(format!("/proc/{}/smaps", target.pid())).unwrap();
     assert!(!maps.contains(" um"), "a userfaultfd is left");
-    assert_eq!(journals(stage), Vec::<String>::new());
+    assert_eq!(journals(fixture), Vec::<String>::new());
     Ok(())
 }
 
 /// Journals that are left.
-fn journals(stage: &Stage) -> Vec<String> {
-    let files = fs::read_dir(stage.folder.path()).unwrap();
+fn journals(fixture: &Fixture) -> Vec<String> {
+    let files = fs::read_dir(fixture.folder.path()).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("recolor-")).collect()
 }
 
-fn refusals(stage: &Stage) -> Outcome {
+fn refusals(fixture: &Fixture) -> Outcome {
     let refused = |mut command: Command, what: &str| {
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(what) && said.contains("hint:"), "`{what}` is not in: {said}");
     };
-    let target = stage.target("torture")?;
+    let target = fixture.target("torture")?;
     target.goes_on();
     let pid = target.pid();
-    refused(stage.recolor(i32::MAX as u32, "0-3"), "there is no process");
-    refused(stage.recolor(2, "0-3"), "thread of the kernel");
-    refused(stage.recolor(pid, "12-16"), "out of range");
-    refused(stage.recolor(pid, ""), "no colors");
-    let mut little = stage.recolor(pid, "3");
+    refused(fixture.recolor(i32::MAX as u32, "0-3"), "there is no process");
+    refused(fixture.recolor(2, "0-3"), "thread of the kernel");
+    refused(fixture.recolor(pid, "12-16"), "out of range");
+    refused(fixture.recolor(pid, ""), "no colors");
+    let mut little = fixture.recolor(pid, "3");
     little.args(["--level", "3"]);
     refused(little, "the palette is of level 2");
-    let mut little = stage.tool();
+    let mut little = fixture.tool();
     little.args(["recolor", &pid.to_string(), "--colors", "3", "--max-memory", "64K", "--trust-palette", "--palette"]);
-    little.arg(stage.path("bits.json"));
+    little.arg(fixture.path("bits.json"));
     refused(little, "the limit is 64 KiB");
     for (palette, what) in [
         (r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"hidden"}"#, "holds no colors of frames"),
@@ -630,9 +633,9 @@ fn refusals(stage: &Stage) -> Outcome {
         ),
         ("{", "not a JSON object"),
     ] {
-        let path = stage.path("other.json");
+        let path = fixture.path("other.json");
         fs::write(&path, palette).unwrap();
-        let mut command = stage.tool();
+        let mut command = fixture.tool();
         command.args(["recolor", &pid.to_string(), "--colors", "3", "--palette"]).arg(path);
         refused(command, what);
     }
@@ -641,18 +644,18 @@ fn refusals(stage: &Stage) -> Outcome {
         nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all", "--no-new-privs"]);
         nobody
     };
-    let tool = stage.path("isochrome");
+    let tool = fixture.path("isochrome");
     fs::copy(env!("CARGO_BIN_EXE_isochrome"), &tool).unwrap();
-    for path in [stage.folder.path(), &tool] {
+    for path in [fixture.folder.path(), &tool] {
         fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
-    let folder = stage.path("nobodys");
+    let folder = fixture.path("nobodys");
     fs::create_dir(&folder).and_then(|()| std::os::unix::fs::chown(&folder, Some(65534), Some(65534))).unwrap();
     let by_nobody = |pid: u32| {
         let mut command = as_nobody();
         command.env("ISOCHROME_RUNTIME_DIR", &folder).arg(&tool);
         command.args(["recolor", &pid.to_string(), "--colors", "0", "--trust-palette", "--palette"]);
-        command.arg(stage.path("bits.json"));
+        command.arg(fixture.path("bits.json"));
         command
     };
     refused(by_nobody(pid), "may not be traced");
@@ -669,16 +672,16 @@ fn refusals(stage: &Stage) -> Outcome {
         ("strict", "the filter cannot be read"),
         ("traced", "is traced by process"),
     ] {
-        match stage.target(mode) {
+        match fixture.target(mode) {
             Ok(other) => {
                 let before = outside(other.pid());
-                refused(stage.recolor(other.pid(), "0-3"), what);
+                refused(fixture.recolor(other.pid(), "0-3"), what);
                 assert_eq!(outside(other.pid()), before, "{mode}");
             }
             Err(NotRun(why)) => untried.push(why),
         }
     }
-    match small_program(stage) {
+    match small_program(fixture) {
         Some(mut other) => {
             // It counts as started while the kernel still maps it.
             let begin = Instant::now();
@@ -686,7 +689,7 @@ fn refusals(stage: &Stage) -> Outcome {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let before = outside(other.id());
-            refused(stage.recolor(other.id(), "0-3"), "32-bit program");
+            refused(fixture.recolor(other.id(), "0-3"), "32-bit program");
             assert_eq!((outside(other.id()), other.try_wait().unwrap()), (before, None));
             other.kill().and_then(|()| other.wait()).unwrap();
         }
@@ -697,9 +700,9 @@ fn refusals(stage: &Stage) -> Outcome {
     if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are refused: {}", untried.join("; ")))) }
 }
 
-fn filtered(stage: &Stage) -> Outcome {
-    let mut target = stage.target("filtered")?;
-    let (report, moved) = stage.moved(target.pid(), "0-3", |_| {});
+fn filtered(fixture: &Fixture) -> Outcome {
+    let mut target = fixture.target("filtered")?;
+    let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
     assert!(moved > 0);
     assert_eq!(left_behind(&report), Vec::<&Value>::new());
     assert_eq!(target.process.try_wait().unwrap(), None);
@@ -714,7 +717,7 @@ fn outside(pid: u32) -> (String, usize, String) {
 }
 
 /// The smallest 32-bit program: it waits. `None` where the kernel does not run such programs.
-fn small_program(stage: &Stage) -> Option<Child> {
+fn small_program(fixture: &Fixture) -> Option<Child> {
     // mov eax, SYS_pause (29 on i386); int 0x80; jmp back.
     const CODE: [u8; 9] = [0xb8, 29, 0, 0, 0, 0xcd, 0x80, 0xeb, 0xf7];
     const BASE: u32 = 0x0804_8000;
@@ -729,34 +732,34 @@ fn small_program(stage: &Stage) -> Option<Child> {
     let bytes = HEADERS + CODE.len() as u32;
     words(&mut program, &[1, 0, BASE, BASE, bytes, bytes, 5, 0x1000]);
     program.extend(CODE);
-    let path = stage.path("small");
+    let path = fixture.path("small");
     fs::write(&path, program).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     Command::new(path).spawn().ok()
 }
 
-fn dry_run_and_second_sweep(stage: &Stage) -> Outcome {
+fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {
     // A fork gives the program other frames for what it writes next, which would be found as well.
-    let target = stage.target("alone")?;
+    let target = fixture.target("alone")?;
     target.goes_on();
-    let mut dry = stage.recolor(target.pid(), "5-8");
+    let mut dry = fixture.recolor(target.pid(), "5-8");
     dry.arg("--dry-run");
     let planned = json(&succeeding(dry));
     assert_eq!((&planned["event"], &planned["moved"]), (&json!("dry_run"), &json!(false)));
     let pages = sum(&planned, "moved");
     assert!(planned["pauses_ns"].as_array().unwrap().is_empty() && pages > 500, "{planned}");
     assert_eq!(planned["expected"]["pages"].as_u64(), Some(pages));
-    assert!(!stage.repair(target.pid()), "there is nothing to repair");
-    let (_, moved) = stage.moved(target.pid(), "5-8", |_| {});
-    let (right, wrong, left) = on_color(stage, target.pid(), "5-8");
-    println!("{moved} moved; then {right} right, {wrong} wrong, {left} cannot be moved");
-    assert!(right as f64 >= 0.995 * (right + wrong) as f64, "{right} right, {wrong} wrong");
+    assert!(!fixture.repair(target.pid()), "there is nothing to repair");
+    let (_, moved) = fixture.moved(target.pid(), "5-8", |_| {});
+    let (on_color, off_color, immovable) = on_color(fixture, target.pid(), "5-8");
+    println!("{moved} moved; then {on_color} on color, {off_color} off color, {immovable} immovable");
+    assert!(on_color as f64 >= 0.995 * (on_color + off_color) as f64, "{on_color} on color, {off_color} off color");
     Ok(())
 }
 
-fn exec_is_transparent(stage: &Stage) -> Outcome {
+fn exec_is_transparent(fixture: &Fixture) -> Outcome {
     let exec = |script: &str| {
-        let mut command = stage.isochrome("exec", "0-3");
+        let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", "settle:50ms", "--interval", "100ms", "--", "sh", "-c", script]);
         command
     };
@@ -783,16 +786,16 @@ fn exec_is_transparent(stage: &Stage) -> Outcome {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     said.read_to_string(&mut line).unwrap();
     assert_eq!((line.as_str(), child.wait().unwrap().code()), ("begun\ncaught\n", Some(3)));
-    let mut missing = stage.isochrome("exec", "0-3");
+    let mut missing = fixture.isochrome("exec", "0-3");
     let output = missing.args(["--", "/no/such/program"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cannot be started"));
-    let mut not_executable = stage.isochrome("exec", "0-3");
-    let output = not_executable.arg(stage.path("bits.json")).output().unwrap();
+    let mut not_executable = fixture.isochrome("exec", "0-3");
+    let output = not_executable.arg(fixture.path("bits.json")).output().unwrap();
     assert_eq!(output.status.code(), Some(126));
     // With --strict it does not start where it cannot get its colors; without, it runs all the same.
     let asked = |strict: bool| {
-        let mut command = stage.isochrome("exec", "0-16");
+        let mut command = fixture.isochrome("exec", "0-16");
         command.args(strict.then_some("--strict")).args(["sh", "-c", "echo ran; exit 7"]).output().unwrap()
     };
     let [strict, not] = [true, false].map(asked);
@@ -803,15 +806,15 @@ fn exec_is_transparent(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn exec_waits_until_ready(stage: &Stage) -> Outcome {
+fn exec_waits_until_ready(fixture: &Fixture) -> Outcome {
     let scripts = [
         ("line:now", "sleep 0.3; echo now; sleep 1", "now\n"),
         ("signal", "sleep 0.3; kill -USR1 $PPID; sleep 1", ""),
         ("settle:100ms", "sleep 1", ""),
     ];
     for (ready, script, said) in scripts {
-        let outcome = stage.path("outcome.json");
-        let mut command = stage.isochrome("exec", "0-3");
+        let outcome = fixture.path("outcome.json");
+        let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", ready, "-o"]).arg(&outcome).args(["--", "sh", "-c", script]);
         let output = succeeding(command);
         assert_eq!(String::from_utf8_lossy(&output.stdout), said);
@@ -823,14 +826,14 @@ fn exec_waits_until_ready(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn exec_goes_along(stage: &Stage) -> Outcome {
+fn exec_goes_along(fixture: &Fixture) -> Outcome {
     // As wrappers do, again and again; colors are seen to all the time, so that some of it is under way whenever another one begins.
-    let script = stage.path("again.sh");
+    let script = fixture.path("again.sh");
     // The last thirty stay for long enough to be moved.
     let text = "n=$1; [ $n = 0 ] && exec echo end\n[ $n -lt 30 ] && sleep 0.1\nexec bash \"$0\" $((n - 1))\n";
     fs::write(&script, text).unwrap();
-    let outcome = stage.path("outcome.json");
-    let mut command = stage.isochrome("exec", "0-3");
+    let outcome = fixture.path("outcome.json");
+    let mut command = fixture.isochrome("exec", "0-3");
     command.args(["--ready", "settle:1ms", "--interval", "1ms", "-o"]).arg(&outcome);
     command.args(["--", "bash"]).arg(&script).arg("300");
     assert_eq!(succeeding(command).stdout, b"end\n");
@@ -843,21 +846,21 @@ fn exec_goes_along(stage: &Stage) -> Outcome {
 }
 
 /// Shares of the resident pages of `pid` that have `colors` or cannot be moved, by a look that stops nothing.
-fn on_color(stage: &Stage, pid: u32, colors: &str) -> (u64, u64, u64) {
-    let mut look = stage.recolor(pid, colors);
+fn on_color(fixture: &Fixture, pid: u32, colors: &str) -> (u64, u64, u64) {
+    let mut look = fixture.recolor(pid, colors);
     look.arg("--dry-run");
     let report = json(&succeeding(look));
-    (sum(&report, "right"), sum(&report, "moved"), sum(&report, "left"))
+    (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"))
 }
 
-fn exec_follows(stage: &Stage) -> Outcome {
+fn exec_follows(fixture: &Fixture) -> Outcome {
     if Command::new("python3").arg("--version").output().is_err() {
         return Err(NotRun("python3 is not installed".to_owned()));
     }
     // A parent that grows, and a child that does, too; each says when it has grown, and waits for the end of its input.
     let grow = "import os,time\nos.fork()\nkept=[]\nfor i in range(60):\n kept.append(bytearray(b'x'*100000))\n \
                 time.sleep(0.02)\nos.write(1,b'%d\\n'%os.getpid())\nos.read(0,1)\nassert all(k==b'x'*100000 for k in kept)\n";
-    let mut command = stage.isochrome("exec", "8-11");
+    let mut command = fixture.isochrome("exec", "8-11");
     command.args(["--ready", "settle:50ms", "--interval", "200ms", "--", "python3", "-c", grow]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -869,16 +872,19 @@ fn exec_follows(stage: &Stage) -> Outcome {
     let begin = Instant::now();
     for pid in pids {
         loop {
-            let (right, wrong, left) = on_color(stage, pid, "8-11");
-            if right as f64 >= 0.995 * (right + wrong) as f64 && right > 1500 {
-                println!("process {pid}: {right} right, {wrong} wrong, {left} cannot be moved");
+            let (on_color, off_color, immovable) = on_color(fixture, pid, "8-11");
+            if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > 1500 {
+                println!("process {pid}: {on_color} on color, {off_color} off color, {immovable} immovable");
                 break;
             }
             if begin.elapsed() > Duration::from_secs(20) {
-                let look = json(&stage.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
+                let look = json(&fixture.recolor(pid, "8-11").arg("--dry-run").output().unwrap());
                 drop(child.stdin.take());
                 let output = child.wait_with_output().unwrap();
-                panic!("{right} right, {wrong} wrong: {look}; {}", String::from_utf8_lossy(&output.stderr));
+                panic!(
+                    "{on_color} on color, {off_color} off color: {look}; {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -889,7 +895,7 @@ fn exec_follows(stage: &Stage) -> Outcome {
 }
 
 /// Programs as Debian packages them: package, program, arguments, and what is fed to it.
-fn real_programs(stage: &Stage) -> Outcome {
+fn real_programs(fixture: &Fixture) -> Outcome {
     let sql = "create table t(a integer primary key, b text, c real);\
                with recursive n(i) as (select 1 union all select i+1 from n where i<60000) insert into t select i, hex(i*7919), i/3.0 from n;\
                create index u on t(b); select count(*), sum(length(b)), round(sum(c),3) from t where b like '%3%';\
@@ -909,8 +915,8 @@ fn real_programs(stage: &Stage) -> Outcome {
             absent.push(package);
             continue;
         };
-        let outcome = stage.path("outcome.json");
-        let mut command = stage.isochrome("exec", "0-3");
+        let outcome = fixture.path("outcome.json");
+        let mut command = fixture.isochrome("exec", "0-3");
         command.args(["--ready", "settle:100ms", "--interval", "200ms", "-o"]).arg(&outcome).arg("--").arg(program);
         let colored = command.args(&arguments).output().unwrap();
         let said = String::from_utf8_lossy(&colored.stderr).into_owned();
@@ -939,13 +945,13 @@ fn real_programs(stage: &Stage) -> Outcome {
     }
 }
 
-fn redis(stage: &Stage) -> Outcome {
+fn redis(fixture: &Fixture) -> Outcome {
     if Command::new("redis-server").arg("--version").output().is_err() {
         return Err(NotRun("redis-server is not installed".to_owned()));
     }
-    let socket = stage.path("redis.sock");
-    let outcome = stage.path("outcome.json");
-    let mut command = stage.isochrome("exec", "4-7");
+    let socket = fixture.path("redis.sock");
+    let outcome = fixture.path("outcome.json");
+    let mut command = fixture.isochrome("exec", "4-7");
     command.args(["--ready", "line:ready to accept", "--interval", "200ms", "-o"]).arg(&outcome);
     command
         .args(["--", "redis-server", "--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
@@ -988,9 +994,9 @@ fn redis(stage: &Stage) -> Outcome {
         .trim()
         .parse()
         .unwrap();
-    let (right, wrong, left) = on_color(stage, pid, "4-7");
-    println!("redis-server: {right} right, {wrong} wrong, {left} cannot be moved\n{said}");
-    assert!(right as f64 >= 0.995 * (right + wrong) as f64);
+    let (on_color, off_color, immovable) = on_color(fixture, pid, "4-7");
+    println!("redis-server: {on_color} on color, {off_color} off color, {immovable} immovable\n{said}");
+    assert!(on_color as f64 >= 0.995 * (on_color + off_color) as f64);
     let mut stop = Command::new("redis-cli");
     stop.arg("-s").arg(&socket).args(["shutdown", "nosave"]);
     let _ = stop.output();

@@ -1,4 +1,4 @@
-//! Programs of a plan run together: every job is seen, every fault is named, and the machine is as it was afterwards.
+//! Programs of a plan run together: every job is seen, every failure is reported, and the machine is as it was afterwards.
 //!
 //! Nothing here depends on how long something takes, but on what happens and in what order: hosts are noisy. A test that the machine cannot
 //! run is reported as ignored, with the reason; `HARDWARE_REQUIRED=1` makes that a failure.
@@ -17,7 +17,7 @@ use isochrome_host::counters::events::PAGE_FAULTS;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::engine::{self, Hooks, OnViolation, Planned, Request};
 use isochrome_model::machine::{Fact, Refill, Source};
-use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 use libtest_mimic::Trial;
@@ -34,43 +34,43 @@ fn main() -> ExitCode {
         timed("jobs_seen_by_the_scheduler_are_those_that_the_program_sees", wake_ups),
         timed("what_is_counted_of_a_job_is_what_its_own_thread_did", counted),
         timed("a_bound_that_no_job_can_keep_is_violated_by_all_and_can_end_the_run", violations),
-        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", faults),
-        staged("without_keep_going_the_first_fault_ends_the_run", first_fault),
+        timed("what_a_program_does_wrong_is_named_and_the_others_go_on", failures),
+        fixture_trial("without_keep_going_the_first_failure_ends_the_run", first_failure),
         timed("programs_have_their_colors_and_a_comparison_has_both_sides", colors_and_comparison),
-        staged("where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests", hidden_frames),
-        staged("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
-        staged("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
-        staged("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
-        staged("ways_that_cannot_be_had_are_told_before_anything_runs", no_ways),
-        staged("ways_that_cannot_be_given_back_do_not_take_the_run_away", busy_ways),
-        staged("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
-        staged("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
-        staged("a_partition_that_cannot_be_removed_is_nobodys_cpu_no_more_and_is_tried_again", busy_partition),
-        staged("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
+        fixture_trial("where_frame_numbers_are_hidden_programs_have_their_colors_by_eviction_tests", hidden_frames),
+        fixture_trial("tasks_have_their_ways_while_they_run_and_all_have_all_afterwards", ways),
+        fixture_trial("ways_and_colors_together_keep_everybody_else_off_the_tasks_colors", ways_and_colors),
+        fixture_trial("a_profile_by_ways_gives_every_visit_its_ways", profile_by_ways),
+        fixture_trial("ways_that_cannot_be_had_are_reported_before_anything_runs", no_ways),
+        fixture_trial("ways_that_cannot_be_given_back_do_not_take_the_run_away", busy_ways),
+        fixture_trial("after_sigkill_ways_are_given_back_and_what_is_busy_is_tried_again", ways_after_sigkill),
+        fixture_trial("cpus_of_tasks_are_partitions_where_cgroups_allow_it", partitions),
+        fixture_trial("a_partition_that_cannot_be_removed_is_nobodys_cpu_no_more_and_is_tried_again", busy_partition),
+        fixture_trial("after_sigkill_partitions_are_taken_back", partitions_after_sigkill),
         timed("memory_of_tasks_is_locked_unless_it_is_not_to_be", locked),
-        staged("a_reservation_that_is_refused_is_told_with_the_reason", deadline_refused),
+        fixture_trial("a_reservation_that_is_refused_is_reported_with_the_reason", deadline_refused),
         timed("tasks_run_by_deadlines_on_a_cpu_that_is_a_partition", deadline),
-        staged("after_sigterm_other_programs_have_their_cpus_back", sigterm),
-        staged("after_sigkill_the_next_start_puts_everything_back", sigkill),
-        staged("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
-        staged("a_plan_for_another_machine_or_without_programs_is_refused", refusals),
+        fixture_trial("after_sigterm_other_programs_have_their_cpus_back", sigterm),
+        fixture_trial("after_sigkill_the_next_start_puts_everything_back", sigkill),
+        fixture_trial("a_full_disk_is_an_error_and_what_was_recorded_stays", full_disk),
+        fixture_trial("a_plan_for_another_machine_or_without_programs_is_refused", refusals),
     ];
     run_trials(trials)
 }
 
-fn staged(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    trial(name, move || test(&Stage::new()?))
+fn fixture_trial(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
+    trial(name, move || test(&Fixture::new()?))
 }
 
 /// For tests of how many jobs there are and how long they take. What a hypervisor takes away in the middle of a run is neither announced nor
-/// told in full afterwards; so a failure is shown and has to happen twice.
-fn timed(name: &'static str, test: fn(&Stage) -> Outcome) -> Trial {
-    let once = move || test(&Stage::new()?);
+/// reported in full afterwards; so a failure is shown and has to happen twice.
+fn timed(name: &'static str, test: fn(&Fixture) -> Outcome) -> Trial {
+    let once = move || test(&Fixture::new()?);
     trial(name, move || std::panic::catch_unwind(once).unwrap_or_else(|_| once()))
 }
 
 /// A folder with the program of the tests, and the CPU that its tasks run on.
-struct Stage {
+struct Fixture {
     folder: TempDir,
     cpu: usize,
 }
@@ -81,8 +81,8 @@ fn cpus_of(pid: u32) -> String {
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
 }
 
-impl Stage {
-    fn new() -> Result<Stage, NotRun> {
+impl Fixture {
+    fn new() -> Result<Fixture, NotRun> {
         let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
         if !root {
             return Err(NotRun("real-time priorities and events of the scheduler take root".to_owned()));
@@ -98,7 +98,7 @@ impl Stage {
             Ok(status) => assert!(status.success(), "the program does not compile"),
             Err(_) => return Err(NotRun("there is no C compiler to build the program with".to_owned())),
         }
-        Ok(Stage { folder, cpu })
+        Ok(Fixture { folder, cpu })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -206,10 +206,11 @@ struct Evidence {
 }
 
 impl Evidence {
-    fn faults(&self) -> Vec<(String, String)> {
-        let fault =
-            |fault: &Value| (fault["task"].as_str().unwrap().to_owned(), fault["what"].as_str().unwrap().to_owned());
-        self.run["faults"].as_array().unwrap().iter().map(fault).collect()
+    fn failures(&self) -> Vec<(String, String)> {
+        let failure = |failure: &Value| {
+            (failure["task"].as_str().unwrap().to_owned(), failure["what"].as_str().unwrap().to_owned())
+        };
+        self.run["failures"].as_array().unwrap().iter().map(failure).collect()
     }
 }
 
@@ -252,56 +253,57 @@ fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn every_job(stage: &Stage) -> Outcome {
-    let fast = stage.task("fast", &["line", "30"], 1000, 900, "line");
-    let plan = stage.plan("none", vec![fast, stage.good()]);
-    let Evidence { run, code, text } = stage.evidence(&plan, &["--duration", "1s"]);
-    assert_eq!(run["faults"], json!([]), "{text}");
+fn every_job(fixture: &Fixture) -> Outcome {
+    let fast = fixture.task("fast", &["line", "30"], 1000, 900, "line");
+    let plan = fixture.plan("none", vec![fast, fixture.good()]);
+    let Evidence { run, code, text } = fixture.evidence(&plan, &["--duration", "1s"]);
+    assert_eq!(run["failures"], json!([]), "{text}");
     for (name, expected) in [("fast", 1000), ("good", 200)] {
-        let jobs = stage.jobs(name);
+        let jobs = fixture.jobs(name);
         // Of the last ones the end may not have been seen.
         let least = expected - 5 - skipped(&run) as usize;
         assert!((least..=expected).contains(&jobs.len()), "{name}: {}", jobs.len());
         for (number, job) in jobs.iter().enumerate() {
-            let [instance, release, start, completion, response, execution, .., stolen] = job[..] else {
+            let [instance, release, start, completion, response, execution, .., steal_ns] = job[..] else {
                 panic!("{job:?}")
             };
             assert_eq!(instance, number as u64);
             assert!(release <= start && start <= completion && response == completion - release, "{job:?}");
             // It computes until its own account says 30 us, and cannot have executed longer than it took. The kernel begins that account
-            // before it tells of the switch; an exit to the hypervisor in between takes up to 15 us. Of a job that time was stolen from, or of
-            // the one after it, the kernel may have deducted more than was stolen from itself.
-            let least = if stolen == 0 { 15_000 } else { 0 };
+            // before it tells of the switch; an exit to the hypervisor in between takes up to 15 us. Of a job with steal time, or of
+            // the one after it, the kernel may have deducted more than its own steal time.
+            let least = if steal_ns == 0 { 15_000 } else { 0 };
             assert!((least..=response).contains(&execution), "{name}: {job:?}");
         }
     }
     // The verdict is that of the jobs, whatever the machine did meanwhile.
     let own =
-        |task: &Value, limit: &str| task[limit]["jobs"].as_u64().unwrap() - task[limit]["stolen"].as_u64().unwrap();
+        |task: &Value, limit: &str| task[limit]["jobs"].as_u64().unwrap() - task[limit]["excused"].as_u64().unwrap();
     let tasks = run["tasks"].as_array().unwrap();
     assert_eq!(tasks.len(), 2);
-    let violated = tasks.iter().any(|task| own(task, "beyond_bound") + own(task, "beyond_deadline") > 0);
+    let violated = tasks.iter().any(|task| own(task, "bound_violations") + own(task, "deadline_violations") > 0);
     assert_eq!(code == 2, violated, "{run}");
-    let beyond = stage.jobs("fast").iter().filter(|job| job[4] > 900_000).count() as u64;
-    assert_eq!(tasks[0]["beyond_bound"]["jobs"], json!(beyond));
-    assert_eq!(tasks[0]["jobs"], json!(stage.jobs("fast").len()));
-    let evidence: Value = serde_json::from_str(&fs::read_to_string(stage.path("out/evidence.json")).unwrap()).unwrap();
-    let sum = Command::new("sha256sum").arg(stage.path("out/jobs.csv")).output().unwrap();
+    let late = fixture.jobs("fast").iter().filter(|job| job[4] > 900_000).count() as u64;
+    assert_eq!(tasks[0]["bound_violations"]["jobs"], json!(late));
+    assert_eq!(tasks[0]["jobs"], json!(fixture.jobs("fast").len()));
+    let evidence: Value =
+        serde_json::from_str(&fs::read_to_string(fixture.path("out/evidence.json")).unwrap()).unwrap();
+    let sum = Command::new("sha256sum").arg(fixture.path("out/jobs.csv")).output().unwrap();
     assert_eq!(evidence["raw"][0]["sha256"].as_str().unwrap().as_bytes(), &sum.stdout[..64]);
-    let report = stage.tool(&["report", "--text"]).arg(stage.path("out")).output().unwrap();
+    let report = fixture.tool(&["report", "--text"]).arg(fixture.path("out")).output().unwrap();
     assert!(String::from_utf8_lossy(&report.stdout).contains("fast"), "{report:?}");
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
 
-fn wake_ups(stage: &Stage) -> Outcome {
-    let log = stage.path("log");
-    let mut timed = stage.task("timed", &["periodic", "200", "2000", log.to_str().unwrap()], 2000, 1900, "wakeup");
+fn wake_ups(fixture: &Fixture) -> Outcome {
+    let log = fixture.path("log");
+    let mut timed = fixture.task("timed", &["periodic", "200", "2000", log.to_str().unwrap()], 2000, 1900, "wakeup");
     timed.program["memory_bytes"] = json!(8 << 20);
-    let plan = stage.plan("none", vec![timed]);
-    let evidence = stage.evidence(&plan, &["--duration", "1s"]);
-    assert_eq!(evidence.faults(), []);
-    let seen: Vec<(u64, u64)> = stage.jobs("timed").iter().map(|job| (job[2], job[3])).collect();
+    let plan = fixture.plan("none", vec![timed]);
+    let evidence = fixture.evidence(&plan, &["--duration", "1s"]);
+    assert_eq!(evidence.failures(), []);
+    let seen: Vec<(u64, u64)> = fixture.jobs("timed").iter().map(|job| (job[2], job[3])).collect();
     let text = fs::read_to_string(&log).expect("the program wrote what it saw");
     let own: Vec<(u64, u64)> = text
         .lines()
@@ -330,12 +332,12 @@ fn wake_ups(stage: &Stage) -> Outcome {
 }
 
 /// Page faults, which every machine counts, by the path that misses take: `fast` pre-empts `slow`, and each has its own.
-fn counted(stage: &Stage) -> Outcome {
+fn counted(fixture: &Fixture) -> Outcome {
     const FAULTS: [u64; 2] = [3, 20];
     let program = |name: &str, us: &str, pages: u64, period: u64| {
-        let task = stage.task(name, &["faults", us, &pages.to_string()], period, period, "line");
+        let task = fixture.task(name, &["faults", us, &pages.to_string()], period, period, "line");
         let program: Program = serde_json::from_value(task.program).unwrap();
-        let promise = Promise {
+        let requirement = Requirement {
             name: name.to_owned(),
             period: program.period,
             deadline: program.deadline,
@@ -347,7 +349,13 @@ fn counted(stage: &Stage) -> Outcome {
         };
         let place = usize::from(name != "fast");
         let scheduling = Some(engine::fifo(place, 2));
-        Planned { program, cpu: CpuId(stage.cpu as u32), scheduling, promise: Some(promise), joins: Vec::new() }
+        Planned {
+            program,
+            cpu: CpuId(fixture.cpu as u32),
+            scheduling,
+            requirement: Some(requirement),
+            joins: Vec::new(),
+        }
     };
     let programs = [program("fast", "20", FAULTS[0], 1000), program("slow", "1500", FAULTS[1], 5000)];
     let request = Request {
@@ -356,10 +364,10 @@ fn counted(stage: &Stage) -> Outcome {
         on_violation: OnViolation::Trace,
         keep_going: false,
         alone: false,
-        // Locked memory has no faults.
+        // Locked memory has no page faults.
         lock: false,
         counted: Some(PAGE_FAULTS),
-        folder: &stage.path("runtime"),
+        folder: &fixture.path("runtime"),
     };
     let mut jobs: Vec<JobRecord> = Vec::new();
     let mut record = |job: &JobRecord| {
@@ -372,7 +380,7 @@ fn counted(stage: &Stage) -> Outcome {
     if let Some(why) = outcome.uncounted {
         return Err(NotRun(why));
     }
-    assert_eq!(outcome.faults, []);
+    assert_eq!(outcome.failures, []);
     for (task, (faults, expected)) in FAULTS.into_iter().zip([1000, 200]).enumerate() {
         let of_task: Vec<&JobRecord> = jobs.iter().filter(|job| job.task == task).collect();
         let counted: Vec<u64> = of_task.iter().filter_map(|job| job.misses).collect();
@@ -382,34 +390,34 @@ fn counted(stage: &Stage) -> Outcome {
     }
     let preempted = jobs.iter().filter(|job| job.task == 1 && job.preemptions > 0 && job.misses.is_some()).count();
     assert!(preempted > 100, "{preempted}");
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
 
-fn violations(stage: &Stage) -> Outcome {
-    let hopeless = || stage.task("hopeless", &["line", "100"], 5000, 50, "line");
-    let plan = stage.plan("none", vec![hopeless()]);
-    let evidence = stage.evidence(&plan, &["--duration", "500ms"]);
+fn violations(fixture: &Fixture) -> Outcome {
+    let hopeless = || fixture.task("hopeless", &["line", "100"], 5000, 50, "line");
+    let plan = fixture.plan("none", vec![hopeless()]);
+    let evidence = fixture.evidence(&plan, &["--duration", "500ms"]);
     assert_eq!(evidence.code, 2);
     let task = &evidence.run["tasks"][0];
-    assert_eq!(task["beyond_bound"]["jobs"], task["jobs"]);
+    assert_eq!(task["bound_violations"]["jobs"], task["jobs"]);
     let first = &evidence.run["violations"][0];
     assert_eq!((first["task"].as_str(), first["instance"].as_u64()), (Some("hopeless"), Some(0)));
-    // One that is overdue before it has the CPU is told as it is then, without itself in its timeline.
+    // One that is overdue before it has the CPU is reported as it is then, without itself in its timeline.
     let timelines = evidence.run["violations"].as_array().unwrap().iter().flat_map(|one| one["timeline"].as_array());
     assert!(timelines.flatten().any(|stretch| stretch["what"] == "hopeless"), "{}", evidence.run["violations"]);
-    let stopped = stage.evidence(&plan, &["--duration", "20s", "--on-violation", "stop"]);
+    let stopped = fixture.evidence(&plan, &["--duration", "20s", "--on-violation", "stop"]);
     assert!(stopped.run["duration"].as_u64().unwrap() < 5_000_000_000, "{}", stopped.run["duration"]);
     assert!(stopped.run["violations"].as_array().is_some_and(|all| !all.is_empty()));
     assert_eq!(stopped.code, 2);
     // SIGUSR1 ends a program that does not expect it.
-    let signaled = stage.evidence(&plan, &["--duration", "20s", "--on-violation", "signal"]);
-    assert_eq!(signaled.faults(), [("hopeless".to_owned(), "was ended by signal 10".to_owned())]);
+    let signaled = fixture.evidence(&plan, &["--duration", "20s", "--on-violation", "signal"]);
+    assert_eq!(signaled.failures(), [("hopeless".to_owned(), "was ended by signal 10".to_owned())]);
     Ok(())
 }
 
 /// What a program does wrong, and how that is named.
-const FAULTS: [(&str, &str); 9] = [
+const FAILURES: [(&str, &str); 9] = [
     ("crashes", "was ended by signal 6"),
     ("ends", "ended with code 0"),
     ("exits-early", "ended with code 3 before it was ready"),
@@ -421,36 +429,36 @@ const FAULTS: [(&str, &str); 9] = [
     ("grows", "of memory of its own, more than the 1 MiB it was planned with"),
 ];
 
-fn faults(stage: &Stage) -> Outcome {
-    for (mode, named) in FAULTS {
-        let bad = stage.task("bad", &[mode, "50"], 2000, 1900, "line");
-        let plan = stage.plan("none", vec![stage.good(), bad]);
-        let evidence = stage.evidence(&plan, &["--duration", "1500ms", "--keep-going"]);
-        let faults = evidence.faults();
-        assert!(faults.len() == 1 && faults[0].0 == "bad" && faults[0].1.contains(named), "{mode}: {faults:?}");
+fn failures(fixture: &Fixture) -> Outcome {
+    for (mode, named) in FAILURES {
+        let bad = fixture.task("bad", &[mode, "50"], 2000, 1900, "line");
+        let plan = fixture.plan("none", vec![fixture.good(), bad]);
+        let evidence = fixture.evidence(&plan, &["--duration", "1500ms", "--keep-going"]);
+        let failures = evidence.failures();
+        assert!(failures.len() == 1 && failures[0].0 == "bad" && failures[0].1.contains(named), "{mode}: {failures:?}");
         assert_eq!(evidence.code, 2, "{mode}");
         let good = evidence.run["tasks"][0]["jobs"].as_u64().unwrap() + skipped(&evidence.run);
         assert!(good > 290, "{mode}: the other program has done {good} of 300 jobs");
-        assert_eq!(stage.traces(), Vec::<String>::new(), "{mode}");
+        assert_eq!(fixture.traces(), Vec::<String>::new(), "{mode}");
     }
     Ok(())
 }
 
-fn first_fault(stage: &Stage) -> Outcome {
-    let bad = stage.task("bad", &["crashes", "50"], 2000, 1900, "line");
-    let plan = stage.plan("none", vec![stage.good(), bad]);
-    let evidence = stage.evidence(&plan, &["--duration", "20s"]);
-    assert_eq!(evidence.faults().len(), 1);
+fn first_failure(fixture: &Fixture) -> Outcome {
+    let bad = fixture.task("bad", &["crashes", "50"], 2000, 1900, "line");
+    let plan = fixture.plan("none", vec![fixture.good(), bad]);
+    let evidence = fixture.evidence(&plan, &["--duration", "20s"]);
+    assert_eq!(evidence.failures().len(), 1);
     assert!(evidence.run["duration"].as_u64().unwrap() < 5_000_000_000);
     assert!(evidence.text.is_empty() || !evidence.text.contains("panicked"), "{}", evidence.text);
     Ok(())
 }
 
-fn colors_and_comparison(stage: &Stage) -> Outcome {
-    let palette = stage.path("bits.json");
+fn colors_and_comparison(fixture: &Fixture) -> Outcome {
+    let palette = fixture.path("bits.json");
     fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
-    let fast = stage.task("fast", &["line", "50"], 1000, 900, "line");
-    let plan = stage.plan("colors", vec![fast, stage.good()]);
+    let fast = fixture.task("fast", &["line", "50"], 1000, 900, "line");
+    let plan = fixture.plan("colors", vec![fast, fixture.good()]);
     let options = [
         "--duration",
         "1s",
@@ -462,13 +470,13 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
         "--palette",
         palette.to_str().unwrap(),
     ];
-    let Evidence { run, text, .. } = stage.evidence(&plan, &options);
-    assert_eq!(run["faults"], json!([]), "{text}");
+    let Evidence { run, text, .. } = fixture.evidence(&plan, &options);
+    assert_eq!(run["failures"], json!([]), "{text}");
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         let placement = &task["placement"];
         assert_eq!(placement["colors"], json!([first, first + 1, first + 2, first + 3]));
         let number = |name: &str| placement[name].as_u64().unwrap();
-        let off = number("resident") - number("right") - number("fixed");
+        let off = number("resident") - number("on_color") - number("immovable");
         assert!(off * 100 <= number("resident"), "{placement}");
     }
     let compared = run["comparison"]["tasks"].as_array().unwrap();
@@ -484,42 +492,42 @@ fn colors_and_comparison(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn hidden_frames(stage: &Stage) -> Outcome {
+fn hidden_frames(fixture: &Fixture) -> Outcome {
     // What lasts for the boot lies in memory.
     let folder = tempfile::tempdir_in("/dev/shm").map_err(|error| NotRun(format!("/dev/shm: {error}")))?;
     let ran = |command: &mut Command| -> Result<(Output, String), NotRun> {
         let output = command.env("ISOCHROME_RUNTIME_DIR", folder.path()).output();
         let output = output.map_err(|error| NotRun(format!("{}: {error}", command.get_program().display())))?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok((output, told))
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        Ok((output, stderr))
     };
-    let (saved, told) = ran(&mut stage.tool(&["palette", "--save", "--memory", "1G"]))?;
+    let (saved, stderr) = ran(&mut fixture.tool(&["palette", "--save", "--memory", "1G"]))?;
     if !saved.status.success() || !folder.path().join("reference-l2").exists() {
-        return Err(NotRun(told.lines().last().unwrap_or_default().to_owned()));
+        return Err(NotRun(stderr.lines().last().unwrap_or_default().to_owned()));
     }
-    let mut good = stage.good();
+    let mut good = fixture.good();
     // Eviction tests take memory of the program that they are within.
     good.program["memory_bytes"] = json!(8 << 20);
-    let plan = stage.plan("colors", vec![good]);
+    let plan = fixture.plan("colors", vec![good]);
     let mut run = Command::new("setpriv");
     run.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_isochrome"));
-    run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(stage.path("out")).arg(plan);
-    let (output, told) = ran(&mut run)?;
+    run.args(["run", "--json", "--share-cpus", "--duration", "500ms", "-o"]).arg(fixture.path("out")).arg(plan);
+    let (output, stderr) = ran(&mut run)?;
     let reasons = ["cannot be told by time", "events of the scheduler cannot be recorded"];
-    if reasons.iter().any(|reason| told.contains(reason)) {
-        return Err(NotRun(told));
+    if reasons.iter().any(|reason| stderr.contains(reason)) {
+        return Err(NotRun(stderr));
     }
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     let placement = &run["tasks"][0]["placement"];
     assert_eq!(placement["colors"], json!([0, 1, 2, 3]));
     let number = |name: &str| placement[name].as_u64().unwrap();
-    let off = number("resident") - number("right") - number("fixed");
-    assert!(number("right") > 0 && off * 100 <= number("resident"), "{placement}");
+    let off = number("resident") - number("on_color") - number("immovable");
+    assert!(number("on_color") > 0 && off * 100 <= number("resident"), "{placement}");
     Ok(())
 }
 
-impl Stage {
+impl Fixture {
     /// A mounted tree of caches of level 2.
     fn resctrl(&self) -> Result<Mounted<State>, NotRun> {
         Mounted::resctrl(2, self.path("resctrl"))
@@ -540,47 +548,47 @@ impl Stage {
     }
 }
 
-fn ways(stage: &Stage) -> Outcome {
-    let (tree, id) = (stage.resctrl()?, stage.instance()?);
-    let fast = stage.task("fast", &["line", "50"], 1000, 900, "line");
-    let plan = stage.plan("ways", vec![fast, stage.good()]);
+fn ways(fixture: &Fixture) -> Outcome {
+    let (tree, id) = (fixture.resctrl()?, fixture.instance()?);
+    let fast = fixture.task("fast", &["line", "50"], 1000, 900, "line");
+    let plan = fixture.plan("ways", vec![fast, fixture.good()]);
     let options = ["--duration", "1500ms", "--share-cpus"];
-    let mut run = stage.run(&plan, &options);
+    let mut run = fixture.run(&plan, &options);
     let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // Each joins before it begins.
-    wait_until("ways for both", || tree.state().tasks.len() == 2 && stage.programs().len() == 2);
+    wait_until("ways for both", || tree.state().tasks.len() == 2 && fixture.programs().len() == 2);
     let groups = tree.state().groups.clone();
     let mut tasks: Vec<String> = tree.state().tasks.values().flatten().cloned().collect();
     tasks.sort();
     // Every program has one thread.
-    assert_eq!(tasks, stage.programs());
+    assert_eq!(tasks, fixture.programs());
     let here = |group: &str| groups[group][id];
     assert_eq!((here(""), here("isochrome-1"), here("isochrome-2")), (0xff00, 0xf, 0xf0));
     let output = run.wait_with_output().unwrap();
     let run = json_of(&output)["sections"][0]["numbers"].clone();
-    assert_eq!((run["faults"].clone(), run["method"].clone()), (json!([]), json!("ways")));
+    assert_eq!((run["failures"].clone(), run["method"].clone()), (json!([]), json!("ways")));
     let setting =
         run["settings"].as_array().unwrap().iter().find(|one| one["name"].as_str().unwrap().starts_with("ways"));
-    let setting = setting.expect("told");
+    let setting = setting.expect("a setting");
     assert_eq!(setting["before"], setting["after"]);
     assert!(setting["during"].as_str().unwrap().contains(&format!("others {id}=ff00, group 1: {id}=f")), "{setting}");
     assert_eq!(tree.state().groups, State::new(2).groups);
-    assert!(!stage.path("runtime/resctrl.json").exists());
+    assert!(!fixture.path("runtime/resctrl.json").exists());
     // Of the two sides of a comparison one has ways.
     tree.state().written.clear();
     let compare = ["--duration", "500ms", "--share-cpus", "--compare", "none"];
-    let output = stage.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    let output = fixture.run(&plan, &compare).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     assert_eq!(json_of(&output)["sections"][0]["numbers"]["comparison"]["blocks"], json!(2));
     let given = tree.state().written.iter().filter(|line| line.starts_with("isochrome-1 ")).count();
     assert_eq!(given, 2);
     Ok(())
 }
 
-fn ways_and_colors(stage: &Stage) -> Outcome {
-    let (tree, id) = (stage.resctrl()?, stage.instance()?);
-    let palette = stage.path("bits.json");
+fn ways_and_colors(fixture: &Fixture) -> Outcome {
+    let (tree, id) = (fixture.resctrl()?, fixture.instance()?);
+    let palette = fixture.path("bits.json");
     fs::write(&palette, r#"{"schema":"isochrome-palette/1","level":2,"colors":16,"rule":"bits"}"#).unwrap();
-    let plan = stage.plan("both", vec![stage.good(), stage.task("other", &["line", "50"], 2000, 1900, "line")]);
+    let plan = fixture.plan("both", vec![fixture.good(), fixture.task("other", &["line", "50"], 2000, 1900, "line")]);
     let options = [
         "--duration",
         "500ms",
@@ -591,9 +599,9 @@ fn ways_and_colors(stage: &Stage) -> Outcome {
         "--palette",
         palette.to_str().unwrap(),
     ];
-    let output = stage.run(&plan, &options).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    let output = fixture.run(&plan, &options).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     for (task, first) in run["tasks"].as_array().unwrap().iter().zip([0, 4]) {
         assert_eq!(task["placement"]["colors"], json!([first, first + 1, first + 2, first + 3]));
     }
@@ -604,8 +612,8 @@ fn ways_and_colors(stage: &Stage) -> Outcome {
     Ok(())
 }
 
-fn profile_by_ways(stage: &Stage) -> Outcome {
-    let (tree, id) = (stage.resctrl()?, stage.instance()?);
+fn profile_by_ways(fixture: &Fixture) -> Outcome {
+    let (tree, id) = (fixture.resctrl()?, fixture.instance()?);
     // Ways in pairs: two are the smallest mask, and everybody else keeps two.
     tree.state().least = 2;
     let mut machine = Sysfs::system().machine().unwrap().0;
@@ -613,19 +621,21 @@ fn profile_by_ways(stage: &Stage) -> Outcome {
     for level in &mut machine.levels {
         level.refill = Some(Fact { value: refill, source: Source::Measured });
     }
-    let level = machine.data_level_of(2, CpuId(stage.cpu as u32)).unwrap().geometry.value;
+    let level = machine.data_level_of(2, CpuId(fixture.cpu as u32)).unwrap().geometry.value;
     let colors = level.color_count(machine.page_bytes);
-    fs::write(stage.path("machine.json"), serde_json::to_vec(&machine).unwrap()).unwrap();
+    fs::write(fixture.path("machine.json"), serde_json::to_vec(&machine).unwrap()).unwrap();
     let text = format!(
         "cpus = \"{}\"\nmethod = \"ways\"\n[[tasks]]\nname = \"good\"\ncommand = \"./task line 50\"\nperiod = \"2ms\"\njobs = \"line\"\n",
-        stage.cpu
+        fixture.cpu
     );
-    fs::write(stage.path("taskset.toml"), text).unwrap();
-    let mut command = stage.tool(&["profile", "--json", "--exceed", "0.2", "--visit", "14", "--flat", "1000"]);
-    command.args(["--machine", "machine.json", "-o", "profile.json", "taskset.toml"]).current_dir(stage.folder.path());
+    fs::write(fixture.path("taskset.toml"), text).unwrap();
+    let mut command = fixture.tool(&["profile", "--json", "--exceed", "0.2", "--jobs-per-run", "14", "--flat", "1000"]);
+    command
+        .args(["--machine", "machine.json", "-o", "profile.json", "taskset.toml"])
+        .current_dir(fixture.folder.path());
     let output = command.env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let profile: Value = serde_json::from_str(&fs::read_to_string(stage.path("profile.json")).unwrap()).unwrap();
+    let profile: Value = serde_json::from_str(&fs::read_to_string(fixture.path("profile.json")).unwrap()).unwrap();
     // Eight pairs; refilling one takes as long as its share of the cache.
     assert_eq!((profile["partitions"].clone(), profile["method"].clone()), (json!(7), json!("ways")));
     assert_eq!(profile["refill_ns_per_partition"], json!((1000 * colors).div_ceil(8)));
@@ -635,23 +645,23 @@ fn profile_by_ways(stage: &Stage) -> Outcome {
     let masks = |mask: &str| written.contains(&format!("isochrome-tasks L2:{id}={mask}"));
     assert!(masks("3") && masks("3fff"), "{written:?}");
     assert_eq!(tree.state().groups, State::new(2).groups);
-    let plan = stage.tool(&["plan", "profile.json", "--json"]).current_dir(stage.folder.path()).output().unwrap();
+    let plan = fixture.tool(&["plan", "profile.json", "--json"]).current_dir(fixture.folder.path()).output().unwrap();
     assert_eq!(json_of(&plan)["programs"]["method"], json!("ways"), "{}", String::from_utf8_lossy(&plan.stderr));
     Ok(())
 }
 
-fn no_ways(stage: &Stage) -> Outcome {
-    let tree = stage.resctrl()?;
-    stage.instance()?;
-    let plan = stage.plan("ways", vec![stage.good(), stage.task("other", &["line", "50"], 2000, 1900, "line")]);
+fn no_ways(fixture: &Fixture) -> Outcome {
+    let tree = fixture.resctrl()?;
+    fixture.instance()?;
+    let plan = fixture.plan("ways", vec![fixture.good(), fixture.task("other", &["line", "50"], 2000, 1900, "line")]);
     let refused = |root: &Path, named: &[&str]| {
-        let output = stage.run(&plan, &["--share-cpus"]).env("ISOCHROME_RESCTRL", root).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(named.iter().all(|named| told.contains(named)) && told.contains("hint:"), "{told}");
-        assert_eq!(stage.traces(), Vec::<String>::new());
+        let output = fixture.run(&plan, &["--share-cpus"]).env("ISOCHROME_RESCTRL", root).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(named.iter().all(|named| stderr.contains(named)) && stderr.contains("hint:"), "{stderr}");
+        assert_eq!(fixture.traces(), Vec::<String>::new());
     };
-    refused(&stage.path("nowhere"), &["mount -t resctrl"]);
+    refused(&fixture.path("nowhere"), &["mount -t resctrl"]);
     // Classes of service are there, but others have them.
     for number in 0..14 {
         tree.state().make(&format!("theirs-{number}")).unwrap();
@@ -674,15 +684,15 @@ fn no_ways(stage: &Stage) -> Outcome {
     let before = tree.state().groups.clone();
     refused(tree.root(), &["writing L2:", "Overlaps with exclusive group"]);
     assert_eq!(tree.state().groups, before);
-    assert!(!stage.path("runtime/resctrl.json").exists());
+    assert!(!fixture.path("runtime/resctrl.json").exists());
     Ok(())
 }
 
-fn busy_ways(stage: &Stage) -> Outcome {
-    let tree = stage.resctrl()?;
-    stage.instance()?;
-    let plan = stage.plan("ways", vec![stage.good()]);
-    let mut run = stage.run(&plan, &["--duration", "1s", "--share-cpus"]);
+fn busy_ways(fixture: &Fixture) -> Outcome {
+    let tree = fixture.resctrl()?;
+    fixture.instance()?;
+    let plan = fixture.plan("ways", vec![fixture.good()]);
+    let mut run = fixture.run(&plan, &["--duration", "1s", "--share-cpus"]);
     let run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
     wait_until("ways", || !tree.state().tasks.is_empty());
     tree.state().busy = Some("isochrome-1".to_owned());
@@ -690,34 +700,34 @@ fn busy_ways(stage: &Stage) -> Outcome {
     assert!(evidence["warnings"].to_string().contains("removing group isochrome-1"), "{}", evidence["warnings"]);
     assert!(evidence["sections"][0]["numbers"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
     tree.state().busy = None;
-    assert!(stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).status().unwrap().success());
+    assert!(fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).status().unwrap().success());
     assert_eq!(tree.state().groups, State::new(2).groups);
     Ok(())
 }
 
-fn ways_after_sigkill(stage: &Stage) -> Outcome {
-    let tree = stage.resctrl()?;
-    stage.instance()?;
-    let plan = stage.plan("ways", vec![stage.good()]);
-    let mut run = stage.run(&plan, &["--duration", "60s", "--share-cpus"]);
+fn ways_after_sigkill(fixture: &Fixture) -> Outcome {
+    let tree = fixture.resctrl()?;
+    fixture.instance()?;
+    let plan = fixture.plan("ways", vec![fixture.good()]);
+    let mut run = fixture.run(&plan, &["--duration", "60s", "--share-cpus"]);
     let mut run = run.env("ISOCHROME_RESCTRL", tree.root()).stdout(Stdio::null()).spawn().unwrap();
     wait_until("ways", || !tree.state().tasks.is_empty());
-    let next = || stage.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
-    let told = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let next = || fixture.tool(&["ps"]).env("ISOCHROME_RESCTRL", tree.root()).output().unwrap();
+    let stderr_of = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     // Who lives is left alone.
-    assert_eq!(told(&next()), "");
+    assert_eq!(stderr_of(&next()), "");
     assert_eq!(tree.state().names(), ["isochrome-1"]);
     run.kill().unwrap();
     run.wait().unwrap();
     tree.state().busy = Some("isochrome-1".to_owned());
-    let busy = told(&next());
+    let busy = stderr_of(&next());
     assert!(busy.contains("removing group isochrome-1") && busy.contains("hint:"), "{busy}");
     assert_eq!(tree.state().names(), ["isochrome-1"]);
     tree.state().busy = None;
-    let restored = told(&next());
+    let restored = stderr_of(&next());
     assert!(restored.contains("all have all cache ways"), "{restored}");
     assert_eq!(tree.state().groups, State::new(2).groups);
-    wait_until("nothing left", || stage.traces().is_empty());
+    wait_until("nothing left", || fixture.traces().is_empty());
     Ok(())
 }
 
@@ -727,44 +737,44 @@ fn during(run: &Value, name: &str) -> String {
     found.unwrap_or_else(|| panic!("{run}"))["during"].as_str().unwrap().to_owned()
 }
 
-fn partitions(stage: &Stage) -> Outcome {
-    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+fn partitions(fixture: &Fixture) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), fixture.path("cgroup"))?;
     let bystander = Bystander::new();
     let before = bystander.cpus();
-    let plan = stage.plan("none", vec![stage.good()]);
-    let mut run = stage.run(&plan, &["--duration", "1s"]);
+    let plan = fixture.plan("none", vec![fixture.good()]);
+    let mut run = fixture.run(&plan, &["--duration", "1s"]);
     let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let joined = |state: &Cgroup| state.groups.values().any(|(.., processes)| !processes.is_empty());
-    wait_until("a partition with a program", || joined(&tree.state()) && !stage.programs().is_empty());
+    wait_until("a partition with a program", || joined(&tree.state()) && !fixture.programs().is_empty());
     let state = tree.state().clone();
-    let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
-    let expected = (stage.cpu.to_string(), "root".to_owned(), stage.programs());
+    let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
+    let expected = (fixture.cpu.to_string(), "root".to_owned(), fixture.programs());
     assert_eq!((state.switched_on, state.groups.get(&group)), (true, Some(&expected)));
     // It is the kernel that keeps others off then.
     assert_eq!(bystander.cpus(), before);
     let output = run.wait_with_output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     assert!(during(run, "other programs").contains("partition of cgroup v2"), "{}", run["settings"]);
     assert_eq!(*tree.state(), Cgroup::default());
-    // Where the kernel says that it is none, others are kept off by affinity, and the reason is told.
+    // Where the kernel says that it is none, others are kept off by affinity, and the reason is reported.
     let why = "Parent is not a partition root";
     tree.state().invalid = Some(why.to_owned());
-    let output = stage.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
-    let told = during(&json_of(&output)["sections"][0]["numbers"], "other programs");
-    assert!(told.contains("affinity") && told.contains(why), "{told}");
+    let output = fixture.run(&plan, &["--duration", "300ms"]).env("ISOCHROME_CGROUP", tree.root()).output().unwrap();
+    let shown = during(&json_of(&output)["sections"][0]["numbers"], "other programs");
+    assert!(shown.contains("affinity") && shown.contains(why), "{shown}");
     assert_eq!(*tree.state(), Cgroup { invalid: Some(why.to_owned()), ..Cgroup::default() });
     assert_eq!(bystander.cpus(), before);
     Ok(())
 }
 
-fn busy_partition(stage: &Stage) -> Outcome {
-    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
+fn busy_partition(fixture: &Fixture) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), fixture.path("cgroup"))?;
     let guest = Bystander::new();
-    let plan = stage.plan("none", vec![stage.good()]);
-    let mut run = stage.run(&plan, &["--duration", "1s"]);
+    let plan = fixture.plan("none", vec![fixture.good()]);
+    let mut run = fixture.run(&plan, &["--duration", "1s"]);
     let run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::piped()).spawn().unwrap();
-    let group = format!("isochrome-{}-cpu{}", run.id(), stage.cpu);
+    let group = format!("isochrome-{}-cpu{}", run.id(), fixture.cpu);
     wait_until("a partition", || tree.state().groups.get(&group).is_some_and(|(.., processes)| !processes.is_empty()));
     // Somebody else's, who also needs the controller that is on by now.
     let theirs = ("0".to_owned(), "root".to_owned(), Vec::new());
@@ -774,78 +784,78 @@ fn busy_partition(stage: &Stage) -> Outcome {
     assert!(json_of(&output)["warnings"].to_string().contains(&format!("{group}: cannot be removed")), "{output:?}");
     // Its CPU is everybody's all the same.
     assert_eq!(tree.state().groups[&group].1, "member");
-    assert_eq!(stage.traces().len(), 1, "the journal");
-    let next = || stage.tool(&["ps"]).output().unwrap();
-    let told = String::from_utf8_lossy(&next().stderr).into_owned();
-    assert!(told.contains(&format!("{group}: cannot be removed")) && told.contains("hint:"), "{told}");
+    assert_eq!(fixture.traces().len(), 1, "the journal");
+    let next = || fixture.tool(&["ps"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&next().stderr).into_owned();
+    assert!(stderr.contains(&format!("{group}: cannot be removed")) && stderr.contains("hint:"), "{stderr}");
     drop(guest);
     assert!(next().status.success());
     let left = Cgroup { switched_on: true, groups: [("theirs".to_owned(), theirs)].into(), ..Cgroup::default() };
     assert_eq!(*tree.state(), left);
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
 
-fn partitions_after_sigkill(stage: &Stage) -> Outcome {
-    let tree = Mounted::of(Cgroup::default(), stage.path("cgroup"))?;
-    let plan = stage.plan("none", vec![stage.good()]);
-    let mut run = stage.run(&plan, &["--duration", "60s"]);
+fn partitions_after_sigkill(fixture: &Fixture) -> Outcome {
+    let tree = Mounted::of(Cgroup::default(), fixture.path("cgroup"))?;
+    let plan = fixture.plan("none", vec![fixture.good()]);
+    let mut run = fixture.run(&plan, &["--duration", "60s"]);
     let mut run = run.env("ISOCHROME_CGROUP", tree.root()).stdout(Stdio::null()).spawn().unwrap();
-    wait_until("a job", || fs::metadata(stage.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
+    wait_until("a job", || fs::metadata(fixture.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
     run.kill().unwrap();
     run.wait().unwrap();
     assert_eq!(tree.state().groups.len(), 1);
-    assert!(stage.tool(&["ps"]).status().unwrap().success());
+    assert!(fixture.tool(&["ps"]).status().unwrap().success());
     assert_eq!(*tree.state(), Cgroup::default());
-    wait_until("nothing left", || stage.traces().is_empty());
+    wait_until("nothing left", || fixture.traces().is_empty());
     Ok(())
 }
 
-fn locked(stage: &Stage) -> Outcome {
-    let plan = stage.plan("none", vec![stage.good()]);
+fn locked(fixture: &Fixture) -> Outcome {
+    let plan = fixture.plan("none", vec![fixture.good()]);
     let spawn = |options: &[&str]| {
-        let mut run = stage.run(&plan, options);
+        let mut run = fixture.run(&plan, options);
         run.args(["--share-cpus", "--duration", "700ms"]).stdout(Stdio::piped()).spawn().unwrap()
     };
-    let lines = || fs::read_to_string(stage.path("out/jobs.csv")).map_or(0, |text| text.lines().count());
+    let lines = || fs::read_to_string(fixture.path("out/jobs.csv")).map_or(0, |text| text.lines().count());
     let run = spawn(&[]);
     let locked = |program: &String| {
         let status = fs::read_to_string(format!("/proc/{program}/status")).unwrap_or_default();
         status.lines().any(|line| line.starts_with("VmLck:") && !line.ends_with("\t       0 kB"))
     };
-    wait_until("locked memory", || stage.programs().iter().any(locked));
+    wait_until("locked memory", || fixture.programs().iter().any(locked));
     let run = &json_of(&run.wait_with_output().unwrap())["sections"][0]["numbers"];
-    assert_eq!(run["faults"], json!([]));
-    let told = during(run, "memory of the tasks");
-    assert!(told.starts_with("good: ") && told.ends_with("kB locked"), "{told}");
+    assert_eq!(run["failures"], json!([]));
+    let shown = during(run, "memory of the tasks");
+    assert!(shown.starts_with("good: ") && shown.ends_with("kB locked"), "{shown}");
     assert!(lines() > 100);
     let run = &json_of(&spawn(&["--no-mlock"]).wait_with_output().unwrap())["sections"][0]["numbers"];
     assert_eq!(during(run, "memory of the tasks"), "not locked");
     Ok(())
 }
 
-fn deadline_refused(stage: &Stage) -> Outcome {
+fn deadline_refused(fixture: &Fixture) -> Outcome {
     if fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap().trim() == "-1" {
         return Err(NotRun("this kernel admits every reservation (kernel.sched_rt_runtime_us)".to_owned()));
     }
-    let plan = stage.plan("none", vec![stage.good()]);
+    let plan = fixture.plan("none", vec![fixture.good()]);
     // No partition, so its CPU is one of several of a root domain.
-    let evidence = stage.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
-    let faults = evidence.faults();
-    assert!(faults.len() == 1 && faults[0].1.contains("cannot be given SCHED_DEADLINE"), "{faults:?}");
-    assert!(faults[0].1.contains("a root domain of its own"), "{faults:?}");
+    let evidence = fixture.evidence(&plan, &["--duration", "300ms", "--policy", "deadline"]);
+    let failures = evidence.failures();
+    assert!(failures.len() == 1 && failures[0].1.contains("cannot be given SCHED_DEADLINE"), "{failures:?}");
+    assert!(failures[0].1.contains("a root domain of its own"), "{failures:?}");
     Ok(())
 }
 
-fn deadline(stage: &Stage) -> Outcome {
+fn deadline(fixture: &Fixture) -> Outcome {
     // Eq. 1 charges a job 0.1 of its period, in a tenth of the density that the kernel admits.
-    let plan = stage.plan("none", vec![stage.task("fast", &["line", "50"], 2000, 1900, "line"), stage.good()]);
-    let output = stage.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();
+    let plan = fixture.plan("none", vec![fixture.task("fast", &["line", "50"], 2000, 1900, "line"), fixture.good()]);
+    let output = fixture.run(&plan, &["--duration", "1s", "--policy", "deadline"]).output().unwrap();
     let run = &json_of(&output)["sections"][0]["numbers"];
-    if run["faults"].to_string().contains("a root domain of its own") {
+    if run["failures"].to_string().contains("a root domain of its own") {
         return Err(NotRun(format!("no CPU can be a partition: {}", during(run, "other programs"))));
     }
-    assert_eq!(run["faults"], json!([]));
+    assert_eq!(run["failures"], json!([]));
     let reserved = &run["reserved"][0];
     let density = reserved["density"].as_f64().unwrap();
     assert!((density - reserved["most"].as_f64().unwrap()).abs() < 1e-3, "{reserved}");
@@ -855,96 +865,98 @@ fn deadline(stage: &Stage) -> Outcome {
         assert!((budget - period * density / 2.0).abs() < 2.0, "{task}");
         assert!(task["jobs"].as_u64().unwrap() as f64 > 0.9 * 1e9 / period, "{task}");
     }
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
 
-fn sigterm(stage: &Stage) -> Outcome {
+fn sigterm(fixture: &Fixture) -> Outcome {
     let bystander = Bystander::new();
     let before = bystander.cpus();
-    let mut run = stage
-        .run(&stage.plan("none", vec![stage.good()]), &["--duration", "60s"])
+    let mut run = fixture
+        .run(&fixture.plan("none", vec![fixture.good()]), &["--duration", "60s"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     wait_until("a run", || bystander.cpus() != before);
-    wait_until("a job", || fs::metadata(stage.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
+    wait_until("a job", || fs::metadata(fixture.path("out/jobs.csv")).is_ok_and(|file| file.len() > 1000));
     Command::new("kill").arg(run.id().to_string()).status().unwrap();
     wait_until("its end", || run.try_wait().unwrap().is_some());
     assert_eq!(bystander.cpus(), before);
-    assert_eq!(stage.traces(), Vec::<String>::new());
-    let evidence: Value = serde_json::from_str(&fs::read_to_string(stage.path("out/evidence.json")).unwrap()).unwrap();
+    assert_eq!(fixture.traces(), Vec::<String>::new());
+    let evidence: Value =
+        serde_json::from_str(&fs::read_to_string(fixture.path("out/evidence.json")).unwrap()).unwrap();
     assert!(evidence["warnings"][0].as_str().unwrap().starts_with("Interrupted"));
     assert!(evidence["sections"][0]["numbers"]["tasks"][0]["jobs"].as_u64().unwrap() > 0);
     Ok(())
 }
 
-fn sigkill(stage: &Stage) -> Outcome {
+fn sigkill(fixture: &Fixture) -> Outcome {
     let bystander = Bystander::new();
     let before = bystander.cpus();
-    let forks = stage.task("forks", &["forks", "50"], 2000, 1900, "line");
-    let plan = stage.plan("none", vec![stage.good(), forks]);
-    let mut run = stage.run(&plan, &["--duration", "60s", "--keep-going"]).stdout(Stdio::null()).spawn().unwrap();
+    let forks = fixture.task("forks", &["forks", "50"], 2000, 1900, "line");
+    let plan = fixture.plan("none", vec![fixture.good(), forks]);
+    let mut run = fixture.run(&plan, &["--duration", "60s", "--keep-going"]).stdout(Stdio::null()).spawn().unwrap();
     wait_until("a run", || bystander.cpus() != before);
     // Two programs and what one of them started.
-    wait_until("three processes", || stage.traces().iter().filter(|trace| trace.starts_with("process")).count() == 3);
+    wait_until("three processes", || fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 3);
     run.kill().unwrap();
     run.wait().unwrap();
     // Started while CPUs were kept off, by a program that was kept off itself.
     wait_until("the end of the programs", || {
-        stage.traces().iter().filter(|trace| trace.starts_with("process")).count() == 1
+        fixture.traces().iter().filter(|trace| trace.starts_with("process")).count() == 1
     });
     assert_ne!(bystander.cpus(), before);
-    let next = stage.tool(&["ps"]).output().unwrap();
-    let told = String::from_utf8_lossy(&next.stderr);
-    assert!(told.contains("a run was killed; 1 of its programs were ended"), "{told}");
+    let next = fixture.tool(&["ps"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&next.stderr);
+    assert!(stderr.contains("a run was killed; 1 of its programs were ended"), "{stderr}");
     assert_eq!(bystander.cpus(), before);
-    wait_until("nothing left", || stage.traces().is_empty());
+    wait_until("nothing left", || fixture.traces().is_empty());
     let instances = fs::read_dir("/sys/kernel/tracing/instances").into_iter().flatten().flatten();
     let own = format!("isochrome-{}.", run.id());
     assert!(!instances.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&own)));
     Ok(())
 }
 
-fn full_disk(stage: &Stage) -> Outcome {
-    let small = stage.path("out");
+fn full_disk(fixture: &Fixture) -> Outcome {
+    let small = fixture.path("out");
     fs::create_dir(&small).unwrap();
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=80k", "tmpfs"]).arg(&small).status();
     if !mounted.is_ok_and(|status| status.success()) {
         return Err(NotRun("no small file system can be mounted".to_owned()));
     }
-    let fast = stage.task("fast", &["line", "20"], 500, 400, "line");
-    let output = stage.run(&stage.plan("none", vec![fast]), &["--duration", "20s", "--share-cpus"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    let fast = fixture.task("fast", &["line", "20"], 500, 400, "line");
+    let output =
+        fixture.run(&fixture.plan("none", vec![fast]), &["--duration", "20s", "--share-cpus"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     let jobs = fs::read_to_string(small.join("jobs.csv"));
     assert!(Command::new("umount").arg(&small).status().unwrap().success());
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("could not be written any more") && told.contains("hint:"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("could not be written any more") && stderr.contains("hint:"), "{stderr}");
     let jobs = jobs.unwrap();
     assert!(jobs.ends_with('\n') && jobs.lines().count() > 100, "{}", jobs.lines().count());
     assert!(jobs.lines().all(|line| line.split(',').count() == 12));
-    assert!(told.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{told}");
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert!(stderr.contains(&format!("the {} before stay readable", jobs.lines().count() - 1)), "{stderr}");
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }
 
-fn refusals(stage: &Stage) -> Outcome {
-    let path = stage.plan("none", vec![stage.good()]);
+fn refusals(fixture: &Fixture) -> Outcome {
+    let path = fixture.plan("none", vec![fixture.good()]);
     let plan: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     let refused = |change: &dyn Fn(&mut Value), named: &str| {
         let mut changed = plan.clone();
         change(&mut changed);
         fs::write(&path, changed.to_string()).unwrap();
-        let output = stage.run(&path, &[]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains(named) && told.contains("hint:"), "{told}");
+        let output = fixture.run(&path, &[]).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(named) && stderr.contains("hint:"), "{stderr}");
     };
     refused(&|plan| plan["fingerprint"] = json!("another"), "measured on another machine");
     refused(&|plan| plan["programs"] = Value::Null, "a plan without programs");
     refused(&|plan| plan["programs"]["tasks"] = json!([]), "no program of this name");
     refused(&|plan| plan["programs"]["tasks"][0]["command"] = json!(["/nowhere/at/all"]), "cannot be started");
     refused(&|plan| plan["cores"] = json!("none"), "not a plan");
-    assert_eq!(stage.traces(), Vec::<String>::new());
+    assert_eq!(fixture.traces(), Vec::<String>::new());
     Ok(())
 }

@@ -3,15 +3,15 @@
 //! `cargo bench -p isochrome-host --bench watch` measures; under `cargo test` the same code runs on a small size. In every round all ways
 //! come once, one after the other, and the same work without a watch before each of them: its time is what the others are compared with.
 //!
-//! How many lines watching evicts is told in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
-//! nothing but pass it back, or lets a poll go by, and looks by time which of its lines are gone; without a watch it does the same for as long.
+//! How many lines watching evicts is measured in the same way. A thread on the watched CPU fills a level of the cache, passes the CPU to another that does
+//! nothing but pass it back, or lets a poll go by, and measures by time which of its lines are gone; without a watch it does the same for as long.
 //! `-- lines` measures this alone.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-use isochrome_host::color::look::{LevelSizes, TimedLook, Witness};
+use isochrome_host::color::eviction::{Canaries, LevelSizes, TimedEvictionTest};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Survey, Target};
 use isochrome_host::counters::events::PAGE_FAULTS;
@@ -22,7 +22,7 @@ use isochrome_host::sched::SchedEvent;
 use isochrome_host::sched::slices::Slices;
 use isochrome_host::sched::tracefs::Tracefs;
 use isochrome_host::sys::clock;
-use isochrome_host::sys::heap::Ground;
+use isochrome_host::sys::heap::BackingMemory;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
@@ -226,17 +226,17 @@ fn pass(load: Load, cpu: CpuId, look: &mut dyn FnMut() -> bool) -> Passed {
     let (to_second, from_first) = sync_channel::<()>(1);
     let (to_first, from_second) = sync_channel::<()>(1);
     let first_turn = to_first.clone();
-    let side = move |told: Receiver<()>, tell: SyncSender<()>| {
+    let side = move |receiver: Receiver<()>, sender: SyncSender<()>| {
         let _settings = RealtimeRequest::new().pin(cpu).apply();
         let used = thread_time();
         for _ in 0..turns {
             // The other one ends with its last turn.
-            let _ = told.recv();
+            let _ = receiver.recv();
             let begin = Instant::now();
             while begin.elapsed() < load.work {
                 std::hint::spin_loop();
             }
-            let _ = tell.send(());
+            let _ = sender.send(());
         }
         (thread_time() - used, Instant::now())
     };
@@ -257,17 +257,17 @@ fn thread_time() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Looks in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
-const LOOKS: usize = 10;
-const LOOKS_AT_LEAST: usize = 4;
+/// Samples in a block, of each kind, and how many of them must have come about as they should. Few: a block is to be over before a neighbor comes.
+const SAMPLES: usize = 10;
+const SAMPLES_AT_LEAST: usize = 4;
 /// Until what a task that polls has read is there to be seen.
 const POLL_SEEN: Duration = Duration::from_millis(2);
 /// Of the ways of a colored level so many quarters are filled: of a full one a part is gone at once, because replacement is not exactly LRU.
 const QUARTERS_FILLED: usize = 3;
-/// From the last line filled to the first one looked at: enough for a hand-over and back, and for a poll, in most of the looks.
+/// From the last line filled to the first one walked: enough for a hand-over and back, and for a poll, in most of the samples.
 const HAND_OVER: u64 = 30_000;
 const POLL: u64 = 60_000;
-/// A look counts where it comes at most so much later.
+/// A sample counts where it comes at most so much later.
 const LATE: u64 = 1_000;
 /// Filling begins, and ends, so long before a poll. What the last poll took is filled again meanwhile.
 const FILLING: u64 = 150_000;
@@ -277,7 +277,7 @@ const MEMORY: Bytes = Bytes(64 << 20);
 /// Attempts at what a neighbor on the core may spoil.
 const ATTEMPTS: u64 = 20;
 
-/// What comes between filling a level and looking at it.
+/// What comes between filling a level and walking it.
 #[derive(Clone, Copy)]
 enum Between {
     /// Another thread has the CPU.
@@ -299,14 +299,14 @@ impl Between {
     }
 }
 
-/// A look: when filling ended and looking began, and the share of the lines that were gone then.
-struct Look {
+/// A sample: when filling ended and walking began, and the share of the lines that were gone then.
+struct Sample {
     from: Ns,
     to: Ns,
     lost: f64,
 }
 
-/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's looks.
+/// Shares of the lines that were gone: with a watch, and without it before and after that. Medians of a block's samples.
 struct Block {
     watched: f64,
     control: [f64; 2],
@@ -330,7 +330,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
     let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
     let memory = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
     let ticks = |sizes: LevelSizes| {
-        patiently(|seed| Ok(TimedLook::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
+        patiently(|seed| Ok(TimedEvictionTest::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
     };
 
     let target = Target::of(&machine, Some(2), watched)?;
@@ -351,7 +351,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
     let region = pool.take(&colors, colors.len() * ways)?;
     let lines = region.size().0 as usize / line_bytes;
     println!("of {lines} lines in level 2, {ways} of {} ways, watching evicts:", target.geometry.ways);
-    evicted(Witness::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
+    evicted(Canaries::new(region, line_bytes, second, 1), lines, blocks, watched, watching)?;
     // One that others use all the time has nothing to lose.
     match first {
         Ok(first) => {
@@ -359,7 +359,7 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
             let lines = pages * page_bytes() / line_bytes;
             println!("of {lines} lines in level 1, all of it, watching evicts:");
             // Less is to be seen there.
-            evicted(Witness::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
+            evicted(Canaries::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
         }
         Err(error) => {
             println!("level 1: {error}");
@@ -380,8 +380,8 @@ fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, HostError>) -> Result<
 }
 
 /// Every way once in each of the rounds, and what came of it.
-fn evicted<G: Ground + Send>(
-    mut witness: Witness<G>,
+fn evicted<M: BackingMemory + Send>(
+    mut canaries: Canaries<M>,
     lines: usize,
     rounds: usize,
     watched: CpuId,
@@ -390,7 +390,7 @@ fn evicted<G: Ground + Send>(
     let mut seen: Vec<Vec<Block>> = WAYS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (way, seen) in WAYS.iter().zip(&mut seen) {
-            seen.extend(block(&mut witness, *way, watched, watching)?);
+            seen.extend(block(&mut canaries, *way, watched, watching)?);
         }
     }
     for (way, seen) in WAYS.iter().zip(&seen) {
@@ -409,16 +409,16 @@ fn evicted<G: Ground + Send>(
                 Some(gone) => {
                     println!("  {:36}   not to be seen: {gone:4.0} are gone without a watch; {kept}", way.name)
                 }
-                None => println!("  {:36}   too few looks came about as they should", way.name),
+                None => println!("  {:36}   too few samples came about as they should", way.name),
             },
         }
     }
     Ok(())
 }
 
-/// Looks without a watch, with it, and without it again; `None` where too few of either came about as they should.
-fn block<G: Ground + Send>(
-    witness: &mut Witness<G>,
+/// Samples without a watch, with it, and without it again; `None` where too few of either came about as they should.
+fn block<M: BackingMemory + Send>(
+    canaries: &mut Canaries<M>,
     way: Way,
     watched: CpuId,
     watching: CpuId,
@@ -430,16 +430,16 @@ fn block<G: Ground + Send>(
         _ => Between::HandOver,
     };
     let mut between = unwatched;
-    let before = looks(witness, watched, unwatched, &mut || false);
+    let before = samples(canaries, watched, unwatched, &mut || false);
     let mut watch = Watch::open(way, watched)?;
     if let Some(Reader::Tasks(every)) = way.reader {
         // While the CPU computes: an idle one wakes up late.
-        looks(witness, watched, unwatched, &mut || false);
+        samples(canaries, watched, unwatched, &mut || false);
         watch.look_at_all();
         let one = watch.polls.last().map_or(Ns(0), |poll| poll.begin);
         between = Between::Poll { one, every };
     }
-    let during = looks(witness, watched, between, &mut || {
+    let during = samples(canaries, watched, between, &mut || {
         watch.look();
         std::thread::sleep(way.every);
         true
@@ -447,20 +447,20 @@ fn block<G: Ground + Send>(
     watch.look_at_all();
     let polls = std::mem::take(&mut watch.polls);
     drop(watch);
-    let after = looks(witness, watched, unwatched, &mut || false);
+    let after = samples(canaries, watched, unwatched, &mut || false);
 
-    let in_time = |look: &&Look| look.to.0 - look.from.0 <= between.time() + LATE;
+    let in_time = |sample: &&Sample| sample.to.0 - sample.from.0 <= between.time() + LATE;
     // Exactly one poll, all of it.
-    let polled = |look: &&Look| {
-        let mut polls = polls.iter().filter(|poll| poll.end > look.from && poll.begin < look.to);
-        let one = polls.next().is_some_and(|poll| poll.begin > look.from && poll.end < look.to);
+    let polled = |sample: &&Sample| {
+        let mut polls = polls.iter().filter(|poll| poll.end > sample.from && poll.begin < sample.to);
+        let one = polls.next().is_some_and(|poll| poll.begin > sample.from && poll.end < sample.to);
         !matches!(between, Between::Poll { .. }) || one && polls.next().is_none()
     };
-    let lost = |looks: &mut dyn Iterator<Item = &Look>| {
-        let lost: Vec<f64> = looks.map(|look| look.lost).collect();
-        median(&lost).filter(|_| lost.len() >= LOOKS_AT_LEAST)
+    let lost = |samples: &mut dyn Iterator<Item = &Sample>| {
+        let lost: Vec<f64> = samples.map(|sample| sample.lost).collect();
+        median(&lost).filter(|_| lost.len() >= SAMPLES_AT_LEAST)
     };
-    let control = [before, after].map(|looks| lost(&mut looks.iter().filter(in_time)));
+    let control = [before, after].map(|samples| lost(&mut samples.iter().filter(in_time)));
     let watched = lost(&mut during.iter().filter(in_time).filter(polled));
     Ok(match (watched, control) {
         (Some(watched), [Some(before), Some(after)]) => Some(Block { watched, control: [before, after] }),
@@ -468,25 +468,25 @@ fn block<G: Ground + Send>(
     })
 }
 
-/// A thread on `cpu` fills the level and looks what is left of it after what comes between; `look` is called meanwhile, unless it says that
+/// A thread on `cpu` fills the level and walks what is left of it after what comes between; `look` is called meanwhile, unless it says that
 /// there is nothing to look at.
-fn looks<G: Ground + Send>(
-    witness: &mut Witness<G>,
+fn samples<M: BackingMemory + Send>(
+    canaries: &mut Canaries<M>,
     cpu: CpuId,
     between: Between,
     look: &mut dyn FnMut() -> bool,
-) -> Vec<Look> {
+) -> Vec<Sample> {
     let (to_other, from_first) = sync_channel::<()>(1);
     let (to_first, from_other) = sync_channel::<()>(1);
     let wait = |until: u64| while clock::monotonic().0 < until {};
     let mut one = move || {
-        witness.refresh();
+        canaries.refresh();
         if let Between::Poll { one, every } = between {
             let first = clock::monotonic().0 + FILLING;
             let poll = first + every.0 - (first - one.0) % every.0;
             wait(poll - FILLING);
             while clock::monotonic().0 < poll - AHEAD {
-                witness.refresh();
+                canaries.refresh();
             }
         }
         let from = clock::monotonic();
@@ -497,7 +497,7 @@ fn looks<G: Ground + Send>(
         }
         wait(from.0 + between.time());
         let to = clock::monotonic();
-        Look { from, to, lost: witness.lost() }
+        Sample { from, to, lost: canaries.lost() }
     };
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -506,7 +506,7 @@ fn looks<G: Ground + Send>(
         });
         let first = scope.spawn(move || {
             let _settings = RealtimeRequest::new().pin(cpu).apply();
-            (0..LOOKS).map(|_| one()).collect()
+            (0..SAMPLES).map(|_| one()).collect()
         });
         while !first.is_finished() && look() {}
         first.join().expect("no thread panics")

@@ -98,7 +98,7 @@ impl Trials {
         let system = Sysfs::system();
         let before = CpuTicks::read(&system, None);
         std::thread::sleep(interval);
-        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.stolen_share_since(before));
+        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.steal_share_since(before));
         // A thread of its own, so that no trial changes the caller's policy.
         let fifo = std::thread::spawn(|| Scheduling::fifo(1).apply())
             .join()
@@ -249,8 +249,8 @@ fn counters(processor: &Processor, trial: &Result<Slots, HostError>) -> Check {
     const BY_TIMING: &str = "what is measured by timing works without; misses cannot be counted";
     match trial {
         Ok(slots) => {
-            let fault = slots.fault.as_ref().map(|fault| format!("; {fault}")).unwrap_or_default();
-            let found = format!("{} work together{fault}", slots.usable);
+            let defect = slots.defect.as_ref().map(|defect| format!("; {defect}")).unwrap_or_default();
+            let found = format!("{} work together{defect}", slots.usable);
             let counts_l2 = miss_events(processor, 2, Touches::Data).next().is_some();
             match slots.usable {
                 0 => Check::new(NAME, Status::Missing, found, BY_TIMING),
@@ -611,7 +611,7 @@ fn swap(sysfs: &Sysfs) -> Option<Check> {
     })
 }
 
-/// Share of stolen time above which times of jobs are suspect.
+/// Share of steal time above which times of jobs are suspect.
 const STEAL_TOLERATED: f64 = 0.005;
 
 fn steal(share: Option<f64>, is_virtual: bool) -> Check {
@@ -667,7 +667,7 @@ mod tests {
     /// A machine that allows everything.
     fn generous() -> Trials {
         Trials {
-            counters: Ok(Slots { usable: 5, fault: None }),
+            counters: Ok(Slots { usable: 5, defect: None }),
             frame_number: Ok(77),
             userfault_user: Ok(userfault::FEATURE_MOVE),
             userfault_full: Ok(userfault::FEATURE_MOVE),

@@ -76,14 +76,14 @@ pub enum HostError {
         source: io::Error,
     },
     /// More events were asked for than counters work here.
-    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", fault.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
+    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
     CountersTooFew {
         /// Events asked for.
         asked: usize,
         /// Counters that passed the self-test together.
         usable: usize,
         /// What is wrong with the next one, if it failed the self-test.
-        fault: Option<String>,
+        defect: Option<String>,
     },
     /// A counter opens and runs but does not count.
     #[error(
@@ -322,7 +322,7 @@ pub enum HostError {
     Kernel(#[from] KernelError),
     /// The kernel tells this user nothing of who else has a CPU.
     #[error(
-        "who has a CPU when is not told to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of your own (isochrome watch PID, or -- CMD); run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of isochrome"
+        "who has a CPU when is not reported to this user, kernel.perf_event_paranoid is {paranoid}: {refused}\n  hint: watch processes of your own (isochrome watch PID, or -- CMD); run as root; or, as root: setcap cap_perfmon,cap_dac_read_search,cap_ipc_lock=ep PATH of isochrome"
     )]
     SwitchesForbidden {
         /// `kernel.perf_event_paranoid`, or `unknown`.
@@ -332,7 +332,7 @@ pub enum HostError {
     },
     /// The kernel does not even tell this user of his own threads.
     #[error(
-        "switches of one's own threads are not told to this user, kernel.perf_event_paranoid is {paranoid}: {source}\n  hint: as root: sysctl kernel.perf_event_paranoid=2; in a container, its seccomp filter must permit perf_event_open; if memory is refused: sysctl kernel.perf_event_mlock_kb=516"
+        "switches of one's own threads are not reported to this user, kernel.perf_event_paranoid is {paranoid}: {source}\n  hint: as root: sysctl kernel.perf_event_paranoid=2; in a container, its seccomp filter must permit perf_event_open; if memory is refused: sysctl kernel.perf_event_mlock_kb=516"
     )]
     OwnSwitchesForbidden {
         /// `kernel.perf_event_paranoid`, or `unknown`.

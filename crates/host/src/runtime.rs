@@ -196,8 +196,8 @@ mod tests {
 
     fn is_refused<T>(result: Result<T, HostError>, why: &str) -> bool {
         let error = result.err().expect("a refusal");
-        let told = error.to_string();
-        matches!(error, HostError::Untrusted { .. }) && told.contains(why) && told.contains("hint:")
+        let message = error.to_string();
+        matches!(error, HostError::Untrusted { .. }) && message.contains(why) && message.contains("hint:")
     }
 
     #[test]

@@ -143,7 +143,7 @@ fn hardware_test(
 fn has_counters() -> Result<(), String> {
     match usable_slots() {
         Ok(slots) if slots.usable > 0 => Ok(()),
-        Ok(slots) => Err(slots.fault.map_or_else(|| "no counter runs".to_owned(), |fault| fault.to_string())),
+        Ok(slots) => Err(slots.defect.map_or_else(|| "no counter runs".to_owned(), |defect| defect.to_string())),
         Err(error) => Err(first_line(&error)),
     }
 }
@@ -360,22 +360,23 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
     let threads = std::thread::scope(|scope| {
         let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
         let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
-        let turns = |tell: std::sync::mpsc::SyncSender<()>, told: std::sync::mpsc::Receiver<()>, faults: usize| {
-            let _settings = RealtimeRequest::new().pin(cpu).apply();
-            for _ in 0..TURNS {
-                told.recv().unwrap();
-                if faults > 0 {
-                    let mut arena = Arena::map(faults).unwrap();
-                    arena.bytes_mut().iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
+        let turns =
+            |sender: std::sync::mpsc::SyncSender<()>, receiver: std::sync::mpsc::Receiver<()>, faults: usize| {
+                let _settings = RealtimeRequest::new().pin(cpu).apply();
+                for _ in 0..TURNS {
+                    receiver.recv().unwrap();
+                    if faults > 0 {
+                        let mut arena = Arena::map(faults).unwrap();
+                        arena.bytes_mut().iter_mut().step_by(page_bytes()).for_each(|byte| *byte = 1);
+                    }
+                    spin(Ns(200_000));
+                    // The other may have had all its turns.
+                    let _ = sender.send(());
                 }
-                spin(Ns(200_000));
-                // The other may have had all its turns.
-                let _ = tell.send(());
-            }
-            // The last slice ends with a sleep too.
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            rustix::thread::gettid().as_raw_nonzero().get()
-        };
+                // The last slice ends with a sleep too.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                rustix::thread::gettid().as_raw_nonzero().get()
+            };
         let first_turn = to_first.clone();
         let first = scope.spawn(move || turns(to_second, from_second, per_turn));
         let second = scope.spawn(move || turns(to_first, from_first, 0));
@@ -425,8 +426,8 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     assert!(faults(&other) < 300, "{}", faults(&other));
 }
 
-/// One walks over lines that fit the second level and misses in none of its accesses to it; the other, by turns, over such and over far too many, and
-/// misses in half of them. Each counts for itself too, and that is what it must be told.
+/// One walks over lines that fit the second level and misses in none of its accesses to it; the other alternates between such and far too many, and
+/// misses in half of them. Each counts for itself too, and that is what must be reported for it.
 fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let sysfs = Sysfs::system();
     let events = &proved_events(&sysfs.processor().unwrap(), 2).unwrap()[..2];
@@ -443,7 +444,7 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
         let (begin, before) = (std::time::Instant::now(), counters.read().unwrap());
         let (mut line, mut other) = (0, 0);
         while begin.elapsed().as_secs() < 2 {
-            // Every line once, in an order that is hard to foresee: a full period of a generator modulo a power of two.
+            // Every line once, in an order that is hard to predict: a full period of a generator modulo a power of two.
             for _ in 0..few {
                 line = (5 * line + std::hint::black_box(near[8 * line]) as usize) % few;
                 if missing {
@@ -456,21 +457,21 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
         let [accesses, misses] = [0, 1].map(|position| counted.values()[position] as f64);
         (rustix::thread::gettid().as_raw_nonzero().get(), misses / accesses)
     };
-    let told = std::thread::scope(|scope| {
+    let threads = std::thread::scope(|scope| {
         let threads = [false, true].map(|missing| scope.spawn(move || walk(missing)));
         threads.map(|thread| thread.join().unwrap())
     });
-    slices.follow(told.map(|(thread, _)| thread));
+    slices.follow(threads.map(|(thread, _)| thread));
     let mut entries = Vec::new();
     slices.drain(&mut entries);
     let mut watched = Watched::default();
     entries.iter().for_each(|entry| watched.note(entry));
-    for (thread, own) in told {
+    for (thread, own) in threads {
         let ratio = watched.tasks[&thread].miss_ratio().unwrap();
         assert!((ratio - own).abs() <= 0.03, "{ratio} instead of {own}");
     }
     // The first level takes some accesses of both.
-    assert!(told[0].1 <= 0.1 && (0.4..=0.7).contains(&told[1].1), "{told:?}");
+    assert!(threads[0].1 <= 0.1 && (0.4..=0.7).contains(&threads[1].1), "{threads:?}");
 }
 
 fn polls_put_counts_down_to_whom_they_interrupt() {
@@ -625,9 +626,13 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
             assert_eq!(refill.value.lines, level.geometry.value.lines_per_color(machine.page_bytes));
             assert!(refill.value.clean_ns.0 > 0 && refill.value.dirty_ns.0 > 0);
         }
-        for look in &level.retention {
-            assert!(0.0 <= look.lost_min && look.lost_min <= look.lost_median && look.lost_median <= look.lost_max);
-            assert!(look.lost_max <= 1.0 && look.looks >= 15);
+        for sample in &level.retention {
+            assert!(
+                0.0 <= sample.lost_min
+                    && sample.lost_min <= sample.lost_median
+                    && sample.lost_median <= sample.lost_max
+            );
+            assert!(sample.lost_max <= 1.0 && sample.samples >= 15);
         }
         if level.holds == Holds::Instruction {
             assert!(level.sharing_seen.is_none() && level.retention.is_empty() && level.load_ns.is_none());
@@ -716,7 +721,7 @@ fn packets_of_every_size_cross_the_tap_device_both_ways_unaltered() {
     let request = StackRequest { end: End::Near, cost, limit_ppm: 900_000, reservation };
     let mut stack = Stack::build(&Anywhere, request, Some(card)).unwrap();
     let mut received = vec![0; BYTES_MAX + 1];
-    // The first packet waits until the kernel has told its hardware address.
+    // The first packet waits until the kernel has reported its hardware address.
     stack.send(1, 0).unwrap();
     stack.settle();
     assert_eq!(socket.recv(&mut received).unwrap(), 1);

@@ -104,8 +104,8 @@ fn refusal(prepare: impl FnOnce(&mut State), groups: &[Group]) -> String {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_told_in_its_words_and_undone() {
-    let told = [
+fn what_the_kernel_refuses_is_reported_in_its_words_and_undone() {
+    let errors = [
         (refusal(|_| (), &[group("1", 0x5)]), "non-consecutive 1-bits"),
         (refusal(|state| state.least = 2, &[group("1", 0xc), group("2", 0x1)]), "Need at least 2 bits"),
         (refusal(|_| (), &[group("1", 0x1_0000)]), "Mask out of range"),
@@ -122,7 +122,7 @@ fn what_the_kernel_refuses_is_told_in_its_words_and_undone() {
             "Overlaps with exclusive group",
         ),
     ];
-    for (error, words) in told {
+    for (error, words) in errors {
         assert!(error.contains(words) && error.contains("hint:"), "{words}: {error}");
     }
 }
@@ -158,7 +158,7 @@ fn a_run_killed_after_any_change_is_put_right_by_the_next_start() {
 }
 
 #[test]
-fn a_group_that_is_busy_is_told_and_its_journal_stays() {
+fn a_group_that_is_busy_is_reported_and_its_journal_stays() {
     let (fake, folder) = (Fake::new(), folder());
     let ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf)], folder.path()).unwrap();
     fake.change(|state| state.busy = Some("isochrome-1".to_owned()));

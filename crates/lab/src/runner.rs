@@ -106,7 +106,7 @@ impl<C> Recorder<C> {
         }
         let elapsed_ns = begin.elapsed().as_nanos() as u64;
         let after = CpuTicks::read(&self.sysfs, Some(self.cpu));
-        let steal_ns = after.zip(ticks).map_or(0, |(after, before)| after.stolen_since(before).0);
+        let steal_ns = after.zip(ticks).map_or(0, |(after, before)| after.steal_since(before).0);
         self.blocks.push(Block { condition, steal_ns, elapsed_ns, samples });
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The report, held against a checked-in copy and against what any report must be.
+//! Checks the report against a checked-in copy and against what any report must be.
 //!
 //! After a wanted change: `UPDATE_GOLDEN=1 cargo test -p isochrome-lab --test report`, then look at the files.
 

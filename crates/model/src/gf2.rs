@@ -9,7 +9,7 @@
 //! 2. Of the `r` dimensions in which the sampled frames vary, `D` takes `r - k` if there are `2^k` colors, which leaves
 //!    `k` masks.
 //! 3. One wrong label can already fill the space and leave no mask at all. So `D` is spanned from a few random pairs,
-//!    just until it has `r - k` dimensions; the masks that follow are held against all samples; and this is repeated
+//!    just until it has `r - k` dimensions; the masks that follow are checked against all samples; and this is repeated
 //!    until a draw without a wrong label must have been among them (RANSAC; Fischler and Bolles, Communications of the
 //!    ACM 24, 1981).
 //!

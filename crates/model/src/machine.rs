@@ -77,12 +77,13 @@ pub struct Retention {
     pub wait_ns: Ns,
     /// Median share of the lines lost, 0 to 1.
     pub lost_median: f64,
-    /// Lowest share seen in any look.
+    /// Lowest share seen in any sample.
     pub lost_min: f64,
-    /// Highest share seen in any look.
+    /// Highest share seen in any sample.
     pub lost_max: f64,
-    /// Looks taken.
-    pub looks: u32,
+    /// Samples taken.
+    #[serde(alias = "looks")]
+    pub samples: u32,
 }
 
 /// One cache level of one kind.

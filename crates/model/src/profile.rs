@@ -1,7 +1,7 @@
 //! How long a task executes alone, against its share of the cache. [Kim2013, Figure 10]
 //!
-//! A *visit* runs some jobs of one task on one number of partitions. Visits of all tasks and shares alternate in random order, so that a
-//! disturbance meets all of them alike. Shares are bisected where the curve falls: first 1 and all partitions, then the middle of every
+//! A *profiling run* runs some jobs of one task on one number of partitions. Profiling runs of all tasks and shares alternate in random
+//! order, so that a disturbance affects all of them alike. Shares are bisected where the curve falls: first 1 and all partitions, then the middle of every
 //! stretch over which the typical time changes.
 
 use schemars::JsonSchema;
@@ -111,18 +111,19 @@ fn is_zero(time: &u64) -> bool {
     *time == 0
 }
 
-/// All visits to one number of partitions.
+/// All profiling runs of a task on one number of partitions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Point {
     /// Partitions.
     pub partitions: u32,
-    /// In the order in which they were made.
-    pub visits: Vec<Visit>,
+    /// The profiling runs, in the order in which they were made.
+    #[serde(alias = "visits")]
+    pub runs: Vec<ProfilingRun>,
 }
 
-/// Some jobs of one task on one number of partitions. Times are execution times.
+/// A profiling run: some jobs of one task on one number of partitions. Times are execution times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Visit {
+pub struct ProfilingRun {
     /// Jobs.
     pub jobs: u64,
     /// Their times together.
@@ -133,9 +134,9 @@ pub struct Visit {
     pub longest: HighWaterMark,
     /// Longest time from release to completion in which it did not execute.
     pub waiting_ns: u64,
-    /// Further jobs, of which nothing is told here: the hypervisor withheld the CPU from them.
-    #[serde(default)]
-    pub stolen: u64,
+    /// Jobs with steal time, which are left out of all other values.
+    #[serde(default, alias = "stolen")]
+    pub jobs_with_steal: u64,
     /// Cache misses of all jobs together, where they could be counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<u64>,
@@ -145,30 +146,30 @@ pub struct Visit {
 }
 
 impl Point {
-    /// Jobs of all visits.
+    /// Jobs of all profiling runs.
     pub fn jobs(&self) -> u64 {
-        self.visits.iter().map(|visit| visit.jobs).sum()
+        self.runs.iter().map(|run| run.jobs).sum()
     }
 
     /// Mean execution time in ns; 0 for no jobs.
     pub fn average_ns(&self) -> f64 {
-        let sum: u64 = self.visits.iter().map(|visit| visit.sum_ns).sum();
+        let sum: u64 = self.runs.iter().map(|run| run.sum_ns).sum();
         sum as f64 / self.jobs().max(1) as f64
     }
 
     /// The longest time seen; an observation, not a bound.
     pub fn high_water_ns(&self) -> u64 {
-        self.visits.iter().map(|visit| visit.longest.value).max().unwrap_or(0)
+        self.runs.iter().map(|run| run.longest.value).max().unwrap_or(0)
     }
 
-    /// The median of the quietest visit: disturbances only add.
+    /// The lowest median of all profiling runs, because disturbances only add.
     pub fn typical_ns(&self) -> u64 {
-        self.visits.iter().map(|visit| visit.median_ns).min().unwrap_or(0)
+        self.runs.iter().map(|run| run.median_ns).min().unwrap_or(0)
     }
 
-    /// Misses per job; `None` where they were not counted in every visit.
+    /// Misses per job. `None` if they were not counted in every profiling run.
     pub fn misses(&self) -> Option<f64> {
-        let sum: Option<u64> = self.visits.iter().map(|visit| visit.misses).sum();
+        let sum: Option<u64> = self.runs.iter().map(|run| run.misses).sum();
         sum.filter(|_| self.jobs() > 0).map(|misses| misses as f64 / self.jobs() as f64)
     }
 
@@ -183,8 +184,8 @@ impl Point {
 pub struct Request {
     /// Jobs per number of partitions, at least.
     pub jobs: u64,
-    /// Jobs of one visit.
-    pub visit: u64,
+    /// Jobs of one profiling run.
+    pub jobs_per_run: u64,
     /// A stretch whose typical times differ by no more than this share is flat.
     pub flat: f64,
     /// Seed of the order.
@@ -198,12 +199,14 @@ impl Profile {
         Programs { cpus: self.cpus.clone(), level: self.level, method: self.method, tasks }
     }
 
-    /// Measures what is missing. `visit` runs jobs of a task, by its index, on partitions, and returns nothing to stop; `keep` is told after
-    /// every visit. Starts from whatever points there are.
+    /// Measures the jobs that the points lack, starting from whatever points there are.
+    ///
+    /// `run` makes a profiling run: it gets the index of a task, a number of partitions and a number of jobs, and returns `None` to stop.
+    /// `keep` is called after every profiling run.
     pub fn measure<E>(
         &mut self,
         request: Request,
-        mut visit: impl FnMut(usize, u32, u64) -> Result<Option<Visit>, E>,
+        mut run: impl FnMut(usize, u32, u64) -> Result<Option<ProfilingRun>, E>,
         mut keep: impl FnMut(&Profile) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut random = fastrand::Rng::with_seed(request.seed);
@@ -223,10 +226,10 @@ impl Profile {
             }
             random.shuffle(&mut wanted);
             for (index, partitions) in wanted {
-                let Some(seen) = visit(index, partitions, request.visit)? else { return Ok(()) };
+                let Some(seen) = run(index, partitions, request.jobs_per_run)? else { return Ok(()) };
                 let points = &mut self.tasks[index].measured;
                 if let Some(point) = points.iter_mut().find(|point| point.partitions == partitions) {
-                    point.visits.push(seen);
+                    point.runs.push(seen);
                 }
                 keep(self)?;
             }
@@ -238,7 +241,7 @@ impl Profile {
         for task in self.tasks.iter_mut().filter(|task| !task.measured.is_empty()) {
             let with_margin = |time: u64| ((time as f64 * (1.0 + self.margin)).ceil() as u64).clamp(1, TIME_MAX_NS);
             task.wcet_ns = envelope(&task.measured, self.partitions).into_iter().map(with_margin).collect();
-            let waiting = task.measured.iter().flat_map(|point| &point.visits).map(|visit| visit.waiting_ns).max();
+            let waiting = task.measured.iter().flat_map(|point| &point.runs).map(|run| run.waiting_ns).max();
             task.jitter_ns = waiting.filter(|waiting| *waiting > 0).map_or(0, with_margin);
             let typical = |point: Option<&Point>| point.map_or(0, Point::typical_ns) as f64;
             let difference = typical(task.measured.first()) - typical(task.measured.last());
@@ -264,14 +267,14 @@ impl TaskProfile {
         let mut wanted = vec![1, partitions];
         for pair in points.windows(2) {
             let (few, many) = (pair[0].typical_ns(), pair[1].typical_ns());
-            let known = !pair[0].visits.is_empty() && !pair[1].visits.is_empty();
+            let known = !pair[0].runs.is_empty() && !pair[1].runs.is_empty();
             if known && few as f64 > many as f64 * (1.0 + flat) {
                 wanted.push((pair[0].partitions + pair[1].partitions) / 2);
             }
         }
         for partitions in wanted {
             if let Err(place) = points.binary_search_by_key(&partitions, |point| point.partitions) {
-                points.insert(place, Point { partitions, visits: Vec::new() });
+                points.insert(place, Point { partitions, runs: Vec::new() });
             }
         }
     }
@@ -298,17 +301,17 @@ mod tests {
 
     fn point(partitions: u32, longest: u64) -> Point {
         let longest = HighWaterMark { value: longest, n: 1, last_rose_at: 1 };
-        let visit = Visit {
+        let run = ProfilingRun {
             jobs: 1,
             sum_ns: longest.value,
             median_ns: longest.value,
             longest,
             waiting_ns: 7,
-            stolen: 0,
+            jobs_with_steal: 0,
             misses: None,
             cycles_per_instruction: None,
         };
-        Point { partitions, visits: vec![visit] }
+        Point { partitions, runs: vec![run] }
     }
 
     fn profile(partitions: u32) -> Profile {
@@ -336,23 +339,23 @@ mod tests {
         }
     }
 
-    /// A machine on which task 0 needs 9 partitions and task 1 none, and every third visit is disturbed.
-    fn modeled(task: usize, partitions: u32, jobs: u64, calls: &mut u64) -> Visit {
+    /// A machine on which task 0 needs 9 partitions and task 1 none, and every third profiling run is disturbed.
+    fn modeled(task: usize, partitions: u32, jobs: u64, calls: &mut u64) -> ProfilingRun {
         *calls += 1;
         let noise = if calls.is_multiple_of(3) { 30 } else { 0 };
         let time = if task == 0 { 1000 + 500 * u64::from(9u32.saturating_sub(partitions)) } else { 2000 } + noise;
         let longest = HighWaterMark { value: time, n: jobs, last_rose_at: 1 };
-        Visit { jobs, sum_ns: jobs * time, median_ns: time, longest, ..point(1, time).visits[0] }
+        ProfilingRun { jobs, sum_ns: jobs * time, median_ns: time, longest, ..point(1, time).runs[0] }
     }
 
-    const REQUEST: Request = Request { jobs: 100, visit: 50, flat: 0.05, seed: 1 };
+    const REQUEST: Request = Request { jobs: 100, jobs_per_run: 50, flat: 0.05, seed: 1 };
 
     #[test]
     fn flat_stretches_are_not_measured_and_steep_ones_are() {
         let mut profile = profile(16);
         let mut calls = 0;
-        let visit = |task, partitions, jobs| Ok::<_, ()>(Some(modeled(task, partitions, jobs, &mut calls)));
-        profile.measure(REQUEST, visit, |_| Ok(())).unwrap();
+        let run = |task, partitions, jobs| Ok::<_, ()>(Some(modeled(task, partitions, jobs, &mut calls)));
+        profile.measure(REQUEST, run, |_| Ok(())).unwrap();
         let measured =
             |task: usize| profile.tasks[task].measured.iter().map(|point| point.partitions).collect::<Vec<_>>();
         // 8 is the middle of 1 and 16; the curve falls by 500 on either side of 8 and is flat from 9, of which 10 tells.
@@ -360,7 +363,7 @@ mod tests {
         assert_eq!(measured(1), [1, 16]);
         assert!(profile.complete && profile.tasks[2].measured.is_empty());
         for point in &profile.tasks[0].measured {
-            assert_eq!((point.jobs(), point.visits.len()), (100, 2));
+            assert_eq!((point.jobs(), point.runs.len()), (100, 2));
         }
         let wcet = &profile.tasks[0].wcet_ns;
         assert_eq!(wcet.len(), 16);
@@ -383,12 +386,12 @@ mod tests {
         let (mut broken, mut calls, mut kept) = (profile(16), 0, String::new());
         for limit in [1, 7, u64::MAX] {
             let begin = calls;
-            let visit = |t, p, n| {
+            let run = |t, p, n| {
                 let more = calls - begin < limit;
                 Ok::<_, ()>(more.then(|| modeled(t, p, n, &mut calls)))
             };
             broken
-                .measure(REQUEST, visit, |profile| {
+                .measure(REQUEST, run, |profile| {
                     kept = serde_json::to_string(profile).unwrap();
                     Ok(())
                 })

@@ -1,7 +1,7 @@
-//! Jobs of programs that run, held against what was promised: bounds, deadlines, budgets.
+//! Checks the jobs of programs that run against their timing requirements: bounds, deadlines, budgets.
 //!
-//! A [`ResponseBound`] is a promise of the analysis, a [`HighWaterMark`] an observation; neither becomes the other, and [`Tally::push`] is
-//! where they meet. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
+//! A [`ResponseBound`] follows from the analysis, a [`HighWaterMark`] is an observation. Neither becomes the other, and only [`Tally::push`]
+//! compares them. Everything here takes records one by one and keeps a bounded amount of memory, however long a run is.
 
 mod section;
 
@@ -28,9 +28,9 @@ pub const JOBS_WANTED: u64 = 299;
 /// Share of a program's resident pages that may lie outside its colors.
 pub const OFF_COLOR_MAX: f64 = 0.01;
 
-/// Stolen time makes a job late by at most so many times as much, on a CPU that has at most nine tenths of its time to do: what is late by it
-/// is made up for in the time that is left.
-pub const STOLEN_EXPLAINS: u64 = 10;
+/// A job is late by at most this many times the steal time, on a CPU that is busy for at most nine tenths of its time: the CPU makes up for
+/// the delay in the time that is left.
+pub const STEAL_DELAY_FACTOR: u64 = 10;
 
 /// Share of the jobs expected by the periods below which some are missing.
 pub const EXPECTED_MIN: f64 = 0.9;
@@ -56,11 +56,11 @@ pub struct JobRecord {
     pub start: Ns,
     /// When it was complete.
     pub completion: Ns,
-    /// Time it had the CPU, without what was stolen meanwhile.
+    /// Time it had the CPU, without steal time.
     pub execution: Ns,
     /// Time for which the hypervisor withheld the CPU that can have made the job late: since the CPU last had no job, which may be more than the
     /// job's own response.
-    pub stolen: Ns,
+    pub steal_time: Ns,
     /// Misses of the partitioned level, where they are counted.
     pub misses: Option<u64>,
     /// How often another thread took the CPU from it.
@@ -74,7 +74,7 @@ impl JobRecord {
     }
 
     /// The names of the columns of [`csv_line`](Self::csv_line).
-    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,stolen_ns\n";
+    pub const CSV_HEADER: &str = "block,partitioned,task,instance,release_ns,start_ns,completion_ns,response_ns,execution_ns,misses,preemptions,steal_ns\n";
 
     /// Appends the job as a line of a CSV file; an empty field was not measured.
     ///
@@ -98,13 +98,13 @@ impl JobRecord {
             None => line.push(','),
         }
         number(line, u64::from(self.preemptions), ',');
-        number(line, self.stolen.0, '\n');
+        number(line, self.steal_time.0, '\n');
     }
 }
 
-/// What a task was promised, and what it promised.
+/// The timing requirement of a task: what its jobs are checked against, and what the plan assumes of the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Promise {
+pub struct Requirement {
     /// The task.
     pub name: String,
     /// Time between releases.
@@ -127,7 +127,7 @@ pub struct Promise {
     pub utilization: Option<f64>,
 }
 
-/// What was not to be exceeded.
+/// A limit that no job may exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -149,19 +149,20 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Jobs beyond a limit.
+/// How many jobs exceeded a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Beyond {
-    /// All of them.
+pub struct ViolationCount {
+    /// Jobs that exceeded it.
     pub jobs: u64,
-    /// Those that are late by no more than what the hypervisor withheld can have cost ([`STOLEN_EXPLAINS`]).
-    pub stolen: u64,
+    /// Those of them that steal time excuses: it can have caused all of the delay ([`STEAL_DELAY_FACTOR`]).
+    #[serde(alias = "stolen")]
+    pub excused: u64,
 }
 
-impl Beyond {
-    /// Those that stolen time does not explain.
+impl ViolationCount {
+    /// Jobs that steal time does not excuse.
     pub fn own(&self) -> u64 {
-        self.jobs - self.stolen
+        self.jobs - self.excused
     }
 }
 
@@ -316,14 +317,14 @@ impl Seen {
 /// The jobs of a task so far.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    promise: Promise,
+    requirement: Requirement,
     response: Seen,
     execution: Seen,
     responses: Envelope,
     misses: Option<Misses>,
-    beyond: [Beyond; 3],
+    violations: [ViolationCount; 3],
     preemptions: u64,
-    stolen_jobs: u64,
+    jobs_with_steal: u64,
 }
 
 /// Misses of the partitioned level.
@@ -337,85 +338,85 @@ pub struct Misses {
 
 impl Tally {
     /// Of no jobs.
-    pub fn new(promise: Promise) -> Tally {
+    pub fn new(requirement: Requirement) -> Tally {
         let none = Seen::default;
-        let beyond = [Beyond::default(); 3];
+        let violations = [ViolationCount::default(); 3];
         Tally {
-            promise,
+            requirement,
             response: none(),
             execution: none(),
             responses: Envelope::default(),
             misses: None,
-            beyond,
+            violations,
             preemptions: 0,
-            stolen_jobs: 0,
+            jobs_with_steal: 0,
         }
     }
 
-    /// What was promised.
-    pub fn promise(&self) -> &Promise {
-        &self.promise
+    /// The timing requirement of the task.
+    pub fn requirement(&self) -> &Requirement {
+        &self.requirement
     }
 
-    /// Takes a job into account; the limits that it is beyond.
+    /// Takes a job into account. Returns the limits that it exceeds.
     pub fn push(&mut self, job: &JobRecord) -> Vec<Limit> {
         let response = job.response();
         self.response.push(response);
         self.execution.push(job.execution);
         self.responses.push(response);
         self.preemptions += u64::from(job.preemptions);
-        let stolen = job.stolen > Ns(0);
+        let has_steal = job.steal_time > Ns(0);
         let late = |limit: Limit| match limit {
-            Limit::Bound => response.0 - self.promise.bound.map_or(response.0, |bound| bound.0.0),
-            Limit::Deadline => response.0 - self.promise.deadline.0,
+            Limit::Bound => response.0 - self.requirement.bound.map_or(response.0, |bound| bound.0.0),
+            Limit::Deadline => response.0 - self.requirement.deadline.0,
             Limit::Budget => 0,
         };
-        self.stolen_jobs += u64::from(stolen);
+        self.jobs_with_steal += u64::from(has_steal);
         if let Some(misses) = job.misses {
             let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
             counted.sum += misses;
             counted.by_instance.push(Ns(misses));
         }
-        let limits = self.promise.broken_by(response, job.execution);
+        let limits = self.requirement.violated_by(response, job.execution);
         for &limit in &limits {
-            // What was stolen explains no more than it can have cost.
-            let explained = stolen && late(limit) <= STOLEN_EXPLAINS * job.stolen.0;
-            let beyond = &mut self.beyond[limit as usize];
-            beyond.jobs += 1;
-            beyond.stolen += u64::from(explained);
+            // Steal time excuses no more than the delay that it can have caused.
+            let excused = has_steal && late(limit) <= STEAL_DELAY_FACTOR * job.steal_time.0;
+            let violations = &mut self.violations[limit as usize];
+            violations.jobs += 1;
+            violations.excused += u64::from(excused);
         }
         limits
     }
 
     /// What came of the task.
     pub fn outcome(&self) -> TaskOutcome {
-        let beyond = |limit: Limit| self.beyond[limit as usize];
+        let violations = |limit: Limit| self.violations[limit as usize];
         TaskOutcome {
-            promise: self.promise.clone(),
+            requirement: self.requirement.clone(),
             jobs: self.response.spread.n,
             response: self.response.observed(),
             execution: self.execution.observed(),
             responses: self.responses.clone(),
             misses: self.misses.clone(),
-            beyond_bound: beyond(Limit::Bound),
-            beyond_deadline: beyond(Limit::Deadline),
-            beyond_budget: beyond(Limit::Budget),
+            bound_violations: violations(Limit::Bound),
+            deadline_violations: violations(Limit::Deadline),
+            budget_violations: violations(Limit::Budget),
             preemptions: self.preemptions,
-            stolen_jobs: self.stolen_jobs,
+            jobs_with_steal: self.jobs_with_steal,
             placement: None,
         }
     }
 }
 
-impl Promise {
-    /// The limits that a job of this response and execution time is beyond.
-    pub fn broken_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
+impl Requirement {
+    /// The limits that a job of this response and execution time exceeds.
+    pub fn violated_by(&self, response: Ns, execution: Ns) -> Vec<Limit> {
         let limits = [
             (Limit::Bound, self.bound.is_some_and(|bound| response > bound.0)),
             (Limit::Deadline, response > self.deadline),
             (Limit::Budget, self.budget.is_some_and(|budget| execution > budget)),
         ];
-        limits.into_iter().filter(|(_, broken)| *broken).map(|(limit, _)| limit).collect()
+        limits.into_iter().filter(|(_, violated)| *violated).map(|(limit, _)| limit).collect()
     }
 }
 
@@ -426,26 +427,28 @@ pub struct Placement {
     pub colors: Vec<Color>,
     /// Its resident pages at the end.
     pub resident: u64,
-    /// Those of its colors.
-    pub right: u64,
-    /// Those that cannot be moved: shared ones and the kernel's.
-    pub fixed: u64,
+    /// Those that are on color.
+    #[serde(alias = "right")]
+    pub on_color: u64,
+    /// Those that are immovable: shared ones and the kernel's.
+    #[serde(alias = "fixed")]
+    pub immovable: u64,
 }
 
 impl Placement {
-    /// Share of the pages that can be moved and lie elsewhere.
+    /// The share of the movable pages that are off color.
     pub fn off_color(&self) -> f64 {
-        let movable = self.resident.saturating_sub(self.fixed);
-        movable.saturating_sub(self.right) as f64 / movable.max(1) as f64
+        let movable = self.resident.saturating_sub(self.immovable);
+        movable.saturating_sub(self.on_color) as f64 / movable.max(1) as f64
     }
 }
 
 /// What came of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskOutcome {
-    /// What was promised.
+    /// The timing requirement of the task.
     #[serde(flatten)]
-    pub promise: Promise,
+    pub requirement: Requirement,
     /// Its jobs.
     pub jobs: u64,
     /// Their response times; `None` where there were no jobs.
@@ -458,15 +461,19 @@ pub struct TaskOutcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub misses: Option<Misses>,
     /// Jobs whose response took longer than the bound.
-    pub beyond_bound: Beyond,
+    #[serde(alias = "beyond_bound")]
+    pub bound_violations: ViolationCount,
     /// Jobs later than the deadline.
-    pub beyond_deadline: Beyond,
+    #[serde(alias = "beyond_deadline")]
+    pub deadline_violations: ViolationCount,
     /// Jobs that executed longer than the budget.
-    pub beyond_budget: Beyond,
+    #[serde(alias = "beyond_budget")]
+    pub budget_violations: ViolationCount,
     /// How often another thread took the CPU from one of its jobs.
     pub preemptions: u64,
-    /// Jobs during which the hypervisor withheld the CPU.
-    pub stolen_jobs: u64,
+    /// Jobs with steal time.
+    #[serde(alias = "stolen_jobs")]
+    pub jobs_with_steal: u64,
     /// Where its memory lay at the end, where it was given colors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<Placement>,
@@ -480,10 +487,10 @@ impl TaskOutcome {
 
     /// Share of the CPU, by each of the four ways of [Kim2013, Figure 13].
     pub fn utilization(&self) -> Utilization {
-        let period = self.promise.period.0.max(1) as f64;
+        let period = self.requirement.period.0.max(1) as f64;
         Utilization {
-            alone: self.promise.wcet.map(|wcet| wcet.0 as f64 / period),
-            with_delays: self.promise.utilization,
+            alone: self.requirement.wcet.map(|wcet| wcet.0 as f64 / period),
+            with_delays: self.requirement.utilization,
             worst: self.execution.map(|execution| execution.high_water_mark.value as f64 / period),
             average: self.execution.map(|execution| execution.mean_ns / period),
         }
@@ -514,14 +521,14 @@ pub struct Stretch {
     pub what: String,
 }
 
-/// A job beyond a limit.
+/// A job that exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Violation {
     /// The task.
     pub task: String,
     /// Which job.
     pub instance: u64,
-    /// What it is beyond.
+    /// The limits that it exceeds.
     pub limits: Vec<Limit>,
     /// When it was released, in ns from the first release of the run.
     pub release: Ns,
@@ -529,16 +536,17 @@ pub struct Violation {
     pub response: Ns,
     /// Time on the CPU.
     pub execution: Ns,
-    /// Stolen meanwhile.
-    pub stolen: Ns,
+    /// The job's steal time.
+    #[serde(alias = "stolen")]
+    pub steal_time: Ns,
     /// What its CPU did from a little before the release on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Stretch>,
 }
 
-/// What went wrong with a program.
+/// The failure of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Fault {
+pub struct Failure {
     /// The task.
     pub task: String,
     /// When, in ns from the first release of the run; 0 before it.
@@ -669,14 +677,22 @@ pub struct Window {
     /// Sum of their misses; `None` where they were not counted for every job.
     pub misses: Option<u64>,
     /// Time for which the hypervisor withheld the CPU from them.
-    pub stolen: Ns,
+    pub steal_time: Ns,
 }
 
 impl Window {
     /// A window of the pair `block`, without jobs.
     pub fn new(block: u64) -> Window {
         let none = Ns(0);
-        Window { block, jobs: 0, execution: none, response: none, response_max: none, misses: Some(0), stolen: none }
+        Window {
+            block,
+            jobs: 0,
+            execution: none,
+            response: none,
+            response_max: none,
+            misses: Some(0),
+            steal_time: none,
+        }
     }
 
     /// Takes a job into account.
@@ -688,8 +704,8 @@ impl Window {
             response: job.response(),
             response_max: job.response(),
             misses: job.misses,
-            // What was stolen before its release was counted with the job before.
-            stolen: job.stolen.min(job.response()),
+            // Steal time before the release is counted with the job before.
+            steal_time: job.steal_time.min(job.response()),
         });
     }
 
@@ -699,7 +715,7 @@ impl Window {
         self.response.0 += more.response.0;
         self.response_max = self.response_max.max(more.response_max);
         self.misses = self.misses.zip(more.misses).map(|(misses, more)| misses + more);
-        self.stolen.0 += more.stolen.0;
+        self.steal_time.0 += more.steal_time.0;
     }
 
     fn per_job(&self, sum: u64) -> f64 {
@@ -802,7 +818,7 @@ impl Comparison {
 impl TaskComparison {
     fn of(name: &str, sides: [&[Window]; 2], length: Ns) -> TaskComparison {
         let undisturbed = |windows: &[Window]| -> Vec<Window> {
-            let steal = |window: &Window| window.stolen.0 as f64 / length.0.max(1) as f64;
+            let steal = |window: &Window| window.steal_time.0 as f64 / length.0.max(1) as f64;
             let gate = |window| Gate { canaries_lost: None, steal: steal(window), control: 0.0 };
             let counts = accepted(&windows.iter().map(gate).collect::<Vec<_>>());
             windows.iter().zip(counts).filter(|(_, counts)| *counts).map(|(window, _)| *window).collect()
@@ -884,14 +900,16 @@ pub struct Run {
     pub duration: Ns,
     /// What came of the tasks, in the order of the plan.
     pub tasks: Vec<TaskOutcome>,
-    /// The first jobs beyond a limit.
+    /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
-    /// What went wrong with programs, in order.
-    pub faults: Vec<Fault>,
+    /// Failures of programs, in order.
+    #[serde(alias = "faults")]
+    pub failures: Vec<Failure>,
     /// What watching took.
     pub overhead: Overhead,
-    /// Stolen from the CPUs of the tasks, to the resolution of the kernel's count.
-    pub stolen: Ns,
+    /// Steal time of the CPUs of the tasks, to the resolution of the kernel's count.
+    #[serde(alias = "stolen")]
+    pub steal_time: Ns,
     /// What was changed on the machine, and that it was put back.
     pub settings: Vec<Setting>,
     /// The files it was made from, with their hashes.
@@ -923,7 +941,7 @@ pub enum Conclusion {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
     /// Jobs took longer than they may, with the CPU theirs.
-    Beyond {
+    Violated {
         /// The task.
         task: String,
         /// What.
@@ -934,9 +952,9 @@ pub enum Reason {
         of: u64,
     },
     /// A program failed.
-    Failed(Fault),
-    /// Jobs took longer than they may, but only such as stolen time explains.
-    Stolen {
+    Failed(Failure),
+    /// Jobs took longer than they may, but steal time excuses all of them.
+    StealTime {
         /// The task.
         task: String,
         /// What.
@@ -991,17 +1009,17 @@ pub enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Beyond { task, limit, jobs, of } => {
-                write!(f, "{task}: {jobs} of {of} jobs were beyond the {limit}")
+            Reason::Violated { task, limit, jobs, of } => {
+                write!(f, "{task}: {jobs} of {of} jobs exceeded the {limit}")
             }
-            Reason::Failed(Fault { task, what, at }) => {
+            Reason::Failed(Failure { task, what, at }) => {
                 write!(f, "{task}: {what}")?;
                 if at.0 > 0 { write!(f, ", {:.3} s after the first release", at.0 as f64 / 1e9) } else { Ok(()) }
             }
-            Reason::Stolen { task, limit, jobs, of } => {
+            Reason::StealTime { task, limit, jobs, of } => {
                 write!(
                     f,
-                    "{task}: {jobs} of {of} jobs were beyond the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
+                    "{task}: {jobs} of {of} jobs exceeded the {limit}, all by what it can have cost that the hypervisor withheld the CPU"
                 )
             }
             Reason::TooFewJobs { task, jobs } => write!(
@@ -1025,32 +1043,32 @@ impl fmt::Display for Reason {
 }
 
 impl Run {
-    /// What the run shows, and why. Violations in jobs that time was stolen from do not decide it, but keep it from holding.
+    /// What the run shows, and why. A violation that steal time excuses makes the run inconclusive instead of violated.
     pub fn conclusion(&self) -> (Conclusion, Vec<Reason>) {
         let (mut violated, mut doubts) = (Vec::new(), Vec::new());
         // By deadlines, what holds for a job is its deadline, and that it needs no more than is reserved.
         let proved = !self.reserved.is_empty() && self.reserved.iter().all(Reserved::is_proved);
         for task in &self.tasks {
-            let name = || task.promise.name.clone();
+            let name = || task.requirement.name.clone();
             let limits = [
-                (Limit::Bound, task.beyond_bound),
-                (Limit::Deadline, task.beyond_deadline),
-                (Limit::Budget, task.beyond_budget),
+                (Limit::Bound, task.bound_violations),
+                (Limit::Deadline, task.deadline_violations),
+                (Limit::Budget, task.budget_violations),
             ];
-            for (limit, beyond) in limits {
-                if beyond.own() > 0 {
-                    violated.push(Reason::Beyond { task: name(), limit, jobs: beyond.own(), of: task.jobs });
-                } else if beyond.stolen > 0 {
-                    doubts.push(Reason::Stolen { task: name(), limit, jobs: beyond.stolen, of: task.jobs });
+            for (limit, violations) in limits {
+                if violations.own() > 0 {
+                    violated.push(Reason::Violated { task: name(), limit, jobs: violations.own(), of: task.jobs });
+                } else if violations.excused > 0 {
+                    doubts.push(Reason::StealTime { task: name(), limit, jobs: violations.excused, of: task.jobs });
                 }
             }
-            if task.promise.bound.is_none() && !proved {
+            if task.requirement.bound.is_none() && !proved {
                 doubts.push(Reason::NoBound { task: name() });
             }
             if task.jobs < JOBS_WANTED {
                 doubts.push(Reason::TooFewJobs { task: name(), jobs: task.jobs });
             }
-            let expected = self.duration.0 / task.promise.period.0.max(1);
+            let expected = self.duration.0 / task.requirement.period.0.max(1);
             if (task.jobs as f64) < EXPECTED_MIN * expected.saturating_sub(1) as f64 {
                 doubts.push(Reason::Missing { task: name(), jobs: task.jobs, expected });
             }
@@ -1060,7 +1078,7 @@ impl Run {
                 doubts.push(Reason::OffColor { task: name(), share });
             }
         }
-        violated.extend(self.faults.iter().cloned().map(Reason::Failed));
+        violated.extend(self.failures.iter().cloned().map(Reason::Failed));
         if self.overhead.lost > 0 {
             doubts.push(Reason::Lost { events: self.overhead.lost });
         }
@@ -1082,8 +1100,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn promise() -> Promise {
-        Promise {
+    fn requirement() -> Requirement {
+        Requirement {
             name: "control".to_owned(),
             period: Ns(1000),
             deadline: Ns(900),
@@ -1095,20 +1113,20 @@ mod tests {
         }
     }
 
-    fn job(instance: u64, response: u64, execution: u64, stolen: u64) -> JobRecord {
+    fn job(instance: u64, response: u64, execution: u64, steal_time: u64) -> JobRecord {
         JobRecord {
             instance,
             release: Ns(1000 * instance),
             start: Ns(1000 * instance + 10),
             completion: Ns(1000 * instance + response),
             execution: Ns(execution),
-            stolen: Ns(stolen),
+            steal_time: Ns(steal_time),
             ..JobRecord::default()
         }
     }
 
     fn run(jobs: &[JobRecord]) -> Run {
-        let mut tally = Tally::new(promise());
+        let mut tally = Tally::new(requirement());
         jobs.iter().for_each(|job| {
             tally.push(job);
         });
@@ -1121,9 +1139,9 @@ mod tests {
             duration: Ns(1000 * jobs.len() as u64),
             tasks: vec![tally.outcome()],
             violations: Vec::new(),
-            faults: Vec::new(),
+            failures: Vec::new(),
             overhead: Overhead::default(),
-            stolen: Ns(0),
+            steal_time: Ns(0),
             settings: Vec::new(),
             inputs: Vec::new(),
             memory: Vec::new(),
@@ -1150,7 +1168,9 @@ mod tests {
     fn by_deadlines_a_run_holds_without_a_bound_where_what_is_reserved_fits() {
         let jobs: Vec<JobRecord> = (0..JOBS_WANTED).map(|instance| job(instance, 850, 200, 0)).collect();
         let mut run = run(&jobs);
-        run.tasks.iter_mut().for_each(|task| (task.promise.bound, task.beyond_bound) = (None, Beyond::default()));
+        run.tasks
+            .iter_mut()
+            .for_each(|task| (task.requirement.bound, task.bound_violations) = (None, ViolationCount::default()));
         assert_eq!(run.conclusion().0, Conclusion::Inconclusive);
         run.reserved = vec![Reserved { cpu: CpuId(1), density: 0.9, most: 0.95 }];
         assert_eq!(run.conclusion(), (Conclusion::Holds, Vec::new()));
@@ -1168,9 +1188,9 @@ mod tests {
 
     #[test]
     fn a_response_equal_to_its_bound_holds_and_one_more_nanosecond_does_not() {
-        assert_eq!(promise().broken_by(Ns(500), Ns(300)), []);
-        assert_eq!(promise().broken_by(Ns(501), Ns(300)), [Limit::Bound]);
-        assert_eq!(promise().broken_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
+        assert_eq!(requirement().violated_by(Ns(500), Ns(300)), []);
+        assert_eq!(requirement().violated_by(Ns(501), Ns(300)), [Limit::Bound]);
+        assert_eq!(requirement().violated_by(Ns(901), Ns(301)), [Limit::Bound, Limit::Deadline, Limit::Budget]);
     }
 
     #[test]
@@ -1179,20 +1199,20 @@ mod tests {
         jobs.push(job(10_000, 501, 200, 0));
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Violated);
-        let beyond = Reason::Beyond { task: "control".to_owned(), limit: Limit::Bound, jobs: 1, of: 10_001 };
-        assert_eq!(reasons, [beyond]);
+        let violations = Reason::Violated { task: "control".to_owned(), limit: Limit::Bound, jobs: 1, of: 10_001 };
+        assert_eq!(reasons, [violations]);
     }
 
     #[test]
-    fn a_job_beyond_its_bound_while_time_was_stolen_leaves_it_open() {
+    fn a_job_with_steal_time_that_exceeds_its_bound_leaves_it_open() {
         let mut jobs = good(1000);
         jobs.push(job(1000, 800, 200, 300));
         let (conclusion, reasons) = run(&jobs).conclusion();
         assert_eq!(conclusion, Conclusion::Inconclusive);
         assert!(reasons[0].to_string().ends_with("withheld the CPU"), "{}", reasons[0]);
-        // 800 is 300 beyond the bound of 500, which 30 can explain and 29 cannot.
-        for (stolen, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
-            jobs[1000].stolen = Ns(stolen);
+        // 800 exceeds the bound of 500 by 300, which 30 can excuse and 29 cannot.
+        for (steal_time, expected) in [(30, Conclusion::Inconclusive), (29, Conclusion::Violated)] {
+            jobs[1000].steal_time = Ns(steal_time);
             assert_eq!(run(&jobs).conclusion().0, expected);
         }
     }
@@ -1208,13 +1228,13 @@ mod tests {
     #[test]
     fn what_failed_what_was_lost_and_what_lies_elsewhere_is_named() {
         let mut failed = run(&good(299));
-        failed.faults.push(Fault { task: "hog".to_owned(), at: Ns(5), what: "ended with code 3".to_owned() });
+        failed.failures.push(Failure { task: "hog".to_owned(), at: Ns(5), what: "ended with code 3".to_owned() });
         assert_eq!(failed.conclusion().0, Conclusion::Violated);
         let mut lossy = run(&good(299));
         lossy.overhead.lost = 7;
         assert_eq!(lossy.conclusion(), (Conclusion::Inconclusive, vec![Reason::Lost { events: 7 }]));
         let mut drifted = run(&good(299));
-        let placement = Placement { colors: vec![Color(0)], resident: 120, right: 90, fixed: 20 };
+        let placement = Placement { colors: vec![Color(0)], resident: 120, on_color: 90, immovable: 20 };
         assert_eq!(placement.off_color(), 0.1);
         drifted.tasks[0].placement = Some(placement);
         assert_eq!(drifted.conclusion().0, Conclusion::Inconclusive);
@@ -1222,7 +1242,7 @@ mod tests {
 
     #[test]
     fn a_million_jobs_take_no_more_memory_than_a_few() {
-        let mut tally = Tally::new(promise());
+        let mut tally = Tally::new(requirement());
         let memory = allocation_counter::measure(|| {
             for instance in 0..1_000_000 {
                 tally.push(&JobRecord { misses: Some(instance % 7), ..job(instance, 400 + instance % 90_000, 200, 0) });
@@ -1306,15 +1326,15 @@ mod tests {
         let planned: Vec<Window> = (0..6).map(|block| window(block, 100)).collect();
         let mut without: Vec<Window> = (0..6).map(|block| window(block, 200)).collect();
         // 5 % of 10 000 ns, and more.
-        without[1].stolen = Ns(500);
-        without[2].stolen = Ns(501);
+        without[1].steal_time = Ns(500);
+        without[2].steal_time = Ns(501);
         let task = compared([&planned, &without]);
         assert_eq!((task.partitioned.accepted, task.unpartitioned.accepted), (6, 5));
         assert_eq!(task.execution.unwrap().effect.n, 5);
-        // A job that waits for 30 ns tells of no more than it waited for, however much was stolen before.
+        // A job that waits for 30 ns has at most 30 ns of steal time, however much there was before.
         let mut window = Window::new(0);
         window.push(&job(0, 30, 20, 5000));
-        assert_eq!(window.stolen, Ns(30));
+        assert_eq!(window.steal_time, Ns(30));
     }
 
     #[test]

@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_machine_calculates() {
-        // Each: A = 12 and X = 5 and then the operation, with X or with the constant 3, gives what is told.
+        // Each: A = 12 and X = 5 and then the operation, with X or with the constant 3, gives what is listed.
         let result = |code, operand| {
             let start = [instruction(0x01, 0, 0, 5), instruction(0x00, 0, 0, 12), instruction(code, 0, 0, operand)];
             (0..64).find(|expected| {
@@ -232,7 +232,7 @@ mod tests {
         ] {
             assert_eq!(verdict(&filter, &call(0)), None, "{filter:?}");
         }
-        // Traced, told to another process, a signal, a thread killed.
+        // Traced, reported to another process, a signal, a thread killed.
         for action in [0x7ff0_0000, 0x7fc0_0000, 0x0003_0000, 0] {
             assert_eq!(verdict(&[instruction(0x06, 0, 0, action)], &call(0)), Some(Verdict::Forbidden));
         }

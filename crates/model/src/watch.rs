@@ -94,9 +94,9 @@ pub struct Gap {
 /// What is known of a watch as a whole: each says all that the ones before it did.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {
-    /// What the hypervisor stole from each CPU; absent where the kernel does not say.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stolen: Vec<Stolen>,
+    /// The steal time of each CPU. Empty where the kernel does not say.
+    #[serde(default, alias = "stolen", skip_serializing_if = "Vec::is_empty")]
+    pub steal: Vec<CpuSteal>,
     /// What it cost; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
@@ -104,9 +104,9 @@ pub struct State {
     pub notes: Vec<String>,
 }
 
-/// Time of a CPU that the hypervisor gave to others.
+/// The share of a CPU's time that is steal time: the hypervisor gave the CPU to others.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Stolen {
+pub struct CpuSteal {
     /// Which CPU.
     pub cpu: CpuId,
     /// Share of the time.
@@ -298,7 +298,7 @@ impl TaskStatistics {
     }
 }
 
-/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, with and without records by turns.
+/// What the kernel takes to write a record, on the CPU that it is of: measured on this machine before the watch, alternating between with and without records.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecordCost {
     /// Where it was measured.
@@ -525,13 +525,13 @@ impl Watched {
         tasks
     }
 
-    /// What holds of all tasks together: how many, for how long, what was stolen, and how far the counters can be trusted.
+    /// What holds of all tasks together: how many, for how long, the steal time, and how far the counters can be trusted.
     pub fn head(&self) -> String {
         let seconds = self.watched_ns() as f64 / 1e9;
         let tasks = (self.tasks.len() + self.former.len()) as u64 + self.left_out;
         let mut text = format!("{tasks} tasks in {seconds:.2} s");
-        for Stolen { cpu, share } in &self.state.stolen {
-            let _ = write!(text, ", CPU {} stolen {:.1} %", cpu.0, 100.0 * share);
+        for CpuSteal { cpu, share } in &self.state.steal {
+            let _ = write!(text, ", CPU {} steal {:.1} %", cpu.0, 100.0 * share);
         }
         if self.lost > 0 {
             let _ = write!(text, ", {} events lost: slices are missing", self.lost);
@@ -732,9 +732,9 @@ impl Watched {
         single("events_lost_total", "counter", lost, &plain(self.lost as f64));
         let taken = "Times that others had the counters of a CPU.";
         single("counters_taken_total", "counter", taken, &plain(self.counters_taken as f64));
-        let stolen = self.state.stolen.iter().map(|stolen| (format!("{{cpu=\"{}\"}}", stolen.cpu.0), stolen.share));
+        let steal = self.state.steal.iter().map(|steal| (format!("{{cpu=\"{}\"}}", steal.cpu.0), steal.share));
         let help = "Share of the time of a CPU that the hypervisor gave to others.";
-        single("stolen_ratio", "gauge", help, &stolen.collect::<Vec<_>>());
+        single("steal_ratio", "gauge", help, &steal.collect::<Vec<_>>());
         let cost = self.state.cost;
         let own = "Share of one CPU that watching takes.";
         single("watch_cpu_ratio", "gauge", own, &known(cost.map(|cost| cost.cpu_share)));
@@ -901,7 +901,7 @@ mod tests {
         }
     }
 
-    /// A quarter of CPU 0 was stolen; 10 000 records a second of 1 to 3 us each, and 0.5 % of a CPU to read them.
+    /// A quarter of CPU 0's time is steal time; 10 000 records a second of 1 to 3 us each, and 0.5 % of a CPU to read them.
     fn state() -> State {
         let pairs = [1000.0, 1500.0, 2000.0, 2500.0, 3000.0];
         let cost = Cost {
@@ -911,8 +911,8 @@ mod tests {
             polls_per_second: None,
             record: RecordCost::of(CpuId(0), &pairs),
         };
-        let stolen = vec![Stolen { cpu: CpuId(0), share: 0.25 }];
-        State { stolen, cost: Some(cost), notes: vec!["no counters here".to_owned()] }
+        let steal = vec![CpuSteal { cpu: CpuId(0), share: 0.25 }];
+        State { steal, cost: Some(cost), notes: vec!["no counters here".to_owned()] }
     }
 
     #[test]
@@ -921,11 +921,11 @@ mod tests {
         watched.note(&Entry::Slice(slice(7, 0, 0, 400, SwitchOut::Asleep)));
         watched.note(&Entry::State(state()));
         let text = watched.text(10);
-        assert!(text.contains("CPU 0 stolen 25.0 %") && text.contains("no counters here"), "{text}");
+        assert!(text.contains("CPU 0 steal 25.0 %") && text.contains("no counters here"), "{text}");
         // 10 000 times 2 us, with quartiles of 1.5 and 2.5 us; a half percent besides.
         assert!(text.contains("2.00 % more (1.50 % to 2.50 %), by 2.00 us each; 2.50 % in all, goal 1.00 %"), "{text}");
         let metrics = watched.prometheus();
-        for line in ["stolen_ratio{cpu=\"0\"} 0.25", "watch_cpu_ratio 0.005", "watch_kernel_ratio 0.02"] {
+        for line in ["steal_ratio{cpu=\"0\"} 0.25", "watch_cpu_ratio 0.005", "watch_kernel_ratio 0.02"] {
             assert!(metrics.contains(&format!("\nisochrome_{line}\n")), "{metrics}");
         }
         assert_eq!(RecordCost::of(CpuId(0), &[]), None);
@@ -975,7 +975,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_per_cycle_are_told_to_prometheus() {
+    fn instructions_per_cycle_are_reported_to_prometheus() {
         let mut watched = Watched::default();
         let counts = Some(Counts { accesses: 4000, misses: 1000, instructions: 9000, cycles: 4500 });
         watched.note(&Entry::Slice(Slice { counts, ..slice(7, 0, 400, 1400, SwitchOut::Asleep) }));
@@ -1004,7 +1004,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told_and_counted() {
+    fn gaps_are_reported_and_counted() {
         let mut watched = Watched::default();
         assert!(!watched.text(10).contains("missing"));
         for lost in [Some(3), Some(4), None] {

@@ -11,7 +11,7 @@ fn geometry() -> Geometry {
     Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap()
 }
 
-/// Samples of pages of the given frames and colors: clean looks, one group per color.
+/// Samples of pages of the given frames and colors: clean tests, one group per color.
 fn clean(pages: &[(Option<u64>, u16)], colors: u16) -> Samples {
     let share = |own: bool| if own { 90 } else { 2 };
     let cross = (0..colors).map(|i| (0..colors).map(|j| f32::from(share(i == j)) / 100.0).collect()).collect();
@@ -27,7 +27,7 @@ fn clean(pages: &[(Option<u64>, u16)], colors: u16) -> Samples {
             .iter()
             .map(|(frame, color)| PageSample {
                 frame: frame.map(FrameNumber),
-                looks: vec![(0..colors).map(|c| share(c == *color)).collect()],
+                tests: vec![(0..colors).map(|c| share(c == *color)).collect()],
             })
             .collect(),
     }
@@ -60,7 +60,7 @@ fn samples_saved_on_a_virtual_machine_show_sixteen_colors_and_no_rule() {
 fn samples_that_were_cut_are_refused() {
     let mut samples = clean(&hidden(20, 16, 1), 16);
     samples.check().unwrap();
-    samples.pages[7].looks[0].pop();
+    samples.pages[7].tests[0].pop();
     let error = samples.check().unwrap_err();
     assert_eq!((error.found, error.expected), (15, 16));
     assert!(error.to_string().contains("page 7") && error.to_string().contains("hint:"));
@@ -93,24 +93,24 @@ fn clean_samples_give_every_page_its_color() {
 }
 
 #[test]
-fn noise_in_single_looks_is_outvoted_by_the_lowest() {
+fn noise_in_single_tests_is_outvoted_by_the_lowest() {
     let pages = hidden(500, 16, 2);
     let mut noisy = clean(&pages, 16);
     let mut rng = fastrand::Rng::with_seed(3);
     for page in &mut noisy.pages {
-        let clean = page.looks[0].clone();
-        // Three looks, in each of which noise evicts from one color's look whatever it likes.
-        page.looks = (0..3)
+        let clean = page.tests[0].clone();
+        // Three tests, in each of which noise evicts whatever it likes from one color.
+        page.tests = (0..3)
             .map(|_| {
-                let mut look = clean.clone();
-                look[rng.usize(0..16)] = 95;
-                look
+                let mut test = clean.clone();
+                test[rng.usize(0..16)] = 95;
+                test
             })
             .collect();
     }
     let inference = infer(&noisy);
     let truth: Vec<Option<Color>> = pages.iter().map(|(_, color)| Some(Color(*color))).collect();
-    // The same wrong color in all three looks has a chance of 15/16 x 1/256: about 2 of 500 pages are ambiguous, none wrong.
+    // The same wrong color in all three tests has a chance of 15/16 x 1/256: about 2 of 500 pages are ambiguous, none wrong.
     assert_eq!(agreement(&inference.page_colors, &truth), Some(1.0));
     assert!(inference.ambiguous.len() <= 8, "{:?}", inference.ambiguous);
 }
@@ -118,8 +118,8 @@ fn noise_in_single_looks_is_outvoted_by_the_lowest() {
 #[test]
 fn a_page_without_a_clear_color_is_named() {
     let mut samples = clean(&hidden(100, 16, 4), 16);
-    samples.pages[17].looks = vec![vec![40; 16]];
-    samples.pages[50].looks = vec![];
+    samples.pages[17].tests = vec![vec![40; 16]];
+    samples.pages[50].tests = vec![];
     let inference = infer(&samples);
     assert_eq!(inference.ambiguous, [17, 50]);
     assert_eq!(inference.page_colors[17], None);
@@ -129,7 +129,7 @@ fn a_page_without_a_clear_color_is_named() {
 fn too_many_pages_without_a_color_put_the_palette_in_doubt() {
     let mut samples = clean(&hidden(100, 16, 4), 16);
     for page in &mut samples.pages[..3] {
-        page.looks = vec![vec![0; 16]];
+        page.tests = vec![vec![0; 16]];
     }
     assert_eq!(infer(&samples).doubts, [Doubt::Ambiguous { pages: 3, of: 100 }]);
 }
@@ -153,8 +153,8 @@ fn groups_that_evict_each_other_are_one_color() {
     (last[4], last[16]) = (0.45, 0.8);
     samples.cross.push(last);
     for page in &mut samples.pages {
-        let fourth = page.looks[0][4];
-        page.looks[0].push(fourth);
+        let fourth = page.tests[0][4];
+        page.tests[0].push(fourth);
     }
     let inference = infer(&samples);
     assert_eq!(inference.palette.colors, 16);
@@ -192,9 +192,9 @@ fn a_machine_with_huge_pages_behind_it_shows_its_linear_colors() {
         })
         .collect();
     let mut samples = clean(&pages, 16);
-    // One page in a hundred was given a wrong color by its looks.
+    // One page in a hundred was given a wrong color by its tests.
     for page in samples.pages.iter_mut().step_by(100) {
-        page.looks[0].rotate_right(1);
+        page.tests[0].rotate_right(1);
     }
     let inference = infer(&samples);
     assert!(matches!(inference.palette.rule, Rule::Linear { .. }), "{}", inference.rule_in_words);
@@ -208,7 +208,7 @@ fn a_machine_with_huge_pages_behind_it_shows_its_linear_colors() {
 }
 
 #[test]
-fn confirmed_frame_bits_color_pages_without_looks() {
+fn confirmed_frame_bits_color_pages_without_tests() {
     let mut samples = clean(&[(Some(0x12345), 5), (Some(0x10), 0), (None, 0)], 16);
     samples.method = Method::Bits;
     let inference = infer(&samples);
@@ -233,14 +233,14 @@ proptest! {
     #[test]
     fn any_samples_are_answered_without_a_panic(
         groups in 0usize..6,
-        looks in proptest::collection::vec(proptest::collection::vec(0u8..=100, 6), 0..50),
+        tests in proptest::collection::vec(proptest::collection::vec(0u8..=100, 6), 0..50),
         cross in proptest::collection::vec(0f32..1.0, 36),
     ) {
-        let pages = looks
+        let pages = tests
             .into_iter()
-            .map(|mut look| {
-                look.truncate(groups);
-                PageSample { frame: None, looks: vec![look] }
+            .map(|mut test| {
+                test.truncate(groups);
+                PageSample { frame: None, tests: vec![test] }
             })
             .collect();
         let samples = Samples {

@@ -79,7 +79,7 @@ pub fn in_shape<'a>(array: &'a PyReadonlyArrayDyn<'_, u64>, shape: &[usize], nam
     Ok(array.as_slice()?)
 }
 
-/// Works without the interpreter's lock, in a thread of its own, so that Ctrl-C reaches Python meanwhile: then the work is told to
+/// Works without the interpreter's lock, in a thread of its own, so that Ctrl-C reaches Python meanwhile: then the work is asked to
 /// stop.
 pub fn interruptible<T: Send>(py: Python<'_>, work: impl FnOnce(&AtomicBool) -> T + Send) -> PyResult<T> {
     let (stop, mut interrupted) = (AtomicBool::new(false), Ok(()));

@@ -244,7 +244,7 @@ fn changes_height(changes: usize) -> f64 {
     changes as f64 * CHANGE_LINE + 6.0
 }
 
-/// Changes below each other as bars to both sides of none, from half to half as much again; what is beyond is cut off there and told by its number alone.
+/// Changes below each other as bars to both sides of none, from half to half as much again; what is beyond is cut off there and shown by its number alone.
 fn changes(drawn: &Changes) -> Markup {
     let Changes { title, changes } = drawn;
     const NAMES: f64 = 74.0;

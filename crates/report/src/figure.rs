@@ -56,7 +56,7 @@ pub fn execution_times(profile: &Profile) -> String {
 fn of_task(task: &TaskProfile, partitions: u32) -> Chart {
     let micro = |time: u64| time as f64 / 1e3;
     let seen = |time: fn(&Point) -> u64| -> Vec<(f64, f64)> {
-        let points = task.measured.iter().filter(|point| !point.visits.is_empty());
+        let points = task.measured.iter().filter(|point| !point.runs.is_empty());
         points.map(|point| (f64::from(point.partitions), micro(time(point)))).collect()
     };
     let bound: Vec<_> = (1u32..).zip(&task.wcet_ns).map(|(p, time)| (f64::from(p), micro(*time))).collect();

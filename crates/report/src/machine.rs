@@ -114,15 +114,15 @@ type Loss = (Ns, f64, f64, f64);
 
 /// Loss after each wait: the worst CPU's median, and the spread over all CPUs.
 fn losses(retention: &[Retention], waiting: Waiting) -> Vec<Loss> {
-    let mut looks: Vec<&Retention> = retention.iter().filter(|r| r.waiting == waiting && r.wait_ns.0 > 0).collect();
-    looks.sort_by_key(|look| look.wait_ns);
-    let of_wait = looks.chunk_by(|a, b| a.wait_ns == b.wait_ns);
+    let mut samples: Vec<&Retention> = retention.iter().filter(|r| r.waiting == waiting && r.wait_ns.0 > 0).collect();
+    samples.sort_by_key(|sample| sample.wait_ns);
+    let of_wait = samples.chunk_by(|a, b| a.wait_ns == b.wait_ns);
     of_wait
-        .map(|looks| {
-            let (_, median) = extent(looks.iter().map(|look| look.lost_median));
-            let (low, _) = extent(looks.iter().map(|look| look.lost_min));
-            let (_, high) = extent(looks.iter().map(|look| look.lost_max));
-            (looks[0].wait_ns, median, low, high)
+        .map(|samples| {
+            let (_, median) = extent(samples.iter().map(|sample| sample.lost_median));
+            let (low, _) = extent(samples.iter().map(|sample| sample.lost_min));
+            let (_, high) = extent(samples.iter().map(|sample| sample.lost_max));
+            (samples[0].wait_ns, median, low, high)
         })
         .collect()
 }
@@ -152,7 +152,7 @@ fn retention(level: &CacheLevel) -> Markup {
         title: format!("What {name} loses while its CPU touches nothing"),
         description: retention_sentence(level),
         x: Axis::log("wait", (shortest, longest), time),
-        y: Axis::linear("share of lines gone (shaded: all looks while busy)", (0.0, 1.0), format::share),
+        y: Axis::linear("share of lines gone (shaded: all samples while busy)", (0.0, 1.0), format::share),
         lines: measured.iter().map(line).collect(),
         rules: vec![],
     };

@@ -67,7 +67,7 @@ fn found(palette: &PaletteEvidence) -> Markup {
                 (drawn.svg())
                 figcaption {
                     @if tested { (gap) " " }
-                    "A share is an estimate: of a page the lowest of 4 looks, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
+                    "A share is an estimate: of a page the lowest of 4 tests, of 3 pages the median, of several eviction sets of a color the mean. The lowest, since disturbance only evicts more; so what a set evicts only now and then is understated. "
                     "Cells shade from nothing evicted to all lines evicted; a clean diagonal means that the colors are real. Bars: pages of each color against the even share."
                 }
                 details {

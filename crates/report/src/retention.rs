@@ -77,18 +77,18 @@ enum Verdict {
     Kept { ns: f64 },
 }
 
-/// Verdict on the worst CPU that waited as `waiting`, with the look it rests on.
+/// Verdict on the worst CPU that waited as `waiting`, with the sample it rests on.
 fn verdict(retention: &[Retention], waiting: Waiting) -> Option<(Verdict, &Retention)> {
-    let mut looks: Vec<&Retention> =
+    let mut samples: Vec<&Retention> =
         retention.iter().filter(|r| r.waiting == waiting && r.lost_median.is_finite()).collect();
-    looks.sort_by_key(|look| (look.cpu, look.wait_ns));
-    let of_each_cpu: Vec<&[&Retention]> = looks.chunk_by(|a, b| a.cpu == b.cpu).collect();
-    let half = of_each_cpu.iter().filter_map(|looks| half_life(looks)).min_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((ns, look)) = half {
-        return Some((Verdict::HalfLife(ns), look));
+    samples.sort_by_key(|sample| (sample.cpu, sample.wait_ns));
+    let of_each_cpu: Vec<&[&Retention]> = samples.chunk_by(|a, b| a.cpu == b.cpu).collect();
+    let half = of_each_cpu.iter().filter_map(|samples| half_life(samples)).min_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((ns, sample)) = half {
+        return Some((Verdict::HalfLife(ns), sample));
     }
-    let worst = *looks.iter().max_by(|a, b| a.lost_median.total_cmp(&b.lost_median))?;
-    let longest = looks.iter().map(|look| look.wait_ns.0).max()? as f64;
+    let worst = *samples.iter().max_by(|a, b| a.lost_median.total_cmp(&b.lost_median))?;
+    let longest = samples.iter().map(|sample| sample.wait_ns.0).max()? as f64;
     Some(if worst.lost_median < KEPT {
         (Verdict::Kept { ns: longest }, worst)
     } else {
@@ -97,10 +97,10 @@ fn verdict(retention: &[Retention], waiting: Waiting) -> Option<(Verdict, &Reten
 }
 
 /// Wait at which one CPU's median loss passes one half, between two waits by the logarithm of the wait.
-fn half_life<'a>(looks: &[&'a Retention]) -> Option<(f64, &'a Retention)> {
-    let first = looks.iter().position(|look| look.lost_median >= 0.5)?;
-    let (after, after_ns) = (looks[first], looks[first].wait_ns.0 as f64);
-    let Some(before) = first.checked_sub(1).map(|i| looks[i]).filter(|before| before.wait_ns.0 > 0) else {
+fn half_life<'a>(samples: &[&'a Retention]) -> Option<(f64, &'a Retention)> {
+    let first = samples.iter().position(|sample| sample.lost_median >= 0.5)?;
+    let (after, after_ns) = (samples[first], samples[first].wait_ns.0 as f64);
+    let Some(before) = first.checked_sub(1).map(|i| samples[i]).filter(|before| before.wait_ns.0 > 0) else {
         return Some((after_ns, after));
     };
     let part = (0.5 - before.lost_median) / (after.lost_median - before.lost_median);
@@ -115,7 +115,7 @@ mod tests {
     use isochrome_model::machine::{Fact, Holds, Source};
     use isochrome_model::units::{Bytes, CpuId, Ns};
 
-    fn level(looks: &[(Waiting, u64, f64, f64)]) -> CacheLevel {
+    fn level(samples: &[(Waiting, u64, f64, f64)]) -> CacheLevel {
         let sysfs = |value| Fact { value, source: Source::Sysfs };
         CacheLevel {
             level: 2,
@@ -125,7 +125,7 @@ mod tests {
             sharing_seen: None,
             load_ns: None,
             refill: None,
-            retention: looks
+            retention: samples
                 .iter()
                 .map(|&(waiting, us, lost_median, lost_min)| Retention {
                     cpu: CpuId(0),
@@ -134,7 +134,7 @@ mod tests {
                     lost_median,
                     lost_min,
                     lost_max: 1.0,
-                    looks: 9,
+                    samples: 9,
                 })
                 .collect(),
         }

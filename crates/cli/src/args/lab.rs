@@ -238,7 +238,7 @@ pub struct NetOptions {
     /// Through what [default: all that there are]
     #[arg(long, value_parser = net_path())]
     pub path: Option<isochrome_lab::packets::Path>,
-    /// The flood that is held against mere writing, as `isochrome lab flood --verify` names it
+    /// The flood that is compared with mere writing, as `isochrome lab flood --verify` names it
     #[arg(long, value_name = "NAME", default_value = "double-purge")]
     pub pattern: Pattern,
     /// Bytes of the packets, 1 to 8192, with commas [default: 13 sizes from 1 to 8192]
@@ -288,9 +288,9 @@ pub struct FloodOptions {
     /// Blocks of each pattern, with --verify
     #[arg(long, value_name = "N", default_value_t = 60, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub blocks: u32,
-    /// Looks of each kind in a block, with --verify
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub looks: u32,
+    /// Samples of each kind in a block, with --verify
+    #[arg(long, alias = "looks", value_name = "N", default_value_t = 10, requires = "verify", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub samples: u32,
     /// Where results go.
     #[command(flatten)]
     pub results: Results,

@@ -61,7 +61,7 @@ pub struct ProfileOptions {
     /// Task set (docs/tasksets.md)
     #[arg(value_name = "FILE")]
     pub tasks: PathBuf,
-    /// Write the profile here, after every visit; one that is there goes on
+    /// Write the profile here, after every profiling run; one that is there goes on
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
     pub output: PathBuf,
     /// Begin anew, whatever is in the output file
@@ -70,9 +70,9 @@ pub struct ProfileOptions {
     /// Run so many jobs of each point that, with 95 % confidence, a further one exceeds the longest with at most this probability
     #[arg(long, value_name = "P", default_value_t = 1e-3)]
     pub exceed: f64,
-    /// Jobs of one visit to a task on some partitions
-    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-    pub visit: u64,
+    /// Jobs of one profiling run, of one task on some partitions
+    #[arg(long, alias = "visit", value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub jobs_per_run: u64,
     /// Add this to the longest time seen, in percent of it
     #[arg(long, value_name = "PERCENT", default_value_t = 20.0)]
     pub margin: f64,

@@ -36,7 +36,7 @@ pub enum SimulateQuestion {
         /// What runs on it.
         #[command(flatten)]
         program: Program,
-        /// Hold the misses of the fewest, of half and of all colors against the full simulator
+        /// Check the miss counts at 1, half and all colors against the full simulator
         #[arg(long)]
         verify: bool,
         /// Draw the curve here

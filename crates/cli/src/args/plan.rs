@@ -141,7 +141,7 @@ pub struct RunPlanOptions {
     /// Also run the set without partitions, in pairs of blocks in random order, and state the difference with its confidence interval
     #[arg(long, value_enum, value_name = "WITH")]
     pub compare: Option<CompareWith>,
-    /// What to do when a job is beyond its bound, its deadline or its budget
+    /// What to do when a job exceeds its bound, its deadline or its budget
     #[arg(long, value_enum, default_value_t = ViolationAction::Trace)]
     pub on_violation: ViolationAction,
     /// Go on with the others when a program fails
@@ -180,7 +180,7 @@ pub enum CompareWith {
     None,
 }
 
-/// What to do when a job is beyond a limit.
+/// What to do when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ViolationAction {
     /// Keep what its CPU did around it

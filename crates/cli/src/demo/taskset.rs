@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 
@@ -40,7 +40,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
         (
             "execution times",
             format!(
-                "profile @/taskset.toml --again --exceed 1e-2 --visit 300 --margin {margin} -o @/profile.json --svg @/profile.svg{seed}"
+                "profile @/taskset.toml --again --exceed 1e-2 --jobs-per-run 300 --margin {margin} -o @/profile.json --svg @/profile.svg{seed}"
             ),
         ),
         (

@@ -1,9 +1,9 @@
 //! Execution times without a machine: a trace of one job, on a modeled machine, against its share of the colors.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use isochrome_host::interrupt;
 use isochrome_model::machine::Holds;
-use isochrome_model::profile::{Profile, Request, Visit};
+use isochrome_model::profile::{Profile, ProfilingRun, Request};
 use isochrome_model::sim::{Allocation, DescribedMachine, PageTable};
 use isochrome_model::stats::HighWaterMark;
 use isochrome_model::taskset::Scope;
@@ -52,7 +52,7 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
     };
     let periodic: Vec<usize> =
         (0..profile.tasks.len()).filter(|task| !profile.tasks[*task].program.best_effort).collect();
-    let request = Request { jobs: 1, visit: 1, flat: options.flat / 100.0, seed: 0 };
+    let request = Request { jobs: 1, jobs_per_run: 1, flat: options.flat / 100.0, seed: 0 };
     profile.measure(
         request,
         |task, partitions, _| {
@@ -61,17 +61,17 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
             let (cycles, misses) = job(&machine, number, colors, partitions, trace)?;
             let time = nanoseconds(cycles);
             let longest = HighWaterMark { value: time, n: 1, last_rose_at: 1 };
-            let visit = Visit {
+            let run = ProfilingRun {
                 jobs: 1,
                 sum_ns: time,
                 median_ns: time,
                 longest,
                 waiting_ns: 0,
-                stolen: 0,
+                jobs_with_steal: 0,
                 misses: Some(misses),
                 cycles_per_instruction: None,
             };
-            Ok::<_, anyhow::Error>((!interrupt::interrupted()).then_some(visit))
+            Ok::<_, anyhow::Error>((!interrupt::interrupted()).then_some(run))
         },
         |profile| files::write_json(&options.output, profile),
     )?;

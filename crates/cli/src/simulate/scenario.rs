@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context as _, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use isochrome_host::interrupt;
 use isochrome_model::sim::scenario::{self, Outcome, Scenario, TaskOutcome};
 use isochrome_report::figure;
 
-use super::{SCENARIO_SCHEMA, counts_told, named_machine, open};
+use super::{SCENARIO_SCHEMA, counts_reported, named_machine, open};
 use crate::args::Output;
 use crate::files;
 
@@ -36,10 +36,10 @@ pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
         eprintln!("interrupted: this is how far it went");
     }
     files::write_if(svg, || figure::interference(&outcome))?;
-    files::leave(output, &files::versioned(SCENARIO_SCHEMA, &outcome), || told(&outcome))
+    files::leave(output, &files::versioned(SCENARIO_SCHEMA, &outcome), || outcome_text(&outcome))
 }
 
-fn told(outcome: &Outcome) -> String {
+fn outcome_text(outcome: &Outcome) -> String {
     let mut text = String::new();
     for TaskOutcome { name, cpu, jobs, accesses, cycles, preempted, releases_lost, pages, frames_reserved, levels } in
         &outcome.tasks
@@ -94,7 +94,7 @@ fn told(outcome: &Outcome) -> String {
             text.push('\n');
         }
     }
-    let _ = write!(text, "\n{}", counts_told(&outcome.levels, outcome.memory));
+    let _ = write!(text, "\n{}", counts_reported(&outcome.levels, outcome.memory));
     for (cpu, cycles) in outcome.cpu_cycles.iter().enumerate() {
         let _ = writeln!(text, "CPU {cpu}: {cycles} cycles");
     }

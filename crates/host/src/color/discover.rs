@@ -1,12 +1,12 @@
-//! Finding eviction sets: groups of pages of one color, from nothing but looks.
+//! Finds eviction sets: groups of pages of one color, by eviction tests alone.
 //!
 //! A page is taken as the target, and random pages that evict it together, its candidate set, are reduced, part by part, to about as
 //! many as the cache has ways. What remains shares the target's color; every other page that the remainder evicts joins it. Several
-//! looks decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
-//! wait that is as long as a look and touches nothing. Pages that were dropped by mistake are taken back.
+//! tests decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
+//! wait that is as long as a test and touches nothing. Pages that were dropped by mistake are taken back.
 
 use super::PASSES;
-use super::look::{ArenaLook, EVICTED};
+use super::eviction::{ArenaEvictionTest, EVICTED};
 
 /// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ impl Search {
         self.ways * 7 / 4
     }
 
-    /// Pages of so many colors that are looked at together: few enough that they evict each other seldom.
+    /// How many pages of so many `colors` are tested together: few enough that they seldom evict each other.
     fn batch(&self, colors: usize) -> usize {
         (self.ways / 2 * colors).clamp(1, BATCH)
     }
@@ -48,12 +48,12 @@ pub struct Group {
     pub members: Vec<u32>,
 }
 
-/// Looks at whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
-const LOOKS: u32 = 5;
+/// Tests of whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
+const TESTS: u32 = 5;
 const NEEDED: u32 = 4;
 
-/// Number of looks, and of passes over the set in each, while a candidate set is reduced. A large set evicts the target nearly always, and
-/// a look at it takes long, so few looks suffice. A small set may have lost a page that it needs, and a look at it is short.
+/// Number of tests, and of passes over the set in each, while a candidate set is reduced. A large set evicts the target nearly always, and
+/// a test by it takes long, so few tests suffice. A small set may have lost a page that it needs, and a test by it is short.
 const LARGE: (u32, u32) = (2, 2);
 const SMALL: (u32, u32) = (4, 3);
 
@@ -63,19 +63,18 @@ const TAKEN_BACK: usize = 10;
 /// Attempts in vain, in a row, to find one more eviction set among the same pages.
 const IN_VAIN: usize = 8;
 
-/// Most pages that are looked at together, and how often each has to be gone before it is looked at alone.
+/// Most pages that are tested together, and how often each has to be gone before it is tested alone.
 const BATCH: usize = 32;
 const SCREENINGS: usize = 2;
 
-/// Looks at a page of each known color after a new set was traversed, and in how many of them it has to be gone for the set to be of
-/// that color.
-const CROSS_LOOKS: usize = 5;
+/// Tests of a page of each known color by a new set, and in how many of them the page has to be gone for the set to be of that color.
+const CROSS_TESTS: usize = 5;
 const CROSS_NEEDED: usize = 3;
 
-/// Looks at candidates for an eviction set, each by other pages of their color, to choose the best of them.
+/// Tests of the candidates for an eviction set, each by other pages of their color, to choose the best of them.
 const REFINING_ROUNDS: usize = 3;
 
-/// Pages of the arena that were not looked at yet.
+/// Pages of the arena that were not tested yet.
 struct Fresh {
     /// Those that are resident, in random order.
     pages: Vec<u32>,
@@ -91,9 +90,9 @@ impl Fresh {
 
     /// Makes as many more pages resident as there are already; whether any were. Memory that was freed by color comes again by color: a
     /// few more pages may lack the same colors.
-    fn double(&mut self, look: &mut dyn ArenaLook, rng: &mut fastrand::Rng) -> bool {
+    fn double(&mut self, eviction_test: &mut dyn ArenaEvictionTest, rng: &mut fastrand::Rng) -> bool {
         let more = self.ready..(2 * self.ready).min(self.at_most);
-        look.make_ready(more.clone());
+        eviction_test.make_ready(more.clone());
         self.ready = more.end;
         self.pages.extend(more.clone());
         rng.shuffle(&mut self.pages);
@@ -107,13 +106,13 @@ const DOUBLED: u32 = 5;
 /// Finds the groups among the pages of the arena, until `stop` says so, and how many pages were made resident for that: `ready` are so
 /// already, and more become so while colors are missing.
 pub fn groups(
-    look: &mut dyn ArenaLook,
+    eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
     ready: u32,
     rng: &mut fastrand::Rng,
     stop: &dyn Fn() -> bool,
 ) -> (Vec<Group>, u32) {
-    let at_most = (look.arena().page_count() as u32).min(ready << DOUBLED);
+    let at_most = (eviction_test.arena().page_count() as u32).min(ready << DOUBLED);
     let mut fresh = Fresh { pages: (0..ready).collect(), ready, at_most };
     rng.shuffle(&mut fresh.pages);
     // Pages of no known color.
@@ -129,7 +128,7 @@ pub fn groups(
             }
             // The open pages may be short of each of the missing colors.
             in_vain = 0;
-            if !fresh.double(look, rng) {
+            if !fresh.double(eviction_test, rng) {
                 step *= 2;
             }
             let mut more = fresh.take(step);
@@ -137,25 +136,25 @@ pub fn groups(
                 break;
             }
             for group in &mut groups {
-                group.take_from(look, search, &mut more, search.colors_expected, rng);
+                group.take_from(eviction_test, search, &mut more, search.colors_expected, rng);
             }
             open.append(&mut more);
         }
         in_vain += 1;
-        let Some(core) = evicted_one(look, search, &mut open, missing, rng)
-            .and_then(|(target, candidates)| reduced(look, search, target, candidates, rng, stop))
+        let Some(core) = evicted_one(eviction_test, search, &mut open, missing, rng)
+            .and_then(|(target, candidates)| reduced(eviction_test, search, target, candidates, rng, stop))
         else {
             continue;
         };
         open.retain(|page| !core.contains(page));
         let mut group = Group { members: core.clone(), set: core };
-        group.take_from(look, search, &mut open, missing, rng);
-        open.append(&mut group.give_up_strangers(look, search));
+        group.take_from(eviction_test, search, &mut open, missing, rng);
+        open.append(&mut group.give_up_strangers(eviction_test, search));
         if group.members.len() < search.set_len_min() {
             open.append(&mut group.members);
             continue;
         }
-        match known_color(look, &groups, &group, rng) {
+        match known_color(eviction_test, &groups, &group, rng) {
             Some(known) => groups[known].members.append(&mut group.members),
             None => {
                 groups.push(group);
@@ -163,18 +162,18 @@ pub fn groups(
             }
         }
     }
-    // Sets that are short of pages are filled up from what was not looked at.
+    // Sets that are short of pages are filled up from pages that were not tested.
     while groups.iter().any(|group| group.members.len() < search.set_len()) && !stop() {
         let mut pages = fresh.take(search.pages() / 2);
         if pages.is_empty() {
             break;
         }
         for group in groups.iter_mut().filter(|group| group.members.len() < search.set_len()) {
-            group.take_from(look, search, &mut pages, search.colors_expected, rng);
+            group.take_from(eviction_test, search, &mut pages, search.colors_expected, rng);
         }
     }
     for group in &mut groups {
-        group.refine(look, search, rng);
+        group.refine(eviction_test, search, rng);
     }
     (groups, fresh.ready)
 }
@@ -183,7 +182,7 @@ impl Group {
     /// Takes those of `pages`, which have so many `colors`, that the set evicts. Once there are enough, others are left out unconfirmed.
     fn take_from(
         &mut self,
-        look: &mut dyn ArenaLook,
+        eviction_test: &mut dyn ArenaEvictionTest,
         search: Search,
         pages: &mut Vec<u32>,
         colors: usize,
@@ -196,14 +195,14 @@ impl Group {
             rng.shuffle(&mut evicted);
             let mut again = Vec::new();
             for targets in evicted.chunks(batch) {
-                look.look(&self.set, targets, PASSES, &mut shares);
+                eviction_test.run(&self.set, targets, PASSES, &mut shares);
                 again
                     .extend(targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED).map(|(page, _)| *page));
             }
             evicted = again;
         }
         let is_whole = self.members.len() >= 2 * search.set_len();
-        evicted.retain(|page| is_whole || look.evicts(&self.set, *page, PASSES, LOOKS, NEEDED));
+        evicted.retain(|page| is_whole || eviction_test.evicts(&self.set, *page, PASSES, TESTS, NEEDED));
         pages.retain(|page| !evicted.contains(page));
         if !is_whole {
             self.members.append(&mut evicted);
@@ -211,12 +210,12 @@ impl Group {
     }
 
     /// Gives those pages of the set that the other members do not evict, and makes a set of the others.
-    fn give_up_strangers(&mut self, look: &mut dyn ArenaLook, search: Search) -> Vec<u32> {
+    fn give_up_strangers(&mut self, eviction_test: &mut dyn ArenaEvictionTest, search: Search) -> Vec<u32> {
         let mut strangers = Vec::new();
         for page in self.set.clone() {
             let others: Vec<u32> =
                 self.members.iter().rev().copied().filter(|other| *other != page).take(search.set_len()).collect();
-            if !look.evicts(&others, page, PASSES, LOOKS, NEEDED) {
+            if !eviction_test.evicts(&others, page, PASSES, TESTS, NEEDED) {
                 self.members.retain(|member| *member != page);
                 strangers.push(page);
             }
@@ -226,7 +225,7 @@ impl Group {
     }
 
     /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
-    fn refine(&mut self, look: &mut dyn ArenaLook, search: Search, rng: &mut fastrand::Rng) {
+    fn refine(&mut self, eviction_test: &mut dyn ArenaEvictionTest, search: Search, rng: &mut fastrand::Rng) {
         let mut candidates: Vec<(f32, u32)> =
             self.members.iter().take(2 * search.set_len()).map(|page| (0.0, *page)).collect();
         let (mut others, mut shares) = (Vec::new(), Vec::new());
@@ -236,7 +235,7 @@ impl Group {
                 let (_, page) = candidates[i];
                 others.clear();
                 others.extend(candidates.iter().map(|(_, other)| *other).filter(|o| *o != page).take(search.set_len()));
-                look.look(&others, &[page], PASSES, &mut shares);
+                eviction_test.run(&others, &[page], PASSES, &mut shares);
                 candidates[i].0 += shares[0];
             }
         }
@@ -246,27 +245,32 @@ impl Group {
 }
 
 /// Which of `groups` has the color of `group`, whose set then evicts what theirs evict.
-fn known_color(look: &mut dyn ArenaLook, groups: &[Group], group: &Group, rng: &mut fastrand::Rng) -> Option<usize> {
+fn known_color(
+    eviction_test: &mut dyn ArenaEvictionTest,
+    groups: &[Group],
+    group: &Group,
+    rng: &mut fastrand::Rng,
+) -> Option<usize> {
     let mut gone = vec![0; groups.len()];
     let mut shares = Vec::new();
-    for _ in 0..CROSS_LOOKS {
+    for _ in 0..CROSS_TESTS {
         // One of each color: none evicts another.
         let pages: Vec<u32> = groups.iter().filter_map(|known| rng.choice(&known.members).copied()).collect();
         for (pages, gone) in pages.chunks(BATCH).zip(gone.chunks_mut(BATCH)) {
-            look.look(&group.set, pages, PASSES, &mut shares);
+            eviction_test.run(&group.set, pages, PASSES, &mut shares);
             gone.iter_mut().zip(&shares).for_each(|(gone, share)| *gone += usize::from(*share >= EVICTED));
         }
     }
     let mut evicts = |known: &Group| {
         let pages = group.members.iter().take(3);
-        pages.filter(|page| look.evicts(&known.set, **page, PASSES, LOOKS, NEEDED)).count() >= 2
+        pages.filter(|page| eviction_test.evicts(&known.set, **page, PASSES, TESTS, NEEDED)).count() >= 2
     };
     (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
 }
 
 /// A page of `open` and others of them that evict it together. So many colors are `missing`, as far as is known.
 fn evicted_one(
-    look: &mut dyn ArenaLook,
+    eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
     open: &mut [u32],
     missing: usize,
@@ -278,10 +282,10 @@ fn evicted_one(
     let (candidates, others) = open.split_at(enough.min(open.len() * 3 / 4));
     let mut shares = Vec::new();
     for targets in others.chunks(search.batch(missing)) {
-        look.look(candidates, targets, LARGE.1, &mut shares);
+        eviction_test.run(candidates, targets, LARGE.1, &mut shares);
         let gone = targets.iter().zip(&shares).filter(|(_, share)| **share >= EVICTED);
         for (target, _) in gone.take(2) {
-            if look.evicts(candidates, *target, LARGE.1, LOOKS, NEEDED) {
+            if eviction_test.evicts(candidates, *target, LARGE.1, TESTS, NEEDED) {
                 return Some((*target, candidates.to_vec()));
             }
         }
@@ -291,7 +295,7 @@ fn evicted_one(
 
 /// About as many of the `rest` as the cache has ways, and `target`, all of one color; `None` where they cannot be reduced to that.
 fn reduced(
-    look: &mut dyn ArenaLook,
+    eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
     target: u32,
     mut rest: Vec<u32>,
@@ -313,7 +317,7 @@ fn reduced(
             let end = (begin + step).min(rest.len());
             let without: Vec<u32> = rest[..begin].iter().chain(&rest[end..]).copied().collect();
             let (repeats, passes) = if without.len() > search.pages() / 4 { LARGE } else { SMALL };
-            if look.evicts(&without, target, passes, repeats, repeats) {
+            if eviction_test.evicts(&without, target, passes, repeats, repeats) {
                 dropped_pages.push(rest[begin..end].to_vec());
                 rest = without;
                 dropped = true;
@@ -321,7 +325,7 @@ fn reduced(
                 begin = end;
             }
         }
-        if !dropped && !look.evicts(&rest, target, SMALL.1, LOOKS, NEEDED) {
+        if !dropped && !eviction_test.evicts(&rest, target, SMALL.1, TESTS, NEEDED) {
             taken_back += 1;
             match dropped_pages.pop() {
                 Some(pages) if taken_back <= TAKEN_BACK => rest.extend(pages),
@@ -345,19 +349,19 @@ fn reduced(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::color::modeled::ModeledLook;
+    use crate::color::modeled::ModeledEvictionTest;
 
     #[test]
     fn colors_that_the_first_pages_lack_are_found_in_more_memory() {
         for seed in 0..5 {
-            let mut look = ModeledLook::new(16, 8, 1 << 14, seed);
+            let mut eviction_test = ModeledEvictionTest::new(16, 8, 1 << 14, seed);
             // What a program on the last four colors has left over.
-            look.colors[..2048].iter_mut().filter(|color| **color >= 12).for_each(|color| *color -= 12);
+            eviction_test.colors[..2048].iter_mut().filter(|color| **color >= 12).for_each(|color| *color -= 12);
             let search = Search { ways: 8, colors_expected: 16 };
             let mut rng = fastrand::Rng::with_seed(seed);
-            let (groups, ready) = groups(&mut look, search, 1024, &mut rng, &|| false);
+            let (groups, ready) = groups(&mut eviction_test, search, 1024, &mut rng, &|| false);
             let color_of = |group: &Group| -> Option<u16> {
-                let mut colors = group.set.iter().map(|page| look.colors[*page as usize]);
+                let mut colors = group.set.iter().map(|page| eviction_test.colors[*page as usize]);
                 let first = colors.next()?;
                 colors.all(|color| color == first).then_some(first)
             };

@@ -15,7 +15,7 @@ use rustix::thread::sched_getcpu;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::look::WalkTicks;
+use super::eviction::WalkTicks;
 use super::reference::{Numbers, Ready, Reference};
 use crate::color::pagemap::PageEntry;
 use crate::error::HostError;
@@ -39,7 +39,7 @@ pub struct KnownColors {
     colors: u32,
     /// Colors by frame number.
     palette: Option<Palette>,
-    /// Whether somebody named that palette, who is to be told if it is wrong.
+    /// Whether somebody named that palette, who gets an error if it is wrong.
     named: bool,
     /// Pages of known color, by which others are tested; `None` where the palette is trusted.
     reference: Option<Reference>,
@@ -67,8 +67,8 @@ struct Learned {
 pub struct Verified {
     /// Pages about which a decision fell.
     pub pages: usize,
-    /// Those of them that have one of the colors.
-    pub right: usize,
+    /// Those of them that are on color.
+    pub on_color: usize,
     /// Further pages about which none fell: in use on another CPU, or gone meanwhile.
     pub undecided: usize,
 }
@@ -76,18 +76,18 @@ pub struct Verified {
 impl Verified {
     /// Whether at least 99 % of the pages are on color.
     pub fn holds(&self) -> bool {
-        100 * self.right >= 99 * self.pages
+        100 * self.on_color >= 99 * self.pages
     }
 
     /// Whether it is significant that less than 99 % of the pages are on color: more of the sample are off color than chance explains.
     pub fn is_refuted(&self) -> bool {
-        proportion_interval((self.pages - self.right) as u64, self.pages as u64).0 > 0.01
+        proportion_interval((self.pages - self.on_color) as u64, self.pages as u64).0 > 0.01
     }
 
     /// Adds what is said of other pages.
     pub fn add(&mut self, other: Verified) {
         self.pages += other.pages;
-        self.right += other.right;
+        self.on_color += other.on_color;
         self.undecided += other.undecided;
     }
 }
@@ -268,7 +268,7 @@ impl KnownColors {
         let mut verified = Verified::default();
         for (page, answer) in sample.iter().zip(answers) {
             match answer {
-                Some(Answer::Color(_)) => verified.right += 1,
+                Some(Answer::Color(_)) => verified.on_color += 1,
                 Some(Answer::Other) => self.forget(pid, *page),
                 Some(Answer::Unsteady) | None => {
                     verified.undecided += 1;

@@ -111,8 +111,9 @@ pub struct GrantRequest<'a> {
     pub wanted: Wanted,
 }
 
+/// The content of the ledger as it is written to its file.
 #[derive(Serialize, Deserialize)]
-struct Book {
+struct LedgerFile {
     schema: String,
     boot_id: String,
     /// For each level, which [numbering](crate::color::reference::Reference::numbering) the colors are in.
@@ -141,7 +142,7 @@ impl Ledger {
         let lock = lock.map_err(|source| HostError::Unwritable { path: lock_path.clone(), source })?;
         flock(&lock, FlockOperation::LockExclusive)
             .map_err(|error| HostError::Unwritable { path: lock_path, source: error.into() })?;
-        let Book { boot_id, numberings, grants, .. } = book_in(folder)?;
+        let LedgerFile { boot_id, numberings, grants, .. } = file_in(folder)?;
         Ok(Ledger { path: folder.join(FILE), boot_id, _lock: lock, numberings, grants })
     }
 
@@ -242,8 +243,8 @@ impl Ledger {
 
     fn write(&self) -> Result<(), HostError> {
         let (schema, boot_id) = (SCHEMA.to_owned(), self.boot_id.clone());
-        let book = Book { schema, boot_id, numberings: self.numberings.clone(), grants: self.grants.clone() };
-        let mut text = serde_json::to_vec_pretty(&book).expect("grants are plain data");
+        let file = LedgerFile { schema, boot_id, numberings: self.numberings.clone(), grants: self.grants.clone() };
+        let mut text = serde_json::to_vec_pretty(&file).expect("grants are plain data");
         text.push(b'\n');
         runtime::replace(&self.path, &text)
     }
@@ -252,21 +253,21 @@ impl Ledger {
 /// The grants written in the ledger in `folder` whose owners are alive: to look at, without waiting for whoever has it open and without
 /// the right to change it.
 pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
-    Ok(book_in(folder)?.grants)
+    Ok(file_in(folder)?.grants)
 }
 
-/// What the ledger in `folder` says of this boot, without grants whose owners have ended.
-fn book_in(folder: &Path) -> Result<Book, HostError> {
+/// Reads the ledger in `folder`, as far as it is of this boot, without grants whose owners have ended.
+fn file_in(folder: &Path) -> Result<LedgerFile, HostError> {
     let (schema, boot_id) = (SCHEMA.to_owned(), runtime::boot_id());
-    let written = read(&folder.join(FILE))?.filter(|book| book.boot_id == boot_id);
-    let mut book = written.unwrap_or(Book { schema, boot_id, numberings: BTreeMap::new(), grants: Vec::new() });
-    book.grants.retain(|grant| grant.owner.is_alive());
-    Ok(book)
+    let written = read(&folder.join(FILE))?.filter(|file| file.boot_id == boot_id);
+    let mut file = written.unwrap_or(LedgerFile { schema, boot_id, numberings: BTreeMap::new(), grants: Vec::new() });
+    file.grants.retain(|grant| grant.owner.is_alive());
+    Ok(file)
 }
 
 /// Which numbering the colors of `level` are in, by the ledger in `folder`; `None` where it does not say.
 pub fn numbering_of(folder: &Path, level: u8) -> Option<String> {
-    book_in(folder).ok()?.numberings.remove(&level)
+    file_in(folder).ok()?.numberings.remove(&level)
 }
 
 /// The colors of `level` that `owner` holds now, by the ledger in `folder`; `None` where it holds none.
@@ -275,17 +276,17 @@ pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> 
     grants.into_iter().find(|grant| grant.owner == *owner && grant.level == level).map(|grant| grant.colors)
 }
 
-/// The book at `path`; `None` where there is none yet.
-fn read(path: &Path) -> Result<Option<Book>, HostError> {
+/// Reads the ledger file at `path`. `None` if there is no file yet.
+fn read(path: &Path) -> Result<Option<LedgerFile>, HostError> {
     const HINT: &str =
         "run as root; if the file is damaged, remove it: grants are then forgotten, programs keep their colors";
     let failed = |source| HostError::Unreadable { path: path.to_owned(), source, hint: HINT };
     let Some(text) = runtime::read(path)? else { return Ok(None) };
-    let book: Book = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
-    if book.schema != SCHEMA {
-        return Err(failed(std::io::Error::other(format!("its schema is `{}`, not `{SCHEMA}`", book.schema))));
+    let file: LedgerFile = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
+    if file.schema != SCHEMA {
+        return Err(failed(std::io::Error::other(format!("its schema is `{}`, not `{SCHEMA}`", file.schema))));
     }
-    Ok(Some(book))
+    Ok(Some(file))
 }
 
 /// Whether CPUs of both lists share an instance of `cache`.
@@ -382,9 +383,12 @@ mod tests {
         assert!(ledger.release(&b).unwrap());
         for (cache, cpus) in [(&private, &[0][..]), (&private, &[0, 1]), (&shared, &[1])] {
             let error = ledger.grant(request(&b, cache, cpus, colors(3..6))).unwrap_err();
-            let told = error.to_string();
-            assert!(matches!(error, HostError::ColorsHeld { .. }), "{told}");
-            assert!(told.contains("sleep") && told.contains(&a.pid.to_string()) && told.contains("hint:"), "{told}");
+            let message = error.to_string();
+            assert!(matches!(error, HostError::ColorsHeld { .. }), "{message}");
+            assert!(
+                message.contains("sleep") && message.contains(&a.pid.to_string()) && message.contains("hint:"),
+                "{message}"
+            );
         }
         assert_eq!(ledger.grants().len(), 1);
         // An owner may change what it holds.

@@ -3,7 +3,7 @@
 use isochrome_model::units::FrameNumber;
 
 use super::PASSES;
-use super::look::{Look, STEPS, Traversal, WalkTicks, Walker};
+use super::eviction::{EvictionTest, STEPS, Traversal, WalkTicks, Walker};
 use crate::color::pagemap;
 use crate::error::HostError;
 use crate::sys::memory::Arena;
@@ -14,7 +14,7 @@ const CALIBRATION_WALKS: usize = 200;
 /// Pages of known color and, if others are to be tested by them, a second memory.
 ///
 /// Pages of the first have its numbers; those of the second come behind.
-pub struct LocalLook {
+pub struct LocalEvictionTest {
     walker: Walker,
     second: Option<Walker>,
     ticks: WalkTicks,
@@ -22,8 +22,8 @@ pub struct LocalLook {
     targets: [Vec<u32>; 2],
 }
 
-impl LocalLook {
-    /// Looks by pages of `arena`, of which those of `sets` are resident. Measures on them how long lines take that are in the level and
+impl LocalEvictionTest {
+    /// Tests by pages of `arena`, of which those of `sets` are resident. Measures on them how long lines take that are in the level and
     /// further out. `ready`: whether the pages hold the chains to walk along already. `traversal`: what of the sets' pages has to be
     /// touched.
     ///
@@ -35,7 +35,7 @@ impl LocalLook {
         ready: bool,
         traversal: Traversal,
         seed: u64,
-    ) -> Result<LocalLook, HostError> {
+    ) -> Result<LocalEvictionTest, HostError> {
         let mut walker = Walker::new(arena, line_bytes, seed).with_traversal(traversal);
         for page in sets.iter().flatten().filter(|_| !ready) {
             walker.make_ready(*page..*page + 1);
@@ -52,7 +52,7 @@ impl LocalLook {
             }
         }
         let ticks = WalkTicks::of(hits, misses)?;
-        Ok(LocalLook { walker, second: None, ticks, line_bytes, targets: Default::default() })
+        Ok(LocalEvictionTest { walker, second: None, ticks, line_bytes, targets: Default::default() })
     }
 
     /// From now on pages of `arena` can be tested as well, in which `pages` have or get chains. Gives the number of its first page.
@@ -80,8 +80,8 @@ impl LocalLook {
     }
 }
 
-impl Look for LocalLook {
-    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+impl EvictionTest for LocalEvictionTest {
+    fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
         let first = self.first();
         let [own, others] = &mut self.targets;
         own.clear();

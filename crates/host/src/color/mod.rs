@@ -1,15 +1,15 @@
 //! Colors of page frames: the samples that a palette is inferred from, the palettes of this boot, colored memory, and who holds which colors.
 //!
 //! Color shows when pages evict each other: touch a page, traverse a set of other pages, and see whether the page is still
-//! cached. [`discover`] finds eviction sets, one group of pages per color, without being told how many there are; every
+//! cached. [`discover`] finds eviction sets, one group of pages per color, without knowing how many there are; every
 //! further page is classified by which group evicts it. What the samples mean is concluded by
 //! [`isochrome_model::palette::infer()`].
 
 pub mod discover;
+pub mod eviction;
 pub mod known;
 pub mod ledger;
 pub mod local;
-pub mod look;
 #[cfg(test)]
 mod modeled;
 pub mod pagemap;
@@ -25,7 +25,7 @@ use isochrome_model::evidence::PaletteEvidence;
 use isochrome_model::geometry::Geometry;
 use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::Touches;
-use isochrome_model::palette::infer::{color_of_looks, merge_groups};
+use isochrome_model::palette::infer::{color_of_tests, merge_groups};
 use isochrome_model::palette::{Group, Inference, Method, PageSample, Samples, infer, samples};
 use isochrome_model::units::{Bytes, Color, CpuId, FrameNumber};
 use schemars::JsonSchema;
@@ -36,7 +36,7 @@ use crate::error::HostError;
 use crate::interrupt;
 use crate::machine::sysfs::Processor;
 use crate::sys::memory::{Arena, page_bytes};
-use look::{ArenaLook, CountedLook, LevelSizes, Look, TimedLook};
+use eviction::{ArenaEvictionTest, CountedEvictionTest, EvictionTest, LevelSizes, TimedEvictionTest};
 
 /// Surveys tried while their outcome is in doubt.
 const ATTEMPTS: u64 = 3;
@@ -111,21 +111,21 @@ impl Target {
 pub struct Survey {
     target: Target,
     method: Method,
-    look: Box<dyn ArenaLook>,
+    eviction_test: Box<dyn ArenaEvictionTest>,
     rng: fastrand::Rng,
     groups: Vec<Vec<u32>>,
     cross: Vec<Vec<f32>>,
     group_colors: Vec<Color>,
     pages: Vec<PageSample>,
-    /// Pages fit for looks: those from here on have not been touched.
+    /// Pages fit for tests: those from here on have not been touched.
     ready: u32,
     begin: Instant,
     elapsed: Duration,
     classifying: Duration,
     /// Methods that were tried first and why they did not do.
     refused: Vec<(Method, HostError)>,
-    /// The method that pages are looked at by, and whether frame bits that turn out to be wrong are given up for it.
-    looked_by: Method,
+    /// The method that pages are tested by, and whether frame bits that turn out to be wrong are given up for it.
+    tested_by: Method,
     bits_may_be_wrong: bool,
 }
 
@@ -161,23 +161,23 @@ const CONFIRMING_BATCH: usize = 8;
 const CONFIRMING_ROUNDS: usize = 8;
 /// Time after which the search for eviction sets ends with those found.
 const DISCOVERY_LIMIT: Duration = Duration::from_secs(60);
-/// Traversals of an eviction set per look when classifying.
+/// Traversals of an eviction set per test when classifying.
 pub(crate) const PASSES: u32 = 3;
 
-/// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a look is
+/// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a test is
 /// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
 const BITS_CONTRADICTED: f64 = 0.1;
 
-/// One of so many pages that frame bits color is looked at, and at least so many: where a host gives its guest memory in huge pages now and
+/// One of so many pages that frame bits color is tested, and at least so many: where a host gives its guest memory in huge pages now and
 /// then, or the set index hashes higher bits, the bits are right for some of the memory.
 const BITS_CHECKED: usize = 16;
 const BITS_CHECKED_AT_LEAST: usize = 256;
 
-/// Share of the pages looked at whose color is not that of their frames' bits, from which the bits are refused.
+/// Share of the pages tested whose color is not that of their frames' bits, from which the bits are refused.
 const BITS_WRONG: f64 = 0.02;
 
 impl Survey {
-    /// Memory to survey: up to `limit`, of which only what is looked at is touched.
+    /// Memory to survey: up to `limit`, of which only what is tested is touched.
     pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
         let needed = target.sizes().pages_needed();
         let pages = limit.0 as usize / page_bytes();
@@ -248,38 +248,40 @@ impl Survey {
         let sizes = target.sizes();
         match method {
             Method::Timing => {
-                let look = TimedLook::calibrate(arena, sizes, seed)?;
-                Self::discover(target, method, Box::new(look), seed, begin)
+                let eviction_test = TimedEvictionTest::calibrate(arena, sizes, seed)?;
+                Self::discover(target, method, Box::new(eviction_test), seed, begin)
             }
             Method::Counters => {
-                let look = CountedLook::new(
+                let eviction_test = CountedEvictionTest::new(
                     arena,
                     sizes.line_bytes,
                     miss_counters(processor, target.level, Touches::Data)?,
                     seed,
                 );
-                Self::discover(target, method, Box::new(look), seed, begin)
+                Self::discover(target, method, Box::new(eviction_test), seed, begin)
             }
             Method::Bits => {
-                let (looked_by, look) = Self::any_look(target, arena, processor, seed)?;
-                let mut survey = Self::new(target, method, look, seed, begin);
-                survey.looked_by = looked_by;
+                let (tested_by, eviction_test) = Self::any_eviction_test(target, arena, processor, seed)?;
+                let mut survey = Self::new(target, method, eviction_test, seed, begin);
+                survey.tested_by = tested_by;
                 Self::confirm_bits(survey)
             }
         }
     }
 
-    /// Looks by counters where there are any, else by time.
-    fn any_look(
+    /// An eviction test by counters if there are any, else by time.
+    fn any_eviction_test(
         target: Target,
         arena: Arena,
         processor: &Processor,
         seed: u64,
-    ) -> Result<(Method, Box<dyn ArenaLook>), HostError> {
+    ) -> Result<(Method, Box<dyn ArenaEvictionTest>), HostError> {
         let sizes = target.sizes();
         Ok(match miss_counters(processor, target.level, Touches::Data) {
-            Ok(counters) => (Method::Counters, Box::new(CountedLook::new(arena, sizes.line_bytes, counters, seed))),
-            Err(_) => (Method::Timing, Box::new(TimedLook::calibrate(arena, sizes, seed)?)),
+            Ok(counters) => {
+                (Method::Counters, Box::new(CountedEvictionTest::new(arena, sizes.line_bytes, counters, seed)))
+            }
+            Err(_) => (Method::Timing, Box::new(TimedEvictionTest::calibrate(arena, sizes, seed)?)),
         })
     }
 
@@ -309,7 +311,7 @@ impl Survey {
                 return Err(HostError::PaletteUntested { pages: pages as usize, known });
             }
             self.make_ready(self.target.pages_to_search().max(2 * pages as usize));
-            let frames = pagemap::frames(self.look.arena(), pages as usize..self.ready as usize);
+            let frames = pagemap::frames(self.eviction_test.arena(), pages as usize..self.ready as usize);
             for (page, frame) in (pages..).zip(frames) {
                 let frame = frame.ok_or(HostError::FramesHidden)?;
                 if let Some(color) = color_of(frame) {
@@ -327,11 +329,17 @@ impl Survey {
         Ok(Confirmed { colors, wrong })
     }
 
-    fn new(target: Target, method: Method, look: Box<dyn ArenaLook>, seed: u64, begin: Instant) -> Survey {
+    fn new(
+        target: Target,
+        method: Method,
+        eviction_test: Box<dyn ArenaEvictionTest>,
+        seed: u64,
+        begin: Instant,
+    ) -> Survey {
         Survey {
             target,
             method,
-            look,
+            eviction_test,
             rng: fastrand::Rng::with_seed(seed),
             groups: Vec::new(),
             cross: Vec::new(),
@@ -342,7 +350,7 @@ impl Survey {
             elapsed: Duration::ZERO,
             classifying: Duration::ZERO,
             refused: Vec::new(),
-            looked_by: method,
+            tested_by: method,
             bits_may_be_wrong: false,
         }
     }
@@ -350,11 +358,11 @@ impl Survey {
     fn discover(
         target: Target,
         method: Method,
-        look: Box<dyn ArenaLook>,
+        eviction_test: Box<dyn ArenaEvictionTest>,
         seed: u64,
         begin: Instant,
     ) -> Result<Survey, HostError> {
-        let mut survey = Self::new(target, method, look, seed, begin);
+        let mut survey = Self::new(target, method, eviction_test, seed, begin);
         survey.find_groups()?;
         Ok(survey)
     }
@@ -365,7 +373,8 @@ impl Survey {
         self.make_ready(self.target.pages_to_search());
         // A large shared level may hold more colors than can be told apart in any useful time.
         let stop = || interrupt::interrupted() || begin.elapsed() > DISCOVERY_LIMIT;
-        let (groups, ready) = discover::groups(&mut *self.look, self.target.search(), self.ready, &mut self.rng, &stop);
+        let (groups, ready) =
+            discover::groups(&mut *self.eviction_test, self.target.search(), self.ready, &mut self.rng, &stop);
         self.ready = ready;
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
@@ -377,21 +386,21 @@ impl Survey {
         Ok(())
     }
 
-    /// Looks at some of the pages of `range` that frame bits have colored.
+    /// Tests some of the pages of `range` that frame bits have colored.
     ///
     /// Fails with [`HostError::BitsContradicted`] where eviction tests say otherwise.
     fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), HostError> {
-        let Survey { target, look, groups, pages, rng, .. } = self;
+        let Survey { target, eviction_test, groups, pages, rng, .. } = self;
         let other = |page: &u32| !groups.iter().any(|group| group.contains(page));
         let count = (range.len() / BITS_CHECKED).max(BITS_CHECKED_AT_LEAST);
         let sample = rng.choose_multiple(range.filter(other), count);
         let colors: Vec<Color> = (0..groups.len() as u16).map(Color).collect();
-        classify_again(&mut **look, groups, &colors, sample.clone(), pages, rng);
+        classify_again(&mut **eviction_test, groups, &colors, sample.clone(), pages, rng);
         let (mut tested, mut wrong) = (0, 0);
         for page in sample {
             let page = &pages[page as usize];
             let by_bits = page.frame.map(|frame| target.geometry.color_of(frame, Bytes(page_bytes() as u64)));
-            if let Some(color) = color_of_looks(page, &colors) {
+            if let Some(color) = color_of_tests(page, &colors) {
                 tested += 1;
                 wrong += usize::from(Some(color) != by_bits);
             }
@@ -402,33 +411,33 @@ impl Survey {
         Ok(())
     }
 
-    /// Gives the frame bits up, and classifies all pages by looking at them.
-    fn look_instead(&mut self) -> Result<(), HostError> {
-        self.method = self.looked_by;
+    /// Gives the frame bits up, and classifies all pages by eviction tests.
+    fn test_instead(&mut self) -> Result<(), HostError> {
+        self.method = self.tested_by;
         self.find_groups()?;
-        self.pages.iter_mut().for_each(|page| page.looks.clear());
-        self.look_at(0..self.pages.len() as u32);
+        self.pages.iter_mut().for_each(|page| page.tests.clear());
+        self.test_pages(0..self.pages.len() as u32);
         Ok(())
     }
 
     /// Takes in the eviction sets and measures how they act on each other.
     fn know(&mut self, groups: Vec<Vec<u32>>) {
-        self.cross = cross_evictions(&mut *self.look, &groups);
+        self.cross = cross_evictions(&mut *self.eviction_test, &groups);
         self.group_colors = merge_groups(&self.cross);
         self.groups = groups;
     }
 
     fn make_ready(&mut self, pages: usize) {
-        let end = pages.min(self.look.arena().page_count()) as u32;
+        let end = pages.min(self.eviction_test.arena().page_count()) as u32;
         if end > self.ready {
-            self.look.make_ready(self.ready..end);
+            self.eviction_test.make_ready(self.ready..end);
             self.ready = end;
         }
     }
 
     /// Pages that the memory limit allows to classify.
     pub fn pages_at_most(&self) -> usize {
-        self.look.arena().page_count()
+        self.eviction_test.arena().page_count()
     }
 
     /// Pages classified so far.
@@ -451,19 +460,19 @@ impl Survey {
         self.make_ready(end);
         let begin = Instant::now();
         self.pages.resize_with(end, PageSample::default);
-        let frames = pagemap::frames(self.look.arena(), first..end);
+        let frames = pagemap::frames(self.eviction_test.arena(), first..end);
         for (page, frame) in self.pages[first..].iter_mut().zip(frames) {
             page.frame = frame;
         }
         let range = first as u32..end as u32;
         if self.method != Method::Bits {
-            self.look_at(range);
+            self.test_pages(range);
         } else if let Err(error) = self.check_bits(range) {
             if !self.bits_may_be_wrong {
                 return Err(error);
             }
             self.refused.push((Method::Bits, error));
-            self.look_instead()?;
+            self.test_instead()?;
         }
         self.classifying += begin.elapsed();
         self.elapsed = self.begin.elapsed();
@@ -497,28 +506,28 @@ impl Survey {
         }
     }
 
-    fn look_at(&mut self, range: std::ops::Range<u32>) {
-        let Survey { look, groups, group_colors, pages, rng, .. } = self;
-        let undecided = |pages: &[PageSample], page: u32| color_of_looks(&pages[page as usize], group_colors).is_none();
-        // A page of an eviction set is traversed by that very set: it is looked at alone, with the set's other pages.
+    fn test_pages(&mut self, range: std::ops::Range<u32>) {
+        let Survey { eviction_test, groups, group_colors, pages, rng, .. } = self;
+        let undecided = |pages: &[PageSample], page: u32| color_of_tests(&pages[page as usize], group_colors).is_none();
+        // A page of an eviction set is traversed by that very set: it is tested alone, with the set's other pages.
         for page in groups.iter().flatten().copied().filter(|page| range.contains(page)) {
             let others: Vec<Vec<u32>> =
                 groups.iter().map(|g| g.iter().copied().filter(|p| *p != page).collect()).collect();
             for _ in 0..=CONFIRMING_ROUNDS {
-                classify(&mut **look, &others, &[page], 1, pages);
+                classify(&mut **eviction_test, &others, &[page], 1, pages);
                 if !undecided(pages, page) {
                     break;
                 }
             }
         }
-        let open = range.filter(|page| pages[*page as usize].looks.is_empty()).collect();
-        classify_again(&mut **look, groups, group_colors, open, pages, rng);
+        let open = range.filter(|page| pages[*page as usize].tests.is_empty()).collect();
+        classify_again(&mut **eviction_test, groups, group_colors, open, pages, rng);
     }
 
     /// Puts every color to a test that does not use the eviction sets: do as many of its pages as the cache has ways fit, do half
     /// as many more thrash, and do half as many pages as ways of *every* color together fit?
     ///
-    /// A share that must be small is the lowest of several looks, and a color that fails is tested again with other pages, a few times: noise
+    /// A share that must be small is the lowest of several tests, and a color that fails is tested again with other pages, a few times: noise
     /// makes a true color fail now and then, nothing makes a false one pass.
     pub fn verify(&mut self) -> Verification {
         const TRIES: usize = 8;
@@ -550,7 +559,7 @@ impl Survey {
         if chosen.len() < ways + ways / 2 {
             return None;
         }
-        // Half the ways of every color, the page looked at among its own.
+        // Half the ways of every color, the page under test among its own.
         let mut spread = chosen[..ways / 2].to_vec();
         for (other, members) in by_color.iter().enumerate() {
             if other != color {
@@ -565,19 +574,19 @@ impl Survey {
         })
     }
 
-    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the median of looks behind each of which
-    /// a look at the page alone loses nothing: replacement luck spares part of it now and then, noise does not count.
+    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the median of tests behind each of which
+    /// a test of the page alone loses nothing: replacement luck spares part of it now and then, noise does not count.
     fn thrashed(&mut self, pages: &[u32]) -> f32 {
-        const LOOKS: usize = 8;
+        const TESTS: usize = 8;
         let (mut gone, mut shares) = (Vec::new(), Vec::new());
-        for _ in 0..2 * LOOKS {
-            self.look.look(pages, &pages[..1], 4, &mut shares);
+        for _ in 0..2 * TESTS {
+            self.eviction_test.run(pages, &pages[..1], 4, &mut shares);
             let share = shares[0];
-            self.look.look(&pages[..1], &pages[..1], 4, &mut shares);
+            self.eviction_test.run(&pages[..1], &pages[..1], 4, &mut shares);
             if shares[0] < LOST {
                 gone.push(share);
             }
-            if gone.len() == LOOKS {
+            if gone.len() == TESTS {
                 break;
             }
         }
@@ -585,9 +594,9 @@ impl Survey {
         gone.get(gone.len() / 2).copied().unwrap_or(0.0)
     }
 
-    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several looks.
+    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several tests.
     fn lost(&mut self, pages: &[u32]) -> f32 {
-        self.look.lowest(pages, pages[0], 4, 8, 0.0)
+        self.eviction_test.lowest(pages, pages[0], 4, 8, 0.0)
     }
 
     fn samples(&self) -> Samples {
@@ -615,7 +624,7 @@ impl Survey {
         let samples = Samples { pages, ..self.samples() };
         let inference = infer(&samples);
         let (elapsed, classifying) = (self.elapsed, self.classifying);
-        Collection { inference, samples, elapsed, classifying, arena: self.look.into_arena() }
+        Collection { inference, samples, elapsed, classifying, arena: self.eviction_test.into_arena() }
     }
 }
 
@@ -625,7 +634,7 @@ impl Collection {
         self.classifying.as_secs_f64() * 1e6 / self.samples.pages.len().max(1) as f64
     }
 
-    /// What a reader is told of it.
+    /// What a reader learns of it.
     pub fn evidence(&self) -> PaletteEvidence {
         PaletteEvidence {
             level: self.samples.level,
@@ -701,32 +710,38 @@ impl Verification {
 /// How many groups are not one color of their own, by their rows of `cross`, and how many there are.
 fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
     let contradicted = cross.iter().enumerate().filter(|(i, row)| {
-        let spared_by_own = row[*i] < look::EVICTED / 2.0;
-        let evicted_by_another = row.iter().enumerate().any(|(j, share)| j != *i && *share >= look::EVICTED);
+        let spared_by_own = row[*i] < eviction::EVICTED / 2.0;
+        let evicted_by_another = row.iter().enumerate().any(|(j, share)| j != *i && *share >= eviction::EVICTED);
         spared_by_own || evicted_by_another
     });
     (contradicted.count(), cross.len())
 }
 
-/// Adds to each of `open` one look per group.
-fn classify(look: &mut dyn Look, sets: &[Vec<u32>], open: &[u32], batch: usize, pages: &mut [PageSample]) {
-    let looks: Vec<(&[u32], &[u32])> =
+/// Adds to each of `open` one test per group.
+fn classify(
+    eviction_test: &mut dyn EvictionTest,
+    sets: &[Vec<u32>],
+    open: &[u32],
+    batch: usize,
+    pages: &mut [PageSample],
+) {
+    let tests: Vec<(&[u32], &[u32])> =
         open.chunks(batch).flat_map(|targets| sets.iter().map(move |set| (set.as_slice(), targets))).collect();
     for page in open {
-        pages[*page as usize].looks.push(Vec::with_capacity(sets.len()));
+        pages[*page as usize].tests.push(Vec::with_capacity(sets.len()));
     }
-    for ((_, targets), shares) in looks.iter().zip(look.look_at_all(&looks, PASSES)) {
+    for ((_, targets), shares) in tests.iter().zip(eviction_test.run_all(&tests, PASSES)) {
         for (page, share) in targets.iter().zip(shares) {
-            let looks = pages[*page as usize].looks.last_mut().expect("a look was begun for every page");
-            looks.push((share * 100.0) as u8);
+            let tests = pages[*page as usize].tests.last_mut().expect("a test was begun for every page");
+            tests.push((share * 100.0) as u8);
         }
     }
 }
 
-/// Looks at each of `open`, none of which is part of a set, until its color is decided or that is given up. `set_colors`: the color
+/// Tests each of `open`, none of which is part of a set, until its color is decided or that is given up. `set_colors`: the color
 /// of each set.
 pub(crate) fn classify_again(
-    look: &mut dyn Look,
+    eviction_test: &mut dyn EvictionTest,
     sets: &[Vec<u32>],
     set_colors: &[Color],
     mut open: Vec<u32>,
@@ -735,8 +750,8 @@ pub(crate) fn classify_again(
 ) {
     for round in 0..=CONFIRMING_ROUNDS {
         let batch = if round == 0 { BATCH } else { CONFIRMING_BATCH };
-        classify(look, sets, &open, batch, pages);
-        open.retain(|page| color_of_looks(&pages[*page as usize], set_colors).is_none());
+        classify(eviction_test, sets, &open, batch, pages);
+        open.retain(|page| color_of_tests(&pages[*page as usize], set_colors).is_none());
         if open.is_empty() {
             break;
         }
@@ -745,8 +760,8 @@ pub(crate) fn classify_again(
     }
 }
 
-/// Share of a page of group i that the set of group j evicts: the lowest of several looks, over several pages the median.
-fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
+/// Share of a page of group i that the set of group j evicts: the lowest of several tests, over several pages the median.
+fn cross_evictions(eviction_test: &mut dyn EvictionTest, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
     const PAGES: usize = 3;
     const REPEATS: usize = 4;
     let mut shares = Vec::new();
@@ -759,7 +774,7 @@ fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
                 let set: Vec<u32> = by.iter().copied().filter(|p| p != target).collect();
                 (0..REPEATS)
                     .map(|_| {
-                        look.look(&set, &[*target], PASSES, &mut shares);
+                        eviction_test.run(&set, &[*target], PASSES, &mut shares);
                         shares[0]
                     })
                     .fold(1.0, f32::min)
@@ -774,7 +789,7 @@ fn cross_evictions(look: &mut dyn Look, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use modeled::ModeledLook;
+    use modeled::ModeledEvictionTest;
 
     /// 16 colors of an 8-way cache, as on Zen 3.
     fn target() -> Target {
@@ -782,9 +797,10 @@ mod tests {
         Target { level: 2, geometry, inner: Bytes(32 << 10) }
     }
 
-    fn survey(look: ModeledLook, pages: usize) -> (Collection, Vec<u16>) {
-        let truth = look.colors.clone();
-        let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
+    fn survey(eviction_test: ModeledEvictionTest, pages: usize) -> (Collection, Vec<u16>) {
+        let truth = eviction_test.colors.clone();
+        let mut survey =
+            Survey::discover(target(), Method::Timing, Box::new(eviction_test), 1, Instant::now()).unwrap();
         survey.classify(pages).unwrap();
         let truth = truth[..pages].to_vec();
         (survey.finish(), truth)
@@ -799,7 +815,7 @@ mod tests {
 
     #[test]
     fn every_color_of_a_quiet_cache_is_found_and_every_page_classified() {
-        let (collection, truth) = survey(ModeledLook::new(16, 8, 4096, 1), 4096);
+        let (collection, truth) = survey(ModeledEvictionTest::new(16, 8, 4096, 1), 4096);
         assert_eq!(collection.inference.palette.colors, 16);
         assert_eq!(against(&truth, &collection), (1.0, 0));
         assert_eq!(collection.inference.doubts, []);
@@ -808,9 +824,9 @@ mod tests {
     #[test]
     fn noise_and_replacement_luck_hide_no_color() {
         for seed in 0..5 {
-            let mut look = ModeledLook::new(16, 8, 4096, seed);
-            (look.noise, look.luck) = (0.05, 0.1);
-            let (collection, truth) = survey(look, 2048);
+            let mut eviction_test = ModeledEvictionTest::new(16, 8, 4096, seed);
+            (eviction_test.noise, eviction_test.luck) = (0.05, 0.1);
+            let (collection, truth) = survey(eviction_test, 2048);
             assert_eq!(collection.inference.palette.colors, 16, "seed {seed}");
             let (agreement, ambiguous) = against(&truth, &collection);
             assert!(agreement >= 0.995, "seed {seed}: {agreement}");
@@ -820,7 +836,7 @@ mod tests {
 
     #[test]
     fn colors_that_no_page_has_are_missed_aloud() {
-        let (collection, truth) = survey(ModeledLook::new(10, 8, 4096, 3), 1024);
+        let (collection, truth) = survey(ModeledEvictionTest::new(10, 8, 4096, 3), 1024);
         assert_eq!(collection.inference.palette.colors, 10);
         assert_eq!(against(&truth, &collection), (1.0, 0));
         assert!(matches!(collection.inference.doubts[..], [infer::Doubt::Count { found: 10, expected: 16 }]));
@@ -828,16 +844,18 @@ mod tests {
 
     #[test]
     fn a_cache_in_which_nothing_evicts_is_an_error() {
-        let look = ModeledLook::new(16, 5000, 4096, 1);
-        let error = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).err().unwrap();
+        let eviction_test = ModeledEvictionTest::new(16, 5000, 4096, 1);
+        let error =
+            Survey::discover(target(), Method::Timing, Box::new(eviction_test), 1, Instant::now()).err().unwrap();
         assert!(matches!(error, HostError::NoEviction { level: 2 }));
         assert!(error.to_string().contains("hint:"));
     }
 
     #[test]
     fn classification_goes_on_until_every_color_has_its_pages_or_the_memory_ends() {
-        let look = ModeledLook::new(16, 8, 4096, 1);
-        let mut survey = Survey::discover(target(), Method::Timing, Box::new(look), 1, Instant::now()).unwrap();
+        let eviction_test = ModeledEvictionTest::new(16, 8, 4096, 1);
+        let mut survey =
+            Survey::discover(target(), Method::Timing, Box::new(eviction_test), 1, Instant::now()).unwrap();
         survey.classify_until(50).unwrap();
         assert!(survey.inference().per_color.iter().all(|pages| *pages >= 50));
         assert!(survey.pages() < 4096, "no more than needed");
@@ -848,16 +866,21 @@ mod tests {
 
     #[test]
     fn verification_passes_true_colors_and_fails_false_ones() {
-        let mut survey =
-            Survey::discover(target(), Method::Timing, Box::new(ModeledLook::new(16, 8, 4096, 1)), 1, Instant::now())
-                .unwrap();
+        let mut survey = Survey::discover(
+            target(),
+            Method::Timing,
+            Box::new(ModeledEvictionTest::new(16, 8, 4096, 1)),
+            1,
+            Instant::now(),
+        )
+        .unwrap();
         survey.classify(2048).unwrap();
         assert!(survey.verify().holds());
         // Groups that mix the colors: pages of one "color" no longer thrash.
         for (i, page) in survey.pages.iter_mut().enumerate() {
-            for look in &mut page.looks {
-                look.fill(0);
-                look[i % 16] = 100;
+            for test in &mut page.tests {
+                test.fill(0);
+                test[i % 16] = 100;
             }
         }
         assert!(!survey.verify().holds());
@@ -865,10 +888,10 @@ mod tests {
 
     #[test]
     fn frame_bits_that_are_right_for_some_of_the_memory_only_are_given_up() {
-        let look = ModeledLook::new(16, 8, 4096, 1);
-        let colors = look.colors.clone();
-        let mut survey = Survey::new(target(), Method::Bits, Box::new(look), 1, Instant::now());
-        survey.looked_by = Method::Timing;
+        let eviction_test = ModeledEvictionTest::new(16, 8, 4096, 1);
+        let colors = eviction_test.colors.clone();
+        let mut survey = Survey::new(target(), Method::Bits, Box::new(eviction_test), 1, Instant::now());
+        survey.tested_by = Method::Timing;
         let of_color = |color| (0u32..).zip(&colors).filter(move |(_, of)| **of == color).map(|(page, _)| page);
         survey.know((0..16).map(|color| of_color(color).take(12).collect()).collect());
         survey.ready = 4096;
@@ -881,7 +904,7 @@ mod tests {
         survey.check_bits(0..3072).unwrap();
         let error = survey.check_bits(2048..4096).unwrap_err();
         assert!(matches!(error, HostError::BitsContradicted { what: "pages", .. }), "{error}");
-        survey.look_instead().unwrap();
+        survey.test_instead().unwrap();
         let found = survey.finish();
         assert_eq!((found.samples.method, against(&colors, &found)), (Method::Timing, (1.0, 0)));
     }

@@ -1,37 +1,37 @@
-//! A modeled cache to look at: the search and the classification tested without hardware.
+//! Eviction tests on a modeled cache, to test the search and the classification without hardware.
 
-use super::look::{ArenaLook, Look};
+use super::eviction::{ArenaEvictionTest, EvictionTest};
 use crate::sys::memory::Arena;
 
 /// Most colors modeled.
 const COLORS: usize = 64;
 
 /// Pages of known color in a cache of some ways. A page is evicted when pages of its color fill the ways.
-pub struct ModeledLook {
+pub struct ModeledEvictionTest {
     /// Color of each page.
     pub colors: Vec<u16>,
-    /// Chance that a look is disturbed, which makes any share of a page's lines miss.
+    /// Chance that a test is disturbed, which makes any share of a page's lines miss.
     pub noise: f64,
     /// Chance that a page survives although pages of its color fill the ways, if they are less than half as many again.
     pub luck: f64,
-    /// Chance that everything is lost in a look, whatever is traversed.
+    /// Chance that everything is lost in a test, whatever is traversed.
     pub decay: f64,
     ways: usize,
     rng: fastrand::Rng,
     arena: Arena,
 }
 
-impl ModeledLook {
-    pub fn new(colors: u16, ways: usize, pages: usize, seed: u64) -> ModeledLook {
+impl ModeledEvictionTest {
+    pub fn new(colors: u16, ways: usize, pages: usize, seed: u64) -> ModeledEvictionTest {
         let mut rng = fastrand::Rng::with_seed(seed);
         let colors = (0..pages).map(|_| rng.u16(0..colors)).collect();
         // Never touched: only its size is asked for.
-        ModeledLook { colors, noise: 0.0, luck: 0.0, decay: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
+        ModeledEvictionTest { colors, noise: 0.0, luck: 0.0, decay: 0.0, ways, rng, arena: Arena::map(pages).unwrap() }
     }
 }
 
-impl Look for ModeledLook {
-    fn look(&mut self, set: &[u32], targets: &[u32], _passes: u32, shares: &mut Vec<f32>) {
+impl EvictionTest for ModeledEvictionTest {
+    fn run(&mut self, set: &[u32], targets: &[u32], _passes: u32, shares: &mut Vec<f32>) {
         let mut rivals = [0; COLORS];
         for page in set {
             rivals[usize::from(self.colors[*page as usize])] += 1;
@@ -58,7 +58,7 @@ impl Look for ModeledLook {
     }
 }
 
-impl ArenaLook for ModeledLook {
+impl ArenaEvictionTest for ModeledEvictionTest {
     fn make_ready(&mut self, _pages: std::ops::Range<u32>) {}
 
     fn arena(&self) -> &Arena {

@@ -145,8 +145,8 @@ impl ColoredRegion {
 
 impl heap::sealed::Sealed for ColoredRegion {}
 
-impl heap::Ground for ColoredRegion {
-    fn ground(&self) -> &Arena {
+impl heap::BackingMemory for ColoredRegion {
+    fn arena(&self) -> &Arena {
         &self.memory
     }
 }

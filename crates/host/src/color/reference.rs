@@ -26,8 +26,8 @@ use rustix::fs::{FallocateFlags, FlockOperation, FsWord, OFlags, fallocate, floc
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::local::LocalLook;
-use super::look::{ArenaLook, LevelSizes, TimedLook, Traversal};
+use super::eviction::{ArenaEvictionTest, LevelSizes, TimedEvictionTest, Traversal};
+use super::local::LocalEvictionTest;
 use super::saved::Boot;
 use super::tester::{Effort, Tester};
 use super::{Target, discover};
@@ -89,7 +89,7 @@ pub struct Ready {
     /// Which pages they are.
     pub reference: Reference,
     /// Tests pages of any process by them.
-    pub tester: Tester<LocalLook>,
+    pub tester: Tester<LocalEvictionTest>,
     /// What became of the color numbers.
     pub numbers: Numbers,
 }
@@ -97,17 +97,17 @@ pub struct Ready {
 /// For each of `sets`, which are pages of `arena`, the color of `tester` that most of them have; `None` where that is not one each.
 /// `ready`: whether the pages hold chains to walk along. Gives the memory back.
 pub fn order_by_eviction(
-    tester: &mut Tester<LocalLook>,
+    tester: &mut Tester<LocalEvictionTest>,
     arena: Arena,
     sets: &[Vec<u32>],
     ready: bool,
 ) -> (Option<Vec<Color>>, Option<Arena>) {
-    let first = tester.look.set_second(arena, &sets.concat(), ready);
+    let first = tester.eviction_test.set_second(arena, &sets.concat(), ready);
     let order = order_of(tester, first, sets);
-    (order, tester.look.take_second())
+    (order, tester.eviction_test.take_second())
 }
 
-fn order_of(tester: &mut Tester<LocalLook>, first: u32, sets: &[Vec<u32>]) -> Option<Vec<Color>> {
+fn order_of(tester: &mut Tester<LocalEvictionTest>, first: u32, sets: &[Vec<u32>]) -> Option<Vec<Color>> {
     if sets.len() != tester.colors() as usize {
         return None;
     }
@@ -295,12 +295,12 @@ impl Reference {
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
         let Some(arena) = self.map() else { return Ok(None) };
         let line_bytes = self.geometry.line_bytes.0 as usize;
-        let look = match LocalLook::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
+        let eviction_test = match LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
             // Pages of which no set evicts its own look like that, too.
             Err(HostError::TimingBlurred { .. }) => return Ok(None),
-            look => look?,
+            eviction_test => eviction_test?,
         };
-        let mut tester = Tester::new(look, self.sets.clone(), seed);
+        let mut tester = Tester::new(eviction_test, self.sets.clone(), seed);
         let answers = tester.classify_sets(Effort::STATEMENT)?;
         let enough = self.target().search().set_len_min();
         for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
@@ -320,7 +320,7 @@ impl Reference {
     }
 
     /// For each color of this reference, the color of `tester` that most of its pages have; `None` where that is not one each.
-    pub fn numbers_by(&self, tester: &mut Tester<LocalLook>) -> Option<Vec<Color>> {
+    pub fn numbers_by(&self, tester: &mut Tester<LocalEvictionTest>) -> Option<Vec<Color>> {
         order_by_eviction(tester, self.map()?, &self.sets, true).0
     }
 
@@ -338,14 +338,14 @@ impl Reference {
     /// Fails with [`HostError::PaletteContradicted`] where frames of one color here have several by the palette.
     pub fn order_by_frames(
         &self,
-        tester: &Tester<LocalLook>,
+        tester: &Tester<LocalEvictionTest>,
         palette: &Palette,
     ) -> Result<Option<Vec<Color>>, HostError> {
         let mut order = vec![None; palette.colors as usize];
         let (mut known, mut wrong) = (0, 0);
         for (color, set) in self.sets.iter().enumerate() {
             let mut votes = BTreeMap::<Color, usize>::new();
-            for frame in set.iter().filter_map(|page| tester.look.frame(*page)) {
+            for frame in set.iter().filter_map(|page| tester.eviction_test.frame(*page)) {
                 if let Some(of_frame) = palette.color_of(frame) {
                     *votes.entry(of_frame).or_default() += 1;
                 }
@@ -371,9 +371,9 @@ impl Reference {
     }
 
     /// How frame numbers lead to colors, where they can be seen and a linear function does it.
-    fn linear_rule(&self, tester: &Tester<LocalLook>) -> Option<Palette> {
+    fn linear_rule(&self, tester: &Tester<LocalEvictionTest>) -> Option<Palette> {
         let frames = (0u16..).zip(&self.sets).flat_map(|(color, set)| {
-            set.iter().filter_map(move |page| Some((tester.look.frame(*page)?, Color(color))))
+            set.iter().filter_map(move |page| Some((tester.eviction_test.frame(*page)?, Color(color))))
         });
         infer::linear_palette(self.level, self.colors(), &frames.collect::<Vec<_>>())
     }
@@ -397,7 +397,7 @@ impl Reference {
         target: Target,
         seed: u64,
         boot: &Boot,
-    ) -> Result<(Reference, Tester<LocalLook>), HostError> {
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let measuring =
@@ -458,7 +458,7 @@ impl Reference {
         target: Target,
         seed: u64,
         boot: &Boot,
-    ) -> Result<(Reference, Tester<LocalLook>), HostError> {
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
         let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
         let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
@@ -471,12 +471,12 @@ impl Reference {
         // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
         // pages. Frames of a huge page have all colors, and stay.
         let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;
-        let mut look = TimedLook::calibrate(arena, target.sizes(), seed)?;
-        look.make_ready(0..ready as u32);
+        let mut eviction_test = TimedEvictionTest::calibrate(arena, target.sizes(), seed)?;
+        eviction_test.make_ready(0..ready as u32);
         let begin = Instant::now();
         let stop = || interrupt::interrupted() || begin.elapsed() > LIMIT;
         let mut rng = fastrand::Rng::with_seed(seed);
-        let (groups, _) = discover::groups(&mut look, target.search(), ready as u32, &mut rng, &stop);
+        let (groups, _) = discover::groups(&mut eviction_test, target.search(), ready as u32, &mut rng, &stop);
         if interrupt::interrupted() {
             return Err(HostError::Interrupted);
         }
@@ -516,12 +516,13 @@ impl Reference {
             bytes,
             rule: None,
             sets,
-            traversal: look.traversal(),
+            traversal: eviction_test.traversal(),
         };
-        let arena = Box::new(look).into_arena();
+        let arena = Box::new(eviction_test).into_arena();
         let line_bytes = target.sizes().line_bytes;
-        let look = LocalLook::new(arena, line_bytes, &reference.sets, true, reference.traversal, seed)?;
-        let mut tester = Tester::new(look, reference.sets.clone(), seed);
+        let eviction_test =
+            LocalEvictionTest::new(arena, line_bytes, &reference.sets, true, reference.traversal, seed)?;
+        let mut tester = Tester::new(eviction_test, reference.sets.clone(), seed);
         // The search and this test share no decision: a set that was found by accident does not pass.
         let answers = tester.classify_sets(Effort::STATEMENT)?;
         let wrong = answers

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use isochrome_model::palette::decode::{Answer, Decoder, TestRates};
 use isochrome_model::units::Color;
 
-use super::look::{EVICTED, Look};
+use super::eviction::{EVICTED, EvictionTest};
 use crate::error::HostError;
 use crate::interrupt;
 
@@ -50,7 +50,7 @@ const PER_COLOR: usize = 4;
 /// Most pages of a batch: the first must not have to wait too long for the last.
 const BATCH_MAX: usize = 48;
 
-/// Tests of each batch that are made together before the odds are looked at: about what a page takes on a quiet machine.
+/// Tests of each batch that are made together before the odds are computed: about what a page takes on a quiet machine.
 const TESTS_AT_ONCE: usize = 6;
 
 /// Tests of one page after which it is given up.
@@ -79,12 +79,12 @@ const SCREENINGS_MAX: usize = 8;
 pub(crate) const DISTURBED: f32 = 0.25;
 
 /// What is known of the eviction sets, and of the noise, from test to test.
-pub struct Tester<L: Look> {
-    /// Looks at pages.
-    pub look: L,
+pub struct Tester<E: EvictionTest> {
+    /// The eviction test that single tests are made by.
+    pub eviction_test: E,
     sets: Vec<Vec<u32>>,
     rng: fastrand::Rng,
-    /// Canary pages lost in tests that counted, and how many were looked at; old ones fade.
+    /// Canary pages lost in tests that counted, and how many were walked; old ones fade.
     lost: f64,
     seen: f64,
     /// Tests made, and those of them that were disturbed.
@@ -110,7 +110,7 @@ struct Test {
     tested: Vec<bool>,
     set: Vec<u32>,
     /// A gate, half of the batch, the estimates, the positive control, the other half, the other gate.
-    looked: Vec<u32>,
+    walked: Vec<u32>,
     gates: usize,
     estimates: usize,
     /// The color of the positive control.
@@ -136,12 +136,12 @@ impl Test {
     }
 }
 
-impl<L: Look> Tester<L> {
-    /// `sets`: for each color the pages of an eviction set, by the numbers that `look` knows them by.
-    pub fn new(look: L, sets: Vec<Vec<u32>>, seed: u64) -> Tester<L> {
+impl<E: EvictionTest> Tester<E> {
+    /// `sets`: for each color the pages of an eviction set, by the numbers that `eviction_test` knows them by.
+    pub fn new(eviction_test: E, sets: Vec<Vec<u32>>, seed: u64) -> Tester<E> {
         let rng = fastrand::Rng::with_seed(seed);
         let evicts = vec![0.0; sets.len()];
-        Tester { look, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
+        Tester { eviction_test, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
     }
 
     /// Pages of the eviction set of each color.
@@ -244,7 +244,7 @@ impl<L: Look> Tester<L> {
                     }
                 }
             }
-            self.look.failure().map_or(Ok(()), Err)?;
+            self.eviction_test.failure().map_or(Ok(()), Err)?;
             open = rest;
             size = self.shorter(size, before);
         }
@@ -275,7 +275,7 @@ impl<L: Look> Tester<L> {
             self.rng.shuffle(&mut open);
             let before = (self.tests, self.disturbed);
             self.round(&mut open, targets, among, batch);
-            self.look.failure().map_or(Ok(()), Err)?;
+            self.eviction_test.failure().map_or(Ok(()), Err)?;
             open.retain(|open| {
                 answers[open.at] = open.decoder.decision(among, effort.error, effort.error);
                 answers[open.at].is_none() && open.tests < TESTS_MAX
@@ -329,11 +329,11 @@ impl<L: Look> Tester<L> {
         if self.evicts.iter().any(|odds| *odds <= SET_DOUBTED) { THOROUGH } else { BRIEF }
     }
 
-    /// What is gone of each page that `tests` look at: tests that were prepared one after the other.
+    /// The share that is gone of each page of `tests`, which were prepared one after the other.
     fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
-        let looks: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.looked[..])).collect();
+        let pairs: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.walked[..])).collect();
         let passes = tests.first().map_or(THOROUGH.0, |test| test.passes);
-        self.look.look_at_all(&looks, passes)
+        self.eviction_test.run_all(&pairs, passes)
     }
 
     /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
@@ -361,17 +361,17 @@ impl<L: Look> Tester<L> {
         let controls: Vec<u32> = controls.into_iter().filter(|page| !pages.contains(page)).collect();
         let positive = positive.filter(|_| !controls.is_empty());
         let (first, last) = gates.split_at(gates.len().min(1));
-        let looked = [first, before, estimates, &controls, after, last].concat();
-        // A page of an eviction set is not looked at by a set that holds it.
+        let walked = [first, before, estimates, &controls, after, last].concat();
+        // A page of an eviction set is not tested by a set that holds it.
         let (passes, share) = self.traversal();
         let mut set = Vec::new();
         for color in &traversed {
             let pages = &self.sets[*color];
             let count = (pages.len() as f64 * share).ceil() as usize;
-            let spared = pages.iter().copied().filter(|page| !looked.contains(page));
+            let spared = pages.iter().copied().filter(|page| !walked.contains(page));
             set.extend(self.rng.choose_multiple(spared, count));
         }
-        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, passes, looked }
+        Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, passes, walked }
     }
 
     /// Takes in what the controls of a test show; whether the test counts.
@@ -414,29 +414,29 @@ impl<L: Look> Tester<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::color::modeled::ModeledLook;
+    use crate::color::modeled::ModeledEvictionTest;
 
     /// A tester whose sets are the first pages of each color, 14 of each.
-    fn tester(mut look: ModeledLook, seed: u64) -> Tester<ModeledLook> {
+    fn tester(mut eviction_test: ModeledEvictionTest, seed: u64) -> Tester<ModeledEvictionTest> {
         let mut sets = vec![Vec::new(); 16];
-        for (page, color) in (0u32..).zip(&look.colors) {
+        for (page, color) in (0u32..).zip(&eviction_test.colors) {
             let set: &mut Vec<u32> = &mut sets[usize::from(*color)];
             if set.len() < 14 {
                 set.push(page);
             }
         }
-        look.luck = 0.05;
-        Tester::new(look, sets, seed)
+        eviction_test.luck = 0.05;
+        Tester::new(eviction_test, sets, seed)
     }
 
     /// Share of wrong answers and of none among pages 1000 to 3000, asked about the first `count` colors.
-    fn classify(tester: &mut Tester<ModeledLook>, count: u16, effort: Effort) -> (usize, usize) {
+    fn classify(tester: &mut Tester<ModeledEvictionTest>, count: u16, effort: Effort) -> (usize, usize) {
         let targets: Vec<u32> = (1000..3000).collect();
         let among: Vec<Color> = (0..count).map(Color).collect();
         let answers = tester.classify(&targets, &among, effort).unwrap();
         let (mut wrong, mut open) = (0, 0);
         for (page, answer) in targets.iter().zip(answers) {
-            let color = tester.look.colors[*page as usize];
+            let color = tester.eviction_test.colors[*page as usize];
             let right = if color < count { Answer::Color(Color(color)) } else { Answer::Other };
             match answer {
                 None => open += 1,
@@ -450,9 +450,9 @@ mod tests {
     fn pages_get_their_color_on_a_quiet_and_on_a_noisy_cache() {
         for (seed, noise) in [(1, 0.0), (2, 0.05), (3, 0.2)] {
             for count in [1, 4, 16] {
-                let mut look = ModeledLook::new(16, 8, 4096, seed);
-                look.noise = noise;
-                let (wrong, open) = classify(&mut tester(look, seed), count, Effort::STATEMENT);
+                let mut eviction_test = ModeledEvictionTest::new(16, 8, 4096, seed);
+                eviction_test.noise = noise;
+                let (wrong, open) = classify(&mut tester(eviction_test, seed), count, Effort::STATEMENT);
                 // 1e-4 of 2000 pages each; the pages a test cannot tell from unsteady ones are few.
                 assert!(wrong <= 3, "noise {noise}, {count} colors: {wrong} wrong");
                 assert!(open <= 20, "noise {noise}, {count} colors: {open} open");
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_page_in_the_wrong_eviction_set_is_found() {
-        let mut tester = tester(ModeledLook::new(16, 8, 4096, 5), 5);
+        let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, 5), 5);
         let stranger = tester.sets[7][3];
         tester.sets[2][5] = stranger;
         let answers = tester.classify_sets(Effort::STATEMENT).unwrap();
@@ -476,12 +476,12 @@ mod tests {
     #[test]
     fn an_eviction_set_whose_pages_have_lost_their_color_is_found() {
         for among in [vec![Color(2)], vec![Color(1), Color(2), Color(3), Color(4)]] {
-            let mut tester = tester(ModeledLook::new(16, 8, 4096, 5), 5);
+            let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, 5), 5);
             let targets: Vec<u32> = (1000..3000).collect();
             assert!(tester.colors_of(&targets, &among).is_ok(), "all sets evict");
             // Seven of the 14 pages have other frames now, whose color is another one.
-            let Tester { look, sets, .. } = &mut tester;
-            sets[2][..7].iter().for_each(|page| look.colors[*page as usize] = 9);
+            let Tester { eviction_test, sets, .. } = &mut tester;
+            sets[2][..7].iter().for_each(|page| eviction_test.colors[*page as usize] = 9);
             let lost = tester.colors_of(&targets, &among);
             assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
         }
@@ -489,18 +489,18 @@ mod tests {
 
     #[test]
     fn sets_that_brief_traversals_spare_are_traversed_thoroughly_and_not_lost() {
-        let mut tester = tester(ModeledLook::new(16, 8, 4096, 8), 8);
+        let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, 8), 8);
         // Three quarters of a set are too few to evict for sure; all of it is not.
-        tester.look.luck = 0.5;
+        tester.eviction_test.luck = 0.5;
         let (wrong, _) = classify(&mut tester, 4, Effort::STATEMENT);
         assert!(wrong <= 3, "{wrong} wrong");
     }
 
     #[test]
     fn a_cache_that_loses_everything_is_called_unsteady_in_the_time_given() {
-        let mut look = ModeledLook::new(16, 8, 4096, 6);
-        look.decay = 1.0;
-        let mut tester = tester(look, 6);
+        let mut eviction_test = ModeledEvictionTest::new(16, 8, 4096, 6);
+        eviction_test.decay = 1.0;
+        let mut tester = tester(eviction_test, 6);
         let among: Vec<Color> = (0..4).map(Color).collect();
         let limit = Duration::from_millis(100);
         let outcome = tester.classify(&[1000, 1001, 1002], &among, Effort { limit, ..Effort::STATEMENT });

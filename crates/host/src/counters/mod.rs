@@ -65,12 +65,12 @@ pub struct Slots {
     /// Groups of up to this many counters count right.
     pub usable: usize,
     /// What is wrong with the next larger group, if the kernel opened it.
-    pub fault: Option<SlotFault>,
+    pub defect: Option<SlotDefect>,
 }
 
 /// A counter that runs and reads wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SlotFault {
+pub struct SlotDefect {
     /// Counters in the group.
     pub group_size: usize,
     /// Position of the counter in the group, from 1.
@@ -81,9 +81,9 @@ pub struct SlotFault {
     pub expected: u64,
 }
 
-impl std::fmt::Display for SlotFault {
+impl std::fmt::Display for SlotDefect {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let SlotFault { group_size, slot, read, expected } = self;
+        let SlotDefect { group_size, slot, read, expected } = self;
         write!(f, "in a group of {group_size}, counter {slot} reads {read} instead of {expected}")
     }
 }
@@ -100,11 +100,11 @@ pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
         let expected = sorted.get(sorted.len() / 2).copied().unwrap_or(0).max(least);
         let bad = |count: u64| count < least || count.abs_diff(expected) as f64 > expected as f64 * SLOT_TOLERANCE;
         if let Some(slot) = counts.iter().position(|&count| bad(count)) {
-            let fault = SlotFault { group_size: counts.len(), slot: slot + 1, read: counts[slot], expected };
-            return Slots { usable, fault: Some(fault) };
+            let defect = SlotDefect { group_size: counts.len(), slot: slot + 1, read: counts[slot], expected };
+            return Slots { usable, defect: Some(defect) };
         }
     }
-    Slots { usable: groups.len(), fault: None }
+    Slots { usable: groups.len(), defect: None }
 }
 
 /// Whether `counted` is what a working counter shows when at least `misses` misses happened: no fewer than a quarter of them.
@@ -132,7 +132,7 @@ pub fn usable_slots() -> Result<Slots, HostError> {
         let Ok(before) = group.read() else { break };
         known_loop();
         let Ok(after) = group.read() else { break };
-        // A group that is never on the hardware, or only by turns, is larger than the hardware.
+        // A group that is never on the hardware, or only alternates with others, is larger than the hardware.
         if !ran_throughout(&before, &after) && size > 1 {
             break;
         }
@@ -167,8 +167,8 @@ impl Counters {
         if asked > 0 {
             let slots = usable_slots()?;
             if asked > slots.usable {
-                let fault = slots.fault.as_ref().map(ToString::to_string);
-                return Err(HostError::CountersTooFew { asked, usable: slots.usable, fault });
+                let defect = slots.defect.as_ref().map(ToString::to_string);
+                return Err(HostError::CountersTooFew { asked, usable: slots.usable, defect });
             }
         }
         for event in events {
@@ -335,8 +335,8 @@ mod tests {
 
     #[test]
     fn counters_that_agree_are_all_usable() {
-        assert_eq!(judge_slots(&agreeing(6, 801_234), 200_000), Slots { usable: 6, fault: None });
-        assert_eq!(judge_slots(&[], 200_000), Slots { usable: 0, fault: None });
+        assert_eq!(judge_slots(&agreeing(6, 801_234), 200_000), Slots { usable: 6, defect: None });
+        assert_eq!(judge_slots(&[], 200_000), Slots { usable: 0, defect: None });
     }
 
     #[test]
@@ -345,8 +345,8 @@ mod tests {
         for group in &mut groups[5..] {
             group[5] = 0;
         }
-        let fault = SlotFault { group_size: 6, slot: 6, read: 0, expected: 801_234 };
-        assert_eq!(judge_slots(&groups, 200_000), Slots { usable: 5, fault: Some(fault) });
+        let defect = SlotDefect { group_size: 6, slot: 6, read: 0, expected: 801_234 };
+        assert_eq!(judge_slots(&groups, 200_000), Slots { usable: 5, defect: Some(defect) });
     }
 
     #[test]
@@ -354,7 +354,7 @@ mod tests {
         let mut groups = agreeing(4, 800_000);
         groups[2] = vec![800_000, 300_000, 800_100];
         let slots = judge_slots(&groups, 200_000);
-        assert_eq!((slots.usable, slots.fault.unwrap().slot), (2, 2));
+        assert_eq!((slots.usable, slots.defect.unwrap().slot), (2, 2));
         // 4 % off passes.
         groups[2] = vec![800_000, 832_000, 800_000];
         assert_eq!(judge_slots(&groups, 200_000).usable, 4);
@@ -372,7 +372,7 @@ mod tests {
     fn of_two_counters_the_one_that_reads_zero_is_blamed() {
         for counts in [vec![0, 800_000], vec![800_000, 0]] {
             let slot = counts.iter().position(|&c| c == 0).unwrap() + 1;
-            assert_eq!(judge_slots(&[vec![800_000], counts], 200_000).fault.unwrap().slot, slot);
+            assert_eq!(judge_slots(&[vec![800_000], counts], 200_000).defect.unwrap().slot, slot);
         }
     }
 
@@ -406,15 +406,15 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_or_without_an_event_it_is_told_which() {
-        let told = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
+    fn without_counters_or_without_an_event_it_is_reported_which() {
+        let reason = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
             Ok(_) => "counted",
             Err(HostError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
             Err(_) => "no counter",
         };
         // Of a fourth level nothing is known anywhere.
-        assert_eq!(told(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
-        assert_ne!(told(1), "no event");
+        assert_eq!(reason(4), if usable_slots().is_ok() { "no event" } else { "no counter" });
+        assert_ne!(reason(1), "no event");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::color::Target;
 use crate::color::pool::{ColoredRegion, FramePool};
 use crate::error::HostError;
 use crate::sys::clock;
-use crate::sys::heap::Ground;
+use crate::sys::heap::BackingMemory;
 use crate::sys::memory::page_bytes;
 
 /// Pages per way and color of a flood: twice the ways evict everything also where replacement only approximates LRU.
@@ -21,8 +21,8 @@ pub const FLOOD_PAGES_PER_WAY: usize = 2;
 const CHAINS: usize = 12;
 
 /// A flood, ready to be carried out.
-pub struct Flooder<G: Ground = ColoredRegion> {
-    memory: G,
+pub struct Flooder<M: BackingMemory = ColoredRegion> {
+    memory: M,
     plan: Plan,
     /// Times the pattern is carried out for one flood.
     passes: u32,
@@ -103,10 +103,10 @@ impl Flooder {
     }
 }
 
-impl<G: Ground> Flooder<G> {
+impl<M: BackingMemory> Flooder<M> {
     /// Mere writing to all of `memory`.
-    pub fn writing(memory: G, line_bytes: Bytes) -> Flooder<G> {
-        let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
+    pub fn writing(memory: M, line_bytes: Bytes) -> Flooder<M> {
+        let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
         let plan = Plan::Flood(Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty });
         let mut flooder = Flooder { memory, plan, passes: 1, time: Cycles(0) };
         flooder.measure();
@@ -141,7 +141,7 @@ impl<G: Ground> Flooder<G> {
 
     #[inline]
     fn pass(&self) {
-        let arena = self.memory.ground();
+        let arena = self.memory.arena();
         match &self.plan {
             Plan::Flood(flood) => arena.carry_out(flood.accesses()),
             Plan::Storm(storm) => arena.carry_out(storm.accesses()),

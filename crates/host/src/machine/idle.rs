@@ -1,6 +1,6 @@
-//! Idle CPUs that stay awake: leaving a deep idle state delays the next job by tens to hundreds of microseconds.
+//! Keeps idle CPUs out of deep idle states, because leaving one delays the next job by tens to hundreds of microseconds.
 //!
-//! The kernel keeps CPUs out of idle states that take longer to leave than the latency asked for, for as long as the file stays open
+//! The kernel keeps CPUs out of idle states that take longer to leave than the latency requested, for as long as the file stays open
 //! [Linux, Documentation/power/pm_qos_interface.rst]: nothing has to be put back, even after SIGKILL.
 
 use std::fs::{File, OpenOptions};
@@ -9,16 +9,16 @@ use std::path::Path;
 
 const PATH: &str = "dev/cpu_dma_latency";
 
-/// Keeps all CPUs awake until it is dropped.
-pub struct Awake {
+/// An idle-state hold: keeps all CPUs out of deep idle states until it is dropped.
+pub struct IdleHold {
     _held: Option<File>,
 }
 
-impl Awake {
-    /// From now on; without effect where the kernel does not offer it to this user.
-    pub fn hold(root: &Path) -> Awake {
+impl IdleHold {
+    /// Starts the hold. It has no effect where the kernel does not offer it to this user.
+    pub fn new(root: &Path) -> IdleHold {
         let file = OpenOptions::new().write(true).open(root.join(PATH));
-        Awake { _held: file.ok().filter(|mut file| file.write_all(&0_i32.to_ne_bytes()).is_ok()) }
+        IdleHold { _held: file.ok().filter(|mut file| file.write_all(&0_i32.to_ne_bytes()).is_ok()) }
     }
 }
 
@@ -38,12 +38,12 @@ mod tests {
     #[test]
     fn no_latency_is_asked_for_and_a_kernel_without_the_file_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
-        let _nothing = Awake::hold(root.path());
+        let _nothing = IdleHold::new(root.path());
         assert_eq!(latency(root.path()), "not offered to this user");
         std::fs::create_dir(root.path().join("dev")).unwrap();
         std::fs::write(root.path().join(PATH), 2000_i32.to_ne_bytes()).unwrap();
         assert_eq!(latency(root.path()), "2000 us");
-        let _awake = Awake::hold(root.path());
+        let _hold = IdleHold::new(root.path());
         assert_eq!(latency(root.path()), "0 us");
     }
 }

@@ -9,8 +9,8 @@ use crate::machine::sysfs::Sysfs;
 pub struct CpuTicks {
     /// Of any kind.
     pub all: u64,
-    /// Stolen by the hypervisor.
-    pub stolen: u64,
+    /// Of steal time, in which the hypervisor ran something else.
+    pub steal: u64,
 }
 
 impl CpuTicks {
@@ -21,19 +21,19 @@ impl CpuTicks {
         let line = stat.lines().find_map(|line| line.strip_prefix(&label)?.strip_prefix(' '))?;
         // user nice system idle iowait irq softirq steal; the guest's times behind them are part of user and nice.
         let fields: Vec<u64> = line.split_whitespace().map_while(|t| t.parse().ok()).take(8).collect();
-        Some(CpuTicks { all: fields.iter().sum(), stolen: *fields.get(7)? })
+        Some(CpuTicks { all: fields.iter().sum(), steal: *fields.get(7)? })
     }
 
-    /// Stolen share of the ticks since `before`; `None` when no tick has passed.
-    pub fn stolen_share_since(self, before: CpuTicks) -> Option<f64> {
+    /// The share of the ticks since `before` that is steal time. `None` if no tick has passed.
+    pub fn steal_share_since(self, before: CpuTicks) -> Option<f64> {
         let ticks = self.all.checked_sub(before.all).filter(|&ticks| ticks > 0)?;
-        Some(self.stolen.saturating_sub(before.stolen) as f64 / ticks as f64)
+        Some(self.steal.saturating_sub(before.steal) as f64 / ticks as f64)
     }
 
-    /// Time stolen since `before`, to the resolution of a tick.
-    pub fn stolen_since(self, before: CpuTicks) -> Ns {
+    /// The steal time since `before`, to the resolution of a tick.
+    pub fn steal_since(self, before: CpuTicks) -> Ns {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-        Ns(self.stolen.saturating_sub(before.stolen) * tick_ns)
+        Ns(self.steal.saturating_sub(before.steal) * tick_ns)
     }
 }
 
@@ -51,17 +51,17 @@ mod tests {
         )
         .unwrap();
         let sysfs = Sysfs::at(root.path());
-        assert_eq!(CpuTicks::read(&sysfs, None), Some(CpuTicks { all: 1010, stolen: 10 }));
-        assert_eq!(CpuTicks::read(&sysfs, Some(CpuId(0))), Some(CpuTicks { all: 204, stolen: 4 }));
-        assert_eq!(CpuTicks::read(&sysfs, Some(CpuId(10))), Some(CpuTicks { all: 16, stolen: 9 }));
+        assert_eq!(CpuTicks::read(&sysfs, None), Some(CpuTicks { all: 1010, steal: 10 }));
+        assert_eq!(CpuTicks::read(&sysfs, Some(CpuId(0))), Some(CpuTicks { all: 204, steal: 4 }));
+        assert_eq!(CpuTicks::read(&sysfs, Some(CpuId(10))), Some(CpuTicks { all: 16, steal: 9 }));
         assert_eq!(CpuTicks::read(&sysfs, Some(CpuId(1))), None);
     }
 
     #[test]
-    fn stolen_time_is_a_difference() {
-        let (before, after) = (CpuTicks { all: 1000, stolen: 10 }, CpuTicks { all: 1200, stolen: 12 });
-        assert_eq!(after.stolen_share_since(before), Some(0.01));
-        assert_eq!(before.stolen_share_since(before), None);
-        assert_eq!(before.stolen_since(after), Ns(0));
+    fn steal_time_is_a_difference() {
+        let (before, after) = (CpuTicks { all: 1000, steal: 10 }, CpuTicks { all: 1200, steal: 12 });
+        assert_eq!(after.steal_share_since(before), Some(0.01));
+        assert_eq!(before.steal_share_since(before), None);
+        assert_eq!(before.steal_since(after), Ns(0));
     }
 }

@@ -1,6 +1,6 @@
 //! CPUs that the scheduler gives to nobody else: a partition of cgroup v2's cpuset for each, so that each is a root domain of its own.
 //!
-//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where this is not to be had, the reason is told, and nothing stays changed.
+//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where this is not to be had, the reason is reported, and nothing stays changed.
 
 use std::fs;
 use std::io;

@@ -216,7 +216,7 @@ impl<T: Tree> Ways<T> {
         match changed {
             Ok(()) => Ok(ways),
             Err(error) => {
-                // The first trouble is the one to be told.
+                // The first trouble is the one to report.
                 let _ = ways.put_back();
                 Err(error)
             }

@@ -11,7 +11,7 @@ pub mod sharing;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
 use isochrome_model::units::{Bytes, CpuId, Cycles};
 
-use crate::color::look::{ArenaLook, LevelSizes, TimedLook};
+use crate::color::eviction::{ArenaEvictionTest, LevelSizes, TimedEvictionTest};
 use crate::color::pool::FramePool;
 use crate::error::HostError;
 use crate::interrupt;
@@ -163,7 +163,7 @@ fn inner_bytes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> Bytes {
     sizes.max().unwrap_or_default()
 }
 
-/// What a look at `level` from any of `cpus` needs to know.
+/// What an eviction test of `level` from any of `cpus` needs to know.
 fn sizes(machine: &Machine, level: &CacheLevel, cpus: &[CpuId]) -> LevelSizes {
     LevelSizes {
         line_bytes: level.geometry.value.line_bytes.0 as usize,
@@ -201,16 +201,16 @@ fn memory(bytes: u64) -> Result<Arena, HostError> {
 
 /// Share of a level that is primed: little enough that replacement leaves it alone.
 const PRIMED: u64 = 8;
-/// Pages primed at least, and looked at at most.
+/// Pages primed at least, and walked at most.
 const PRIMED_AT_LEAST: usize = 2;
 const SAMPLED: usize = 64;
 
 /// Times a calibration is tried.
 const CALIBRATIONS: usize = 3;
 
-/// A level that can be primed, and looked at by time.
+/// A level that can be primed, and tested for evictions by time.
 pub struct Primed {
-    look: TimedLook,
+    eviction_test: TimedEvictionTest,
     sizes: LevelSizes,
     /// Pages that push the targets out of the level inside.
     inner: Vec<u32>,
@@ -227,35 +227,36 @@ impl Primed {
         if 4 * sizes.level.0 > FLOOD_LIMIT.0 {
             return Err(HostError::TooLittleMemory { limit: FLOOD_LIMIT, needed: Bytes(4 * sizes.level.0) });
         }
-        let calibrate = || TimedLook::calibrate(memory((sizes.pages_needed() * page_bytes()) as u64)?, sizes, seed);
+        let calibrate =
+            || TimedEvictionTest::calibrate(memory((sizes.pages_needed() * page_bytes()) as u64)?, sizes, seed);
         // A neighbor may empty the level just then; it seldom does so for seconds.
-        let mut look = calibrate();
+        let mut eviction_test = calibrate();
         for _ in 1..CALIBRATIONS {
-            if look.as_ref().is_err_and(HostError::may_pass) {
-                look = calibrate();
+            if eviction_test.as_ref().is_err_and(HostError::may_pass) {
+                eviction_test = calibrate();
             }
         }
-        let mut look = look?;
+        let mut eviction_test = eviction_test?;
         // The innermost level has nothing inside that could hold the targets as well.
         let inner = if sizes.inner.0 == 0 { 0 } else { sizes.inner_pages() as u32 };
         let targets = (sizes.level.0 / PRIMED) as usize / page_bytes();
         let targets: Vec<u32> = (inner..inner + targets.max(PRIMED_AT_LEAST) as u32).collect();
-        look.make_ready(0..inner + targets.len() as u32);
+        eviction_test.make_ready(0..inner + targets.len() as u32);
         let rng = fastrand::Rng::with_seed(seed);
-        Ok(Primed { look, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
+        Ok(Primed { eviction_test, sizes, inner: (0..inner).collect(), sample: targets.clone(), targets, rng })
     }
 
     /// Brings the targets into the level, and pushes them out of the one inside.
     fn prime(&mut self) {
         self.rng.shuffle(&mut self.sample);
         for _ in 0..2 {
-            self.look.prepare(&self.inner, &self.targets, 1);
+            self.eviction_test.prepare(&self.inner, &self.targets, 1);
         }
     }
 
     /// Share of what was primed that is gone.
     fn share_gone(&mut self) -> f64 {
         let sampled = self.sample.len().min(SAMPLED);
-        self.look.share_gone(&self.sample[..sampled])
+        self.eviction_test.share_gone(&self.sample[..sampled])
     }
 }

@@ -16,16 +16,16 @@ use crate::sys::clock;
 
 use super::{Primed, name, nanoseconds, note, ticks};
 
-/// Waits in ns. The first shows what is lost by looking alone.
+/// Waits in ns. The first shows what is lost by the measurement alone.
 const WAITS_NS: [u64; 6] = [0, 10_000, 50_000, 200_000, 1_000_000, 10_000_000];
-/// A look counts when its wait took at most this many times as long as asked for: sleeps may end late.
+/// A sample counts when its wait took at most this many times as long as asked for: sleeps may end late.
 const LATE: f64 = 1.5;
-/// Looks needed, and wanted, per wait.
-const LOOKS_MIN: usize = 15;
-const LOOKS_WANTED: usize = 30;
+/// Samples needed, and wanted, per wait.
+const SAMPLES_MIN: usize = 15;
+const SAMPLES_WANTED: usize = 30;
 /// Time for one CPU.
 const TIME: Duration = Duration::from_millis(1100);
-/// Share lost without a wait above which looks say nothing.
+/// Share lost without a wait above which samples say nothing.
 const LOST_AT_ONCE: f64 = 0.5;
 
 /// Waits; whether it took about as long as asked for.
@@ -39,9 +39,9 @@ fn wait(ns: u64, waiting: Waiting) -> bool {
     nanoseconds((clock::now().0 - begin.0) as f64) <= LATE * ns as f64
 }
 
-/// Summary of the shares lost in the looks after one wait; `None` when there are too few.
+/// Summary of the shares lost in the samples after one wait; `None` when there are too few.
 fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option<Retention> {
-    (shares.len() >= LOOKS_MIN).then_some(())?;
+    (shares.len() >= SAMPLES_MIN).then_some(())?;
     Some(Retention {
         cpu,
         waiting,
@@ -49,7 +49,7 @@ fn summary(cpu: CpuId, waiting: Waiting, wait_ns: u64, shares: &[f64]) -> Option
         lost_median: median(shares)?,
         lost_min: shares.iter().copied().fold(f64::INFINITY, f64::min),
         lost_max: shares.iter().copied().fold(0.0, f64::max),
-        looks: shares.len() as u32,
+        samples: shares.len() as u32,
     })
 }
 
@@ -68,7 +68,7 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     kinds.extend(WAITS_NS[1..].iter().map(|&ns| (Waiting::Asleep, ns, Vec::new())));
     let begin = Instant::now();
     // Rounds of all kinds, so that each kind is spread over the whole time.
-    for _ in 0..LOOKS_WANTED {
+    for _ in 0..SAMPLES_WANTED {
         if begin.elapsed() > TIME || interrupt::interrupted() {
             break;
         }
@@ -99,7 +99,8 @@ pub(super) fn measure(level: &mut CacheLevel, primed: &mut Primed, cpu: CpuId, s
     }
     for (seen, how) in seen.into_iter().zip(["busy", "asleep"]) {
         if !seen {
-            let reason = format!("no wait came about {LOOKS_MIN} times in the time asked for while the CPU was {how}");
+            let reason =
+                format!("no wait came about {SAMPLES_MIN} times in the time asked for while the CPU was {how}");
             notes.push(note(
                 &subject,
                 reason,
@@ -114,11 +115,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_summary_needs_its_looks_and_keeps_the_extremes() {
+    fn a_summary_needs_its_samples_and_keeps_the_extremes() {
         let shares: Vec<f64> = (0..15).map(|i| f64::from(i) / 20.0).collect();
         let summary = |shares: &[f64]| super::summary(CpuId(1), Waiting::Asleep, 50_000, shares);
         let all = summary(&shares).unwrap();
-        assert_eq!((all.lost_min, all.lost_median, all.lost_max, all.looks), (0.0, 0.35, 0.7, 15));
+        assert_eq!((all.lost_min, all.lost_median, all.lost_max, all.samples), (0.0, 0.35, 0.7, 15));
         assert_eq!(summary(&shares[1..]), None);
     }
 }

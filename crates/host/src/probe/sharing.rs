@@ -1,9 +1,9 @@
 //! Sharing: whether what one CPU writes evicts what another has in a level.
 //!
 //! Virtual machines declare what the host tells them to, and hide which of their CPUs are threads of one core. So it is tried:
-//! CPU A primes the level, CPU B floods four times the level, A looks. As a paired control B spins for the same time.
+//! CPU A primes the level, CPU B floods four times the level, A walks it. As a paired control B spins for the same time.
 //! Neighbors outside the machine may empty the level as well, in some seconds and not in others. Rounds in which an extra
-//! look without a flood shows such a time are left out; what is compared has no part in the choice.
+//! sample without a flood shows such a time are left out; what is compared has no part in the choice.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ const TESTS: usize = 3;
 const TIME: Duration = Duration::from_millis(700);
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Shares lost in three looks that follow each other.
+/// Shares lost in three samples that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Round {
     /// Without a flood; decides whether the round counts.
@@ -128,7 +128,7 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
 
 /// Rounds of the calling thread against a partner on CPU `other`; `None` when the partner cannot run there.
 ///
-/// `level`: size of the level that `primed` looks at.
+/// `level`: size of the level that `primed` walks.
 pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, HostError> {
     let line_bytes = Bytes(primed.sizes.line_bytes as u64);
     let flood = Flood { area: Bytes(FLOOD * level.0), line_bytes, passes: 1, leaves: Leaves::Dirty };
@@ -154,7 +154,7 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
         if !answered() {
             return None;
         }
-        let mut look = |what: u32| {
+        let mut sample = |what: u32| {
             primed.prime();
             task.store(what, Ordering::Release);
             answered();
@@ -164,13 +164,13 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
         let mut rng = fastrand::Rng::with_seed(u64::from(other.0));
         let (mut rounds, mut quiet) = (Vec::new(), 0);
         while quiet < ROUNDS_WANTED && begin.elapsed() < TIME && !interrupt::interrupted() {
-            let gate = look(SPIN_NOW);
+            let gate = sample(SPIN_NOW);
             let (flooded, control);
             if rng.bool() {
-                (flooded, control) = (look(FLOOD_NOW), look(SPIN_NOW));
+                (flooded, control) = (sample(FLOOD_NOW), sample(SPIN_NOW));
             } else {
-                control = look(SPIN_NOW);
-                flooded = look(FLOOD_NOW);
+                control = sample(SPIN_NOW);
+                flooded = sample(FLOOD_NOW);
             }
             let round = Round { gate, flooded, control };
             quiet += usize::from(round.is_quiet());
@@ -193,7 +193,7 @@ pub(super) fn measure(
     notes: &mut Vec<Note>,
 ) {
     let subject = name(level);
-    let (mut seen, mut told) = (false, 0);
+    let (mut seen, mut decided) = (false, 0);
     for &other in others {
         let pair = format!("CPUs {} and {}", cpu.0, other.0);
         let (mut effects, mut rounds_all, mut quiet, mut why_not) = (Vec::new(), 0, 0, None);
@@ -239,7 +239,7 @@ pub(super) fn measure(
             ));
             continue;
         };
-        told += 1;
+        decided += 1;
         let evicting = effects.iter().filter(|&&effect| is_eviction(effect)).count();
         let (lost, without) = (100.0 * flooded, 100.0 * control);
         seen |= evicting > 0;
@@ -265,8 +265,8 @@ pub(super) fn measure(
             ));
         }
     }
-    // One pair that shares shows that CPUs do; that none does is known only if every pair was told.
-    level.sharing_seen = (seen || told > 0 && told == others.len()).then(|| measured(seen));
+    // One pair that shares shows that CPUs do; that none does is known only if every pair was decided.
+    level.sharing_seen = (seen || decided > 0 && decided == others.len()).then(|| measured(seen));
 }
 
 #[cfg(test)]
@@ -301,11 +301,12 @@ mod tests {
 
     #[test]
     fn noise_that_comes_and_goes_at_random_is_not_taken_for_sharing() {
-        // Each look finds the level emptied with probability 0.6, whatever the other CPU does: choosing rounds by the control
+        // Each sample finds the level emptied with probability 0.6, whatever the other CPU does: choosing rounds by the control
         // itself would compare 1.0 with 0.0.
         let mut rng = fastrand::Rng::with_seed(1);
-        let mut look = || f64::from(u8::from(rng.f64() < 0.6));
-        let rounds: Vec<Round> = (0..1000).map(|_| Round { gate: look(), flooded: look(), control: look() }).collect();
+        let mut sample = || f64::from(u8::from(rng.f64() < 0.6));
+        let rounds: Vec<Round> =
+            (0..1000).map(|_| Round { gate: sample(), flooded: sample(), control: sample() }).collect();
         assert_ne!(is_shared(&rounds), Some(true));
     }
 }

@@ -67,10 +67,10 @@ const FOR_THE_WORK: [Made; 22] = [
     needed("munmap", libc::SYS_munmap, [0; 6]),
 ];
 
-/// Those that it makes besides where colors are told by evictions.
+/// Those that it makes besides where colors are found by eviction tests.
 const FOR_THE_REFERENCE: [Made; 3] = [
-    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::room::REFERENCE_OPENED, 0, 0, 0]),
-    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::room::REFERENCE_MAPPED, 0, 0]),
+    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::scratch_area::REFERENCE_OPENED, 0, 0, 0]),
+    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::scratch_area::REFERENCE_MAPPED, 0, 0]),
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
 ];
 

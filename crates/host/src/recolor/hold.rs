@@ -1025,7 +1025,7 @@ fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorErro
     let regions: Vec<_> = pid
         .mappings()?
         .into_iter()
-        .filter(|region| region.protection.execute && region.protection.read && region.fixed.is_none())
+        .filter(|region| region.protection.execute && region.protection.read && region.immovable.is_none())
         .filter(|region| region.end <= area.0 || area.0 + area.1 <= region.start)
         .collect();
     let mut caves = regions.iter().map(|region| region.end - CAVE.len() as u64);

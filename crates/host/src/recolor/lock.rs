@@ -18,7 +18,7 @@ const ON_FAULT: u64 = libc::MCL_ONFAULT as u64;
 
 /// How much of a program's own memory is mapped and was never touched.
 pub fn untouched(regions: &[Region]) -> Bytes {
-    let own = regions.iter().filter(|region| region.protection.write && !region.shared && region.fixed.is_none());
+    let own = regions.iter().filter(|region| region.protection.write && !region.shared && region.immovable.is_none());
     Bytes(own.map(|region| (region.end - region.start).saturating_sub(region.resident.0)).sum())
 }
 

@@ -4,7 +4,7 @@
 //! ([`agent`](crate::sys::agent)). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
 //! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`](crate::sys::agent::Way) says how a page gets its frame.
 //!
-//! Where frame numbers are hidden, colors are told by eviction tests inside the process (`sight`), and only pages that were given a
+//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and only pages that were given a
 //! frame are known to have a color.
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
@@ -16,8 +16,8 @@ mod hold;
 pub mod lock;
 mod pool;
 pub mod process;
-mod room;
-mod sight;
+mod remote;
+mod scratch_area;
 pub mod watch;
 mod work;
 
@@ -42,7 +42,7 @@ use hold::{Hold, Journal, Patience, Turn, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
-use room::Room;
+use scratch_area::ScratchArea;
 use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.
@@ -99,7 +99,7 @@ pub struct Limits {
 /// [`Limits::max_pause`] where nothing else is asked for.
 pub const MAX_PAUSE: Duration = Duration::from_millis(15);
 
-/// The pages of one mapping, by what became of them or would.
+/// The resident pages of one mapping, counted by what a recoloring did or would do with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RegionReport {
     /// First address.
@@ -110,13 +110,13 @@ pub struct RegionReport {
     pub name: String,
     /// Resident pages.
     pub resident: usize,
-    /// Pages that had an allowed color.
-    pub right: usize,
-    /// Pages that were given one, or would be.
+    /// Pages that had an allowed color already.
+    pub on_color: usize,
+    /// Pages off color that were moved to an allowed color, or would be.
     pub moved: usize,
-    /// Pages that have none.
-    pub left: usize,
-    /// Why they were left.
+    /// Pages off color that cannot be moved.
+    pub immovable: usize,
+    /// Why pages cannot be moved.
     pub why: Option<String>,
 }
 
@@ -152,50 +152,52 @@ impl Report {
         self.sum(|region| region.resident)
     }
 
-    /// Pages that had an allowed color.
-    pub fn right(&self) -> usize {
-        self.sum(|region| region.right)
+    /// Pages that had an allowed color already.
+    pub fn on_color(&self) -> usize {
+        self.sum(|region| region.on_color)
     }
 
-    /// Pages that were given one.
+    /// Pages that were moved to an allowed color.
     pub fn moved(&self) -> usize {
         self.sum(|region| region.moved)
     }
 
-    /// Pages that have none.
-    pub fn left(&self) -> usize {
-        self.sum(|region| region.left)
+    /// Pages off color that cannot be moved.
+    pub fn immovable(&self) -> usize {
+        self.sum(|region| region.immovable)
     }
 }
 
-/// A page that has to move.
-struct Stray {
+/// A page that is off color and can be moved.
+struct OffColorPage {
+    /// The index of its mapping.
     region: usize,
-    page: u64,
+    address: u64,
 }
 
-/// What a look at every resident page shows.
-struct Look {
-    /// What would be done.
+/// The resident pages of a process, classified by color.
+struct Classified {
+    /// The report on each mapping, as a recoloring would leave it.
     reports: Vec<RegionReport>,
     /// The pages that have to move, ascending.
-    strays: Vec<Stray>,
-    /// The pages that have an allowed color, ascending.
-    in_place: Vec<u64>,
-    /// Of each mapping that has strays, its pages of each of the allowed colors.
+    off_color: Vec<OffColorPage>,
+    /// The addresses of pages that have an allowed color, ascending.
+    on_color: Vec<u64>,
+    /// For each mapping with pages off color, how many pages it has of each allowed color.
     held: BTreeMap<usize, Vec<usize>>,
 }
 
-/// Looks at every resident page. `keep`: pages that must stay.
-fn look(
+/// Classifies every resident page. Pages for which `pinned` holds are never moved.
+fn classify(
     pid: Pid,
     regions: &[Region],
     map: &PageMap,
     wanted: &Wanted,
     zero: Option<FrameNumber>,
-    keep: &dyn Fn(u64) -> bool,
-) -> Result<Look, RecolorError> {
-    let mut look = Look { reports: Vec::new(), strays: Vec::new(), in_place: Vec::new(), held: BTreeMap::new() };
+    pinned: &dyn Fn(u64) -> bool,
+) -> Result<Classified, RecolorError> {
+    let mut classified =
+        Classified { reports: Vec::new(), off_color: Vec::new(), on_color: Vec::new(), held: BTreeMap::new() };
     // The vsyscall page lies outside of user space and has no entry.
     for (number, region) in regions.iter().enumerate().filter(|(_, region)| region.name != "[vsyscall]") {
         let mut report = RegionReport {
@@ -203,9 +205,9 @@ fn look(
             end: region.end,
             name: region.name.clone(),
             resident: 0,
-            right: 0,
+            on_color: 0,
             moved: 0,
-            left: 0,
+            immovable: 0,
             why: None,
         };
         let mut held = vec![0; wanted.colors.len()];
@@ -215,25 +217,25 @@ fn look(
             }
             report.resident += 1;
             if let Some(color) = wanted.allowed_page(pid, page, entry) {
-                report.right += 1;
-                look.in_place.push(page);
+                report.on_color += 1;
+                classified.on_color.push(page);
                 held[color] += 1;
-            } else if let Some(why) = region.fixed.or(keep(page).then_some("holds what isochrome works with")) {
-                report.left += 1;
+            } else if let Some(why) = region.immovable.or(pinned(page).then_some("holds what isochrome works with")) {
+                report.immovable += 1;
                 report.why = Some(why.to_owned());
             } else {
                 report.moved += 1;
-                look.strays.push(Stray { region: number, page });
+                classified.off_color.push(OffColorPage { region: number, address: page });
             }
         }
         if report.moved > 0 {
-            look.held.insert(number, held);
+            classified.held.insert(number, held);
         }
         if report.resident > 0 {
-            look.reports.push(report);
+            classified.reports.push(report);
         }
     }
-    Ok(look)
+    Ok(classified)
 }
 
 /// What [`recolor`] would do to `pid`, which goes on undisturbed.
@@ -242,11 +244,11 @@ pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
 }
 
 /// The same of the mappings given, and the pages it is about.
-fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Look), RecolorError> {
-    let look = look(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
-    let regions = look.reports.clone();
+fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
+    let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
+    let regions = classified.reports.clone();
     let threads = pid.threads()?.len();
-    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, look))
+    Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
 }
 
 /// The frame that all pages share that were read and never written.
@@ -276,43 +278,43 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
     }
     // Before it was this one's turn, memory that another one had mapped for its work may have looked like the program's own.
     let regions = pid.check_in_turn()?;
-    let (before, mut look) = inspect_pages(pid, &regions, wanted)?;
+    let (before, mut classified) = inspect_pages(pid, &regions, wanted)?;
     if before.moved() == 0 {
         return Ok(before);
     }
-    let mut room = Room::new(pid, &regions, look.strays.len(), wanted, limits)?;
-    let mut pool = Pool::new(room.place.pool);
+    let mut area = ScratchArea::new(pid, &regions, classified.off_color.len(), wanted, limits)?;
+    let mut pool = Pool::new(area.layout.pool);
     let mut pauses = Vec::new();
     // Whatever is touched is held until the draw ends: frames that are given back come again at once.
-    while let Some(draw) = pool.next_draw(&look, wanted, room.place.end - pool.end) {
+    while let Some(draw) = pool.next_draw(&classified, wanted, area.layout.end - pool.end) {
         claim::give_way(pid, limits)?;
         let start = pool.end;
         pool.end += draw.bytes;
         match draw.huge {
-            Some(huge) => room.touch_huge(start, draw.bytes, huge, &mut pauses)?,
-            None => room.touch(start, draw.bytes, &mut pauses)?,
+            Some(huge) => area.touch_huge(start, draw.bytes, huge, &mut pauses)?,
+            None => area.touch(start, draw.bytes, &mut pauses)?,
         }
         let pages = touched_pages(pid, start, pool.end)?;
-        pool.find(wanted, &room, pages, &mut pauses)?;
+        pool.find(wanted, &area, pages, &mut pauses)?;
     }
     if pool.slots.is_empty() {
-        let limit = Bytes(room.place.end - room.place.pool);
-        return Err(RecolorError::TooFewFrames { pages: look.strays.len(), limit });
+        let limit = Bytes(area.layout.end - area.layout.pool);
+        return Err(RecolorError::TooFewFrames { pages: classified.off_color.len(), limit });
     }
-    let slots = pool.choose(&mut look);
-    let pages: Vec<Planned> = look
-        .strays
+    let slots = pool.choose(&mut classified);
+    let pages: Vec<Planned> = classified
+        .off_color
         .iter()
         .zip(slots)
-        .map(|(stray, slot)| Planned { region: stray.region, page: stray.page, slot })
+        .map(|(page, slot)| Planned { region: page.region, page: page.address, slot })
         .collect();
     let zero = zero_frame();
     let astray = |page, entry: PageEntry| {
         Ok((zero.is_none() || entry.frame() != zero) && wanted.allowed_page(pid, page, entry).is_none())
     };
     let plan = Plan { pid, regions: &regions, pages: &pages, astray: &astray, limits };
-    let fates = work::carry_out(&plan, &mut room, &mut pauses)?;
-    let mut reports = look.reports;
+    let fates = work::carry_out(&plan, &mut area, &mut pauses)?;
+    let mut reports = classified.reports;
     for (planned, fate) in pages.iter().zip(&fates) {
         let start = regions[planned.region].start;
         let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
@@ -323,25 +325,25 @@ pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, Rec
                 report.moved -= 1;
                 report.resident -= 1;
             }
-            Fate::Left(why) => {
+            Fate::Immovable(why) => {
                 report.moved -= 1;
-                report.left += 1;
+                report.immovable += 1;
                 report.why = Some(why.to_string());
             }
         }
     }
     learn(pid, wanted, &pool, &pages, &fates)?;
     // More pages have come than frames were drawn for, or the memory allowed holds too few of the colors.
-    for stray in &look.strays[pages.len()..] {
-        let start = regions[stray.region].start;
+    for page in &classified.off_color[pages.len()..] {
+        let start = regions[page.region].start;
         let Ok(at) = reports.binary_search_by_key(&start, |report| report.start) else { continue };
         reports[at].moved -= 1;
-        reports[at].left += 1;
+        reports[at].immovable += 1;
         reports[at].why = Some("waits for a frame of the colors".to_owned());
     }
-    room.remove(pool.end, &mut pauses)?;
-    let touched = Bytes(pool.end - room.place.pool);
-    let waiting = look.strays.len() - pages.len();
+    area.remove(pool.end, &mut pauses)?;
+    let touched = Bytes(pool.end - area.layout.pool);
+    let waiting = classified.off_color.len() - pages.len();
     Ok(Report { pid: pid.0, regions: reports, pauses_ns: pauses, threads: before.threads, touched, waiting })
 }
 
@@ -446,7 +448,7 @@ pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usi
 fn readable_pages(pid: Pid, chosen: &dyn Fn(Page) -> bool) -> Result<(Vec<Region>, Vec<Page>), RecolorError> {
     let (regions, map, zero) = (pid.check()?, pid.page_map()?, zero_frame());
     let mut pages = Vec::new();
-    for region in regions.iter().filter(|region| region.fixed.is_none() && region.protection.read) {
+    for region in regions.iter().filter(|region| region.immovable.is_none() && region.protection.read) {
         let resident = map.resident(region.start, region.end)?;
         let own = |(_, entry): &Page| zero.is_none() || entry.frame() != zero;
         pages.extend(resident.into_iter().filter(|page| own(page) && chosen(*page)));
@@ -460,7 +462,7 @@ struct Asking<'a> {
     wanted: &'a Wanted<'a>,
     limits: &'a Limits,
     reference: &'a Reference,
-    room: Room<'a>,
+    area: ScratchArea<'a>,
     _turn: Turn,
 }
 
@@ -475,19 +477,19 @@ impl<'a> Asking<'a> {
         let reference = wanted.reference().ok_or(RecolorError::NoColors)?;
         let turn = Turn::wait(pid)?;
         claim::give_way(pid, limits)?;
-        let mut room = Room::new(pid, regions, 0, wanted, limits)?;
+        let mut area = ScratchArea::new(pid, regions, 0, wanted, limits)?;
         let mut hold = Hold::one(pid, (0, 0))?;
-        room.map(&mut hold)?;
+        area.map(&mut hold)?;
         let calibrates = wanted.known.ticks().is_none();
         if calibrates {
-            room.make_sight(&mut hold)?;
+            area.make_test_helper(&mut hold)?;
         }
         let (helpers, _) = hold.leave()?;
-        room.left = true;
-        let calibrated = if calibrates { sight::tester(&room, reference, wanted).map(drop) } else { Ok(()) };
+        area.left = true;
+        let calibrated = if calibrates { remote::tester(&area, reference, wanted).map(drop) } else { Ok(()) };
         helpers.wait()?;
         calibrated?;
-        Ok(Asking { pid, wanted, limits, reference, room, _turn: turn })
+        Ok(Asking { pid, wanted, limits, reference, area, _turn: turn })
     }
 
     /// Tests `pages`, ascending, in one pause: those that are still there, each with its answer.
@@ -498,17 +500,17 @@ impl<'a> Asking<'a> {
         pauses: &mut Vec<u64>,
     ) -> Result<Vec<(Page, Option<Answer>)>, RecolorError> {
         let map = self.pid.page_map()?;
-        let mut hold = Hold::new(self.pid, Whom::All, self.room.area(), Patience::of(self.limits.max_pause, 0))?;
-        // What was unmapped or replaced meanwhile cannot be looked at.
+        let mut hold = Hold::new(self.pid, Whom::All, self.area.range(), Patience::of(self.limits.max_pause, 0))?;
+        // What was unmapped or replaced meanwhile cannot be tested.
         let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
         let mut now = map.entries(&addresses)?.into_iter();
         pages.retain(|(_, entry)| now.next().is_some_and(|now| now == *entry));
-        self.room.make_sight(&mut hold)?;
+        self.area.make_test_helper(&mut hold)?;
         let helpers = hold.send_off();
         let effort = Effort { limit: self.limits.max_pause / 2, ..Effort::STATEMENT };
-        let answers = sight::tester(&self.room, self.reference, self.wanted).and_then(|mut tester| {
-            tester.look.hurry(effort.limit);
-            let numbers = tester.look.number(&pages);
+        let answers = remote::tester(&self.area, self.reference, self.wanted).and_then(|mut tester| {
+            tester.eviction_test.hurry(effort.limit);
+            let numbers = tester.eviction_test.number(&pages);
             tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
         });
         helpers.wait()?;
@@ -526,7 +528,7 @@ impl<'a> Asking<'a> {
     }
 
     fn end(mut self, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        let end = self.room.place.pool;
-        self.room.remove(end, pauses)
+        let end = self.area.layout.pool;
+        self.area.remove(end, pauses)
     }
 }

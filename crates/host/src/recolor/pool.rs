@@ -3,8 +3,8 @@
 use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, is_there};
-use super::room::Room;
-use super::{Look, RecolorError, Wanted, sight};
+use super::scratch_area::ScratchArea;
+use super::{Classified, RecolorError, Wanted, remote};
 use crate::color::known::{Page, all_colors};
 use crate::color::tester::Effort;
 use crate::machine::sysfs::Sysfs;
@@ -56,9 +56,9 @@ impl Pool {
     }
 
     /// What is to be touched next, of `left` bytes that may still be: at first only a part of what is needed.
-    pub fn next_draw(&self, look: &Look, wanted: &Wanted, left: u64) -> Option<Draw> {
+    pub fn next_draw(&self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         let page = page_bytes() as u64;
-        let needed = self.lacking(look, wanted).bytes(wanted);
+        let needed = self.lacking(classified, wanted).bytes(wanted);
         let part = |of: u64| (needed / of / page * page).max(FIRST_AT_LEAST.0).min(needed);
         let (bytes, is_huge) = match self.last {
             None => (part(FIRST), false),
@@ -73,64 +73,64 @@ impl Pool {
         (bytes > 0).then_some(Draw { bytes, huge })
     }
 
-    /// What is missing for the strays, and for each color to have three quarters of an even share: the last frames of the scarcest
+    /// What is missing for the pages off color, and for each color to have three quarters of an even share: the last frames of the scarcest
     /// color would cost as much memory as all the others together.
-    pub fn lacking(&self, look: &Look, wanted: &Wanted) -> Lacking {
+    pub fn lacking(&self, classified: &Classified, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
         let mut found = vec![0; count];
         self.slots.iter().for_each(|(_, color)| found[*color] += 1);
         let mut held = vec![0; count];
-        look.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
-        let share = (held.iter().sum::<usize>() + look.strays.len()) / count;
+        classified.held.values().flatten().enumerate().for_each(|(at, pages)| held[at % count] += pages);
+        let share = (held.iter().sum::<usize>() + classified.off_color.len()) / count;
         let lacking = |color: usize| {
-            let needed = (3 * share / 4).saturating_sub(held[color]).min(look.strays.len());
+            let needed = (3 * share / 4).saturating_sub(held[color]).min(classified.off_color.len());
             needed.saturating_sub(found[color])
         };
         let scarce = (0..count).map(lacking).max().unwrap_or_default();
-        Lacking { frames: look.strays.len().saturating_sub(self.slots.len()), scarce }
+        Lacking { frames: classified.off_color.len().saturating_sub(self.slots.len()), scarce }
     }
 
     /// Tells the colors of the pages touched last, while the process runs.
     pub fn find(
         &mut self,
         wanted: &Wanted,
-        room: &Room,
+        area: &ScratchArea,
         pages: Vec<Page>,
         pauses: &mut Vec<u64>,
     ) -> Result<(), RecolorError> {
-        let (pid, known, before) = (room.pid, wanted.known, self.slots.len());
+        let (pid, known, before) = (area.pid, wanted.known, self.slots.len());
         let expected = pages.len() * wanted.colors.len() / wanted.color_count().max(1);
         let checked = known.to_check(pid.0, &pages, wanted.colors);
         let unknown = |pages: &[Page]| -> Vec<Page> {
             pages.iter().filter(|page| known.of(pid.0, **page).is_none()).copied().collect()
         };
-        if let Some(reference) = room.reference
+        if let Some(reference) = area.reference
             && !(checked.is_empty() && unknown(&pages).is_empty())
         {
-            let mut hold = Hold::one(pid, room.area())?;
-            room.make_sight(&mut hold)?;
+            let mut hold = Hold::one(pid, area.range())?;
+            area.make_test_helper(&mut hold)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
-            let looked = sight::tester(room, reference, wanted).and_then(|mut tester| {
+            let tested = remote::tester(area, reference, wanted).and_then(|mut tester| {
                 let unmeasured = RecolorError::unmeasured(pid);
                 if !checked.is_empty() {
-                    let numbers = tester.look.number(&checked);
+                    let numbers = tester.eviction_test.number(&checked);
                     let answers =
                         tester.classify(&numbers, &all_colors(known), Effort::STATEMENT).map_err(&unmeasured)?;
                     known.judge(pid.0, &checked, &answers).map_err(&unmeasured)?;
                 }
                 let open = unknown(&pages);
-                let numbers = tester.look.number(&open);
+                let numbers = tester.eviction_test.number(&open);
                 let colors = tester.colors_of(&numbers, wanted.colors).map_err(&unmeasured)?;
                 Ok(open.into_iter().zip(colors).collect::<Vec<_>>())
             });
-            let looked = looked.map_err(|error| match is_there(pid, room.area()) {
+            let tested = tested.map_err(|error| match is_there(pid, area.range()) {
                 Ok(true) => error,
                 Ok(false) => RecolorError::Changed { pid: pid.0 },
                 Err(ended) => ended,
             });
             helpers.wait()?;
-            for (page, color) in looked? {
+            for (page, color) in tested? {
                 if let Some(color) = color {
                     known.learn(pid.0, page, color);
                 }
@@ -145,21 +145,21 @@ impl Pool {
         Ok(())
     }
 
-    /// The address of a page of the pool for every stray.
+    /// Chooses a page of the pool for every page off color, and returns their addresses.
     ///
     /// A page gets the color that its mapping has least of, so that neighbors differ; but a neighbor of the slot before is taken where that
     /// color is not much ahead, as neighbors are moved together.
-    pub fn choose(&self, look: &mut Look) -> Vec<u64> {
+    pub fn choose(&self, classified: &mut Classified) -> Vec<u64> {
         let page = page_bytes() as u64;
         let count = self.slots.iter().map(|(_, color)| color + 1).max().unwrap_or(0);
         let mut free: Vec<Vec<usize>> = vec![Vec::new(); count];
         // The first found is the first used.
         self.slots.iter().enumerate().rev().for_each(|(at, (_, color))| free[*color].push(at));
         let mut taken = vec![false; self.slots.len()];
-        let mut chosen = Vec::with_capacity(look.strays.len());
+        let mut chosen = Vec::with_capacity(classified.off_color.len());
         let mut next = usize::MAX;
-        for stray in &look.strays {
-            let Some(held) = look.held.get_mut(&stray.region) else { break };
+        for off_color in &classified.off_color {
+            let Some(held) = classified.held.get_mut(&off_color.region) else { break };
             let most = held.iter().min().map_or(0, |least| least + least / 8);
             let neighbor = next < self.slots.len()
                 && !taken[next]
@@ -189,7 +189,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::recolor::Stray;
+    use crate::recolor::OffColorPage;
 
     #[test]
     fn neighbors_of_the_pool_are_used_together_and_colors_evenly() {
@@ -197,19 +197,19 @@ mod tests {
         // Of 16 colors the first four are allowed. A frame is missing, behind which the pages of the colors are no longer in step.
         let found = (0..400).filter(|n| n % 16 < 4 && *n != 33).map(|n| (n * page, (n % 16) as usize));
         let pool = Pool { slots: found.collect(), ..Pool::new(400 * page) };
-        let stray = |n| Stray { region: 0, page: n * page };
-        let mut look = Look {
+        let off_color = |n| OffColorPage { region: 0, address: n * page };
+        let mut classified = Classified {
             reports: Vec::new(),
-            strays: (0..64).map(stray).collect(),
-            in_place: Vec::new(),
+            off_color: (0..64).map(off_color).collect(),
+            on_color: Vec::new(),
             held: BTreeMap::from([(0, vec![0, 1, 0, 0])]),
         };
-        let chosen = pool.choose(&mut look);
+        let chosen = pool.choose(&mut classified);
         let distinct: std::collections::BTreeSet<u64> = chosen.iter().copied().collect();
         assert_eq!((chosen.len(), distinct.len()), (64, 64));
         let runs = 1 + chosen.windows(2).filter(|pair| pair[0] + page != pair[1]).count();
         assert!(runs <= 24, "{runs} runs where at best there are 16");
         // 65 pages in four colors.
-        assert!(look.held[&0].iter().all(|pages| (14..=18).contains(pages)), "{:?}", look.held);
+        assert!(classified.held[&0].iter().all(|pages| (14..=18).contains(pages)), "{:?}", classified.held);
     }
 }

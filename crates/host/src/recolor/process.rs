@@ -42,7 +42,7 @@ pub struct Region {
     /// Whether some of it is in huge pages.
     pub huge: bool,
     /// Why its pages must not be moved.
-    pub fixed: Option<&'static str>,
+    pub immovable: Option<&'static str>,
 }
 
 /// What /proc/PID/task/TID/stat says of a thread.
@@ -114,7 +114,7 @@ impl Region {
 
     /// Whose memory it is.
     pub fn kind(&self) -> Kind {
-        match self.fixed {
+        match self.immovable {
             None => Kind::Private,
             Some(DEVICE) => Kind::Device,
             Some(HUGE) => Kind::Hugetlbfs,
@@ -131,8 +131,8 @@ impl Region {
 
     /// Whether the other is a mapping of the same, as far as /proc/PID/maps tells.
     fn is_like(&self, other: &Region) -> bool {
-        let told = |region: &Region| (region.protection, region.shared, region.of_file);
-        told(self) == told(other) && self.name == other.name
+        let kind = |region: &Region| (region.protection, region.shared, region.of_file);
+        kind(self) == kind(other) && self.name == other.name
     }
 }
 
@@ -148,13 +148,13 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             match key {
                 "Rss" => region.resident = Bytes(words.next()?.parse::<u64>().ok()? * 1024),
                 "AnonHugePages" => region.huge = words.next()? != "0",
-                "ProtectionKey" if words.next() != Some("0") => region.fixed = Some("has a protection key"),
+                "ProtectionKey" if words.next() != Some("0") => region.immovable = Some("has a protection key"),
                 "VmFlags" => {
                     for flag in words {
                         region.locked |= flag == "lo";
-                        region.fixed = match fixed_by(flag) {
-                            Some(why @ (DEVICE | HUGE)) if region.fixed == Some(SHARED) => Some(why),
-                            found => region.fixed.or(found),
+                        region.immovable = match immovable_by(flag) {
+                            Some(why @ (DEVICE | HUGE)) if region.immovable == Some(SHARED) => Some(why),
+                            found => region.immovable.or(found),
                         };
                     }
                 }
@@ -167,7 +167,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
         let (_offset, _device, inode) = (words.next()?, words.next()?, words.next()?);
         // The name may hold spaces.
         let name = line.splitn(6, ' ').nth(5).unwrap_or_default().trim_start().to_owned();
-        let fixed = match name.as_str() {
+        let immovable = match name.as_str() {
             "[vsyscall]" => Some(KERNELS),
             name if name.starts_with("[vvar") || name == "[vdso]" || name == "[uprobes]" => Some(KERNELS),
             "/[aio]" | "/[aio] (deleted)" => Some(RING),
@@ -188,7 +188,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
             resident: Bytes(0),
             locked: false,
             huge: false,
-            fixed: fixed.or(shared.then_some(SHARED)),
+            immovable: immovable.or(shared.then_some(SHARED)),
         });
     }
     // The text is read in parts, between which the program runs: a mapping that was joined to the next one meanwhile is listed once more.
@@ -202,7 +202,7 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
 }
 
 /// Why pages under this flag must stay. [Linux, Documentation/filesystems/proc.rst, VmFlags]
-fn fixed_by(flag: &str) -> Option<&'static str> {
+fn immovable_by(flag: &str) -> Option<&'static str> {
     match flag {
         "sh" => Some(SHARED),
         "pf" | "io" | "mm" => Some(DEVICE),
@@ -415,7 +415,7 @@ impl Pid {
         if self.pinned()?.0 > 0 {
             return Ok(Some("pinned memory"));
         }
-        Ok(regions.iter().find_map(|region| match region.fixed {
+        Ok(regions.iter().find_map(|region| match region.immovable {
             Some(RING) => Some("asynchronous I/O"),
             Some(DEVICE) => Some("memory of a device"),
             _ => None,
@@ -750,18 +750,18 @@ VmFlags: rd mr pf io de dd
         assert_eq!(regions.len(), 7);
         let heap = &regions[0];
         assert_eq!((heap.start, heap.end, heap.resident), (0x55f4_c3a0_0000, 0x55f4_c3a2_1000, Bytes(100 << 10)));
-        assert!(heap.locked && !heap.of_file && heap.fixed.is_none() && heap.protection.bits() == 3);
+        assert!(heap.locked && !heap.of_file && heap.immovable.is_none() && heap.protection.bits() == 3);
         assert_eq!(regions[1].name, "/usr/lib/a library.so (deleted)");
         assert_eq!(
             regions.iter().map(Region::permissions).collect::<Vec<_>>(),
             ["rw-p", "r-xp", "rw-s", "rw-p", "rw-p", "rw-s", "r--p"]
         );
-        assert!(regions[1].of_file && regions[1].fixed.is_none() && regions[1].protection.bits() == 5);
-        assert_eq!(regions[2].fixed, Some("is shared memory"));
-        assert_eq!(regions[3].fixed, Some("has a protection key"));
-        assert_eq!(regions[4].fixed, Some("is served by the program's own userfaultfd"));
-        assert_eq!(regions[5].fixed, Some(DEVICE));
-        assert_eq!(regions[6].fixed, Some("is the kernel's"));
+        assert!(regions[1].of_file && regions[1].immovable.is_none() && regions[1].protection.bits() == 5);
+        assert_eq!(regions[2].immovable, Some("is shared memory"));
+        assert_eq!(regions[3].immovable, Some("has a protection key"));
+        assert_eq!(regions[4].immovable, Some("is served by the program's own userfaultfd"));
+        assert_eq!(regions[5].immovable, Some(DEVICE));
+        assert_eq!(regions[6].immovable, Some("is the kernel's"));
     }
 
     #[test]

@@ -67,7 +67,7 @@ struct Seen {
     /// For how many rounds they were left alone before.
     rested: u32,
     /// Its pages that had an allowed color, ascending.
-    in_place: Vec<u64>,
+    on_color: Vec<u64>,
     /// Its mappings.
     regions: Vec<Region>,
 }
@@ -114,12 +114,12 @@ impl Watch {
         let (mut sum, mut untested): (Option<Verified>, _) = (None, None);
         let mut undecided = 0;
         for pid in pids {
-            let in_place = self.seen.get(&pid.0).map_or(&[][..], |seen| &seen.in_place);
+            let on_color = self.seen.get(&pid.0).map_or(&[][..], |seen| &seen.on_color);
             let mut pauses = Vec::new();
             let verified = verify(*pid, wanted, limits, &mut pauses).and_then(|verified| {
                 if verified.is_some_and(|verified| verified.is_refuted()) {
-                    let entries = pid.page_map()?.entries(in_place)?;
-                    wanted.known.forget_measured(pid.0, in_place.iter().copied().zip(entries));
+                    let entries = pid.page_map()?.entries(on_color)?;
+                    wanted.known.forget_measured(pid.0, on_color.iter().copied().zip(entries));
                 }
                 Ok(verified)
             });
@@ -128,7 +128,7 @@ impl Watch {
                 Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
                 Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
                 Err(error) if error.may_pass() && !error.doubts_reference() => {
-                    undecided += in_place.len().min(VERIFIED_PAGES);
+                    undecided += on_color.len().min(VERIFIED_PAGES);
                     untested = Some(error);
                 }
                 Err(error) => return Err(error),
@@ -145,7 +145,7 @@ impl Watch {
     /// Leaves what is known of the colors of each process for whoever watches over it.
     pub fn hand_over(&self, known: &KnownColors) -> Result<(), RecolorError> {
         for (pid, seen) in &self.seen {
-            match claim::hand_over(Pid(*pid), known, &seen.in_place) {
+            match claim::hand_over(Pid(*pid), known, &seen.on_color) {
                 Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
                 handed => handed?,
             }
@@ -160,24 +160,28 @@ impl Watch {
         }
         let seen = self.seen.entry(pid.0).or_default();
         seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-        let (mut report, mut look) = inspect_pages(pid, &seen.regions, wanted)?;
+        let (mut report, mut classified) = inspect_pages(pid, &seen.regions, wanted)?;
         // What could not be moved may have been busy with something that has ended since.
         seen.rest = seen.rest.saturating_sub(1);
         let again = seen.rest == 0;
-        let lost: HashSet<u64> =
-            look.strays.iter().map(|stray| stray.page).filter(|page| again || !seen.stubborn.contains(page)).collect();
+        let lost: HashSet<u64> = classified
+            .off_color
+            .iter()
+            .map(|page| page.address)
+            .filter(|page| again || !seen.stubborn.contains(page))
+            .collect();
         if !lost.is_empty() {
             let done = recolor(pid, wanted, limits)?;
             self.tally.sweeps += 1;
             self.tally.add_pauses(&done.pauses_ns);
             self.tally.touched_max = self.tally.touched_max.max(done.touched);
-            let drifted = lost.iter().filter(|page| seen.in_place.binary_search(page).is_ok()).count();
+            let drifted = lost.iter().filter(|page| seen.on_color.binary_search(page).is_ok()).count();
             self.tally.drifted += drifted as u64;
             seen.regions = pid.regions_now(std::mem::take(&mut seen.regions), (0, 0))?;
-            (report, look) = inspect_pages(pid, &seen.regions, wanted)?;
+            (report, classified) = inspect_pages(pid, &seen.regions, wanted)?;
             // Pages that came meanwhile are looked after in the next round, and so are those that found no frame.
-            let tried = if done.waiting > 0 { &[][..] } else { &look.strays[..] };
-            let stubborn = tried.iter().map(|stray| stray.page);
+            let tried = if done.waiting > 0 { &[][..] } else { &classified.off_color[..] };
+            let stubborn = tried.iter().map(|page| page.address);
             let stubborn: HashSet<u64> =
                 stubborn.filter(|page| lost.contains(page) || seen.stubborn.contains(page)).collect();
             if again {
@@ -186,26 +190,26 @@ impl Watch {
                 seen.rest = seen.rested + 1;
             }
             seen.stubborn = stubborn;
-            let left = done.regions.iter().filter(|region| region.left > 0);
+            let left = done.regions.iter().filter(|region| region.immovable > 0);
             seen.reasons = left.filter_map(|region| Some((region.start, region.why.clone()?))).collect();
         }
         // What is not there any more has no color.
-        wanted.known.retain(pid.0, &look.in_place);
-        seen.in_place = look.in_place;
+        wanted.known.retain(pid.0, &classified.on_color);
+        seen.on_color = classified.on_color;
         self.tally.resident += report.resident();
-        self.tally.on_color += report.right();
-        for stray in &look.strays {
-            if !seen.stubborn.contains(&stray.page) {
+        self.tally.on_color += report.on_color();
+        for page in &classified.off_color {
+            if !seen.stubborn.contains(&page.address) {
                 self.tally.off_color += 1;
                 continue;
             }
-            let why = seen.regions.get(stray.region).and_then(|region| seen.reasons.get(&region.start));
+            let why = seen.regions.get(page.region).and_then(|region| seen.reasons.get(&region.start));
             let why = why.map_or("could not be moved yet", String::as_str);
             *self.tally.immovable.entry(why.to_owned()).or_default() += 1;
         }
-        for region in report.regions.iter().filter(|region| region.left > 0) {
+        for region in report.regions.iter().filter(|region| region.immovable > 0) {
             let why = region.why.clone().unwrap_or_default();
-            *self.tally.immovable.entry(why).or_default() += region.left;
+            *self.tally.immovable.entry(why).or_default() += region.immovable;
         }
         Ok(())
     }

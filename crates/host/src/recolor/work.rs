@@ -17,7 +17,7 @@ use isochrome_model::units::Bytes;
 
 use super::hold::{self, Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
-use super::room::{HEADER, Room};
+use super::scratch_area::{HEADER, ScratchArea};
 use super::{Limits, RecolorError, claim};
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
@@ -55,7 +55,7 @@ pub enum Fate {
     /// It is not resident any more, or has a frame of the colors wanted already.
     Settled,
     /// It has the frame that it had, for this reason.
-    Left(Cow<'static, str>),
+    Immovable(Cow<'static, str>),
 }
 
 /// Pages to be moved, and what was known of their process while it ran.
@@ -97,7 +97,7 @@ struct Mover {
 /// A recoloring under way.
 struct Work<'a, 'r> {
     plan: &'a Plan<'a>,
-    room: &'a mut Room<'r>,
+    area: &'a mut ScratchArea<'r>,
     pauses: &'a mut Vec<u64>,
     mover: Option<Mover>,
     /// The advice that drops pages.
@@ -123,17 +123,17 @@ struct Costs {
 /// Moves the pages of `plan`; what became of each. `pauses` gathers for how long a thread of the process, or all, stood still, in ns.
 ///
 /// Where it fails, what has been moved stays moved, and the process goes on as it was.
-pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
+pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
     let pages = plan.pages.len();
     let mut work = Work {
         plan,
-        room,
+        area,
         pauses,
         mover: None,
         advice: libc::MADV_DONTNEED as u64,
         sign: plan.pid.asynchronous_io(plan.regions)?,
         queue: (0..pages).map(|page| (page, false)).collect(),
-        fates: vec![Fate::Left("was not reached".into()); pages],
+        fates: vec![Fate::Immovable("was not reached".into()); pages],
         costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
     };
     work.prepare()?;
@@ -155,7 +155,7 @@ pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<
             Err(error @ RecolorError::NotStopping { .. }) if work.fates.contains(&Fate::Moved) => {
                 let why = error.to_string().lines().next().unwrap_or_default().to_owned();
                 for (page, _) in work.queue.drain(..) {
-                    work.fates[page] = Fate::Left(why.clone().into());
+                    work.fates[page] = Fate::Immovable(why.clone().into());
                 }
                 break;
             }
@@ -173,18 +173,18 @@ pub fn carry_out(plan: &Plan, room: &mut Room, pauses: &mut Vec<u64>) -> Result<
 }
 
 impl Work<'_, '_> {
-    /// Maps the room where it is not there yet, finds out how pages can be moved, and has huge pages split, while the program runs.
+    /// Maps the scratch area unless it is mapped already, finds out how pages can be moved, and has huge pages split, while the program runs.
     fn prepare(&mut self) -> Result<(), RecolorError> {
         let plan = self.plan;
         let blocks = self.huge_blocks();
-        let mut hold = Hold::one(plan.pid, if self.room.left { self.room.area() } else { (0, 0) })?;
-        let was_left = std::mem::take(&mut self.room.left);
+        let mut hold = Hold::one(plan.pid, if self.area.left { self.area.range() } else { (0, 0) })?;
+        let was_left = std::mem::take(&mut self.area.left);
         if !was_left {
-            self.room.map(&mut hold)?;
+            self.area.map(&mut hold)?;
         }
         // Else the kernel would join the pages to huge ones again, which have all colors.
         hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
-        let trial = [self.room.place.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
+        let trial = [self.area.layout.scratch, page_bytes() as u64, DROP_LOCKED, 0, 0, 0];
         if hold.call(libc::SYS_madvise, trial)?.is_ok() {
             self.advice = DROP_LOCKED;
         }
@@ -192,11 +192,11 @@ impl Work<'_, '_> {
         self.populate_saved(&mut hold)?;
         let allowed = self.check_io();
         if !blocks.is_empty() && allowed.is_ok() {
-            self.room.split(&mut hold, &blocks)?;
+            self.area.split(&mut hold, &blocks)?;
         }
         let (helpers, stop) = hold.leave()?;
-        // From here on dropping the room unmaps it.
-        self.room.left = true;
+        // From here on dropping the scratch area unmaps it.
+        self.area.left = true;
         self.pauses.push(stop.as_nanos() as u64);
         helpers.wait()?;
         allowed
@@ -244,7 +244,7 @@ impl Work<'_, '_> {
         for (mode, for_user_mode) in [(0, false), (userfault::USER_MODE_ONLY as u64, true)] {
             let mover = Mover { flags: USERFAULT_FLAGS | mode, for_user_mode };
             let Some((descriptor, features)) = self.open(hold, mover)? else { continue };
-            let (start, end) = (self.room.place.scratch, self.room.place.pool);
+            let (start, end) = (self.area.layout.scratch, self.area.layout.pool);
             let request = [start, end - start, userfault::REGISTER_MODE_MISSING, 0];
             let moves = features & userfault::FEATURE_MOVE != 0
                 && self.ioctl(hold, descriptor, userfault::UFFDIO_REGISTER, request)?.is_ok();
@@ -274,7 +274,7 @@ impl Work<'_, '_> {
         request: u64,
         words: [u64; N],
     ) -> Result<io::Result<[u64; N]>, RecolorError> {
-        let address = self.room.place.table;
+        let address = self.area.layout.table;
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         hold.write(&bytes, address)?;
         let outcome = hold.call(libc::SYS_ioctl, [descriptor, request, address, 0, 0, 0])?;
@@ -289,7 +289,7 @@ impl Work<'_, '_> {
 
     /// Has the page touched that pages are saved in: it must not be missing when it is needed most.
     fn populate_saved(&self, hold: &mut Hold) -> Result<(), RecolorError> {
-        let (start, bytes) = (self.room.place.saved, page_bytes() as u64);
+        let (start, bytes) = (self.area.layout.saved, page_bytes() as u64);
         match hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0])? {
             Ok(_) => Ok(()),
             // Linux before 5.14 does not know the advice.
@@ -302,18 +302,18 @@ impl Work<'_, '_> {
     /// `in_vain`: how often that was tried in vain.
     fn pause(&mut self, in_vain: u32) -> Result<Duration, RecolorError> {
         let patience = Patience::of(self.plan.limits.max_pause, in_vain);
-        let mut hold = Hold::new(self.plan.pid, Whom::All, self.room.area(), patience)?;
+        let mut hold = Hold::new(self.plan.pid, Whom::All, self.area.range(), patience)?;
         let (moved_by, outcome) = match self.work(&mut hold) {
             Ok(moved_by) => (moved_by, Ok(())),
-            // The room stays for the next attempt.
+            // The scratch area stays for the next attempt.
             Err(error) if error.may_pass() => (Instant::now(), Err(error)),
             Err(error) => {
                 // Dropping the hold unmaps it.
-                self.room.left = false;
+                self.area.left = false;
                 return Err(error);
             }
         };
-        let (_, stood) = hold.leave().inspect_err(|_| self.room.left = false)?;
+        let (_, stood) = hold.leave().inspect_err(|_| self.area.left = false)?;
         // One that was disturbed counts for a few pauses and not as a whole.
         let end = moved_by.elapsed().min(self.plan.limits.max_pause / 2).as_nanos() as f64;
         self.costs.end = (0.7 * self.costs.end).max(end);
@@ -364,9 +364,9 @@ impl Work<'_, '_> {
         let (mut table, mut moving) = (Vec::new(), Vec::new());
         for (due, way) in due.into_iter().zip(ways) {
             if let Some(why) = refused.get(&due.mapping) {
-                self.fates[due.at] = Fate::Left((*why).into());
+                self.fates[due.at] = Fate::Immovable((*why).into());
             } else if careful && way == Way::Replace {
-                self.fates[due.at] = Fate::Left("asynchronous I/O may be under way".into());
+                self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
             } else {
                 let Planned { page, slot, .. } = self.plan.pages[due.at];
                 table.push(Entry { page, slot, way: way as u32, run: 1, status: 0 });
@@ -405,8 +405,8 @@ impl Work<'_, '_> {
                     self.queue.push_back((*at, true));
                     continue;
                 }
-                _ if busy => Fate::Left("is pinned or busy".into()),
-                error => Fate::Left(io::Error::from_raw_os_error(-error as i32).to_string().into()),
+                _ if busy => Fate::Immovable("is pinned or busy".into()),
+                error => Fate::Immovable(io::Error::from_raw_os_error(-error as i32).to_string().into()),
             };
         }
         // What there was no time for comes first in the next pause.
@@ -422,7 +422,7 @@ impl Work<'_, '_> {
         let mut batch: Vec<(usize, bool)> = Vec::new();
         let mut region = usize::MAX;
         // The table is also used to register their mappings, and the scratch memory.
-        while batch.len() + 1 < self.room.entries() {
+        while batch.len() + 1 < self.area.entries() {
             let Some((at, without)) = self.queue.front() else { break };
             if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
                 break;
@@ -453,7 +453,7 @@ impl Work<'_, '_> {
                 continue;
             }
             if planned.page == cave {
-                self.fates[at] = Fate::Left("holds what isochrome works with".into());
+                self.fates[at] = Fate::Immovable("holds what isochrome works with".into());
                 continue;
             }
             let of_the_last =
@@ -465,10 +465,10 @@ impl Work<'_, '_> {
             match mapping {
                 // Nothing of a file is in a mapping without one.
                 Some(_) if entry.of_file() && !plan.regions[planned.region].of_file => {
-                    self.fates[at] = Fate::Left("is of another kind than its mapping".into());
+                    self.fates[at] = Fate::Immovable("is of another kind than its mapping".into());
                 }
                 Some(mapping) => due.push(Due { at, without, mapping, of_file: entry.of_file() }),
-                None => self.fates[at] = Fate::Left("its mapping has changed".into()),
+                None => self.fates[at] = Fate::Immovable("its mapping has changed".into()),
             }
         }
         Ok(due)
@@ -493,7 +493,7 @@ impl Work<'_, '_> {
         };
         if let Some(descriptor) = userfault {
             // The scratch memory, then the mappings.
-            let mut mappings = vec![(self.room.place.scratch, self.room.place.pool)];
+            let mut mappings = vec![(self.area.layout.scratch, self.area.layout.pool)];
             mappings.extend(due.iter().zip(&*ways).filter(|(_, way)| **way == Way::Move).map(|(due, _)| due.mapping));
             mappings.dedup();
             let table: Vec<Entry> = mappings.iter().map(|mapping| entry(*mapping, Way::Register, descriptor)).collect();
@@ -564,7 +564,7 @@ impl Work<'_, '_> {
             status: 0,
         };
         let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
-        // Few calls take less time than a helper; and what fails is tried, and told, where the process is let go.
+        // Few calls take less time than a helper; and what fails is tried, and reported, where the process is let go.
         if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
             hold.journal.protections.clear();
         }
@@ -580,7 +580,7 @@ impl Work<'_, '_> {
         userfault: Option<u64>,
         deadline: Option<Instant>,
     ) -> Result<(Vec<Entry>, Instant), RecolorError> {
-        let place = self.room.place;
+        let layout = self.area.layout;
         let ticks = |deadline: Instant| {
             let left = deadline.saturating_duration_since(Instant::now());
             clock::now().0 + (left.as_secs_f64() * clock::rate_hz() as f64) as u64
@@ -590,14 +590,14 @@ impl Work<'_, '_> {
             count: table.len() as u64,
             advice: self.advice,
             deadline: deadline.map_or(u64::MAX, ticks),
-            ..self.room.header()
+            ..self.area.header()
         };
         let mut bytes = agent::bytes_of(&header).to_vec();
         table.iter().for_each(|entry| bytes.extend_from_slice(agent::bytes_of(entry)));
-        hold.write(&bytes, place.table)?;
-        hold.make_helper(place.code, place.table, place.stack, hold::Pace::Hurried)?;
+        hold.write(&bytes, layout.table)?;
+        hold.make_helper(layout.code, layout.table, layout.stack, hold::Pace::Hurried)?;
         hold.work()?;
-        hold.read(&mut bytes, place.table)?;
+        hold.read(&mut bytes, layout.table)?;
         let header: Table = agent::record_from(&bytes[..HEADER as usize]);
         let done = bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from);
         let since = clock::now().0.saturating_sub(header.ended) as f64 / clock::rate_hz() as f64;

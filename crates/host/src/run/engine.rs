@@ -2,7 +2,7 @@
 //!
 //! What runs on the CPUs of the tasks is the tasks. This program works on others: it reads the scheduler's events in batches, releases
 //! jobs that are lines, and holds every response against its bound and its deadline. Whatever ends it, the machine is put back as it was,
-//! by this process or, if it is killed, by the next one ([`clearing`](super::clearing)).
+//! by this process or, if it is killed, by the next one ([`shielding`](super::shielding)).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use isochrome_model::running::{Fault, JobRecord, Limit, Overhead, Placement, Promise, Setting, Violation};
+use isochrome_model::running::{Failure, JobRecord, Limit, Overhead, Placement, Requirement, Setting, Violation};
 use isochrome_model::taskset::programs::{Jobs, Program};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::JobError;
-use super::clearing::{Clearing, VARIABLE};
 use super::line::{LineProgram, command};
 use super::releases::{LATE_MAX, Said, Spoken, release};
+use super::shielding::{CpuShield, VARIABLE};
 use crate::counters::events::Event as Counted;
 use crate::error::HostError;
 use crate::interrupt;
-use crate::machine::idle::{self, Awake};
+use crate::machine::idle::{self, IdleHold};
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
 use crate::recolor::lock;
@@ -63,15 +63,15 @@ const HEAD_START: Ns = Ns(20_000_000);
 const CALIBRATION: Ns = Ns(100_000_000);
 
 /// A job that has been under way for four periods and this long is not completed any more.
-const AWAKE: Ns = Ns(200_000_000);
+const OVERDUE: Ns = Ns(200_000_000);
 
 /// Marks that a program can set between two batches.
 const MARKS: usize = 1 << 14;
 
-/// Violations told in full.
+/// Violations reported in full.
 const TOLD: usize = 20;
 
-/// Memory that a program may have beyond what it was declared with: its libraries' data, its stack, its allocator.
+/// Memory that a program may have on top of what it was declared with: its libraries' data, its stack, its allocator.
 const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 
 /// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
@@ -96,8 +96,8 @@ pub struct Planned {
     pub cpu: CpuId,
     /// How it is scheduled once it is ready; `None` for best effort.
     pub scheduling: Option<Scheduling>,
-    /// What its jobs are held against; `None` for best effort.
-    pub promise: Option<Promise>,
+    /// The timing requirement that its jobs are checked against. `None` for best effort.
+    pub requirement: Option<Requirement>,
     /// Files by which its process joins groups before it begins ([`Launch::joins`]).
     pub joins: Vec<PathBuf>,
 }
@@ -107,7 +107,7 @@ pub fn fifo(place: usize, count: usize) -> Scheduling {
     Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
 }
 
-/// What to do when a job is beyond a limit.
+/// What to do when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnViolation {
     /// Keep what its CPU did around it.
@@ -125,7 +125,7 @@ pub struct Request<'a> {
     pub programs: &'a [Planned],
     /// For how long, from the first release.
     pub length: Ns,
-    /// What to do when a job is beyond a limit.
+    /// What to do when a job exceeds a limit.
     pub on_violation: OnViolation,
     /// Whether the others go on when a program fails.
     pub keep_going: bool,
@@ -157,14 +157,14 @@ pub struct Hooks<'a> {
 pub struct Outcome {
     /// Where the memory of each program lay at the end, in the order of the programs.
     pub placements: Vec<Option<Placement>>,
-    /// The first jobs beyond a limit.
+    /// The first jobs that exceed a limit.
     pub violations: Vec<Violation>,
     /// What went wrong with programs.
-    pub faults: Vec<Fault>,
+    pub failures: Vec<Failure>,
     /// What watching took.
     pub overhead: Overhead,
-    /// Stolen from the CPUs of the tasks.
-    pub stolen: Ns,
+    /// Steal time of the CPUs of the tasks.
+    pub steal_time: Ns,
     /// From the first release to the end.
     pub duration: Ns,
     /// What was changed, and put back.
@@ -205,8 +205,8 @@ fn ended(pid: Pid) -> Option<String> {
 }
 
 /// For how long a job may be under way, in ns, before its program counts as one that never completes it.
-fn patience(promise: &Promise) -> u64 {
-    4 * promise.period.0 + AWAKE.0
+fn patience(requirement: &Requirement) -> u64 {
+    4 * requirement.period.0 + OVERDUE.0
 }
 
 /// Memory of its own that a process has: what is resident, less what it shares with files. [proc_pid_statm(5)]
@@ -254,10 +254,10 @@ struct Session<'a, 'h> {
     started: Vec<Started>,
     misses: Option<Misses>,
     violations: Vec<Violation>,
-    faults: Vec<Fault>,
+    failures: Vec<Failure>,
     notes: Vec<String>,
-    /// Jobs already told of while they were not complete.
-    told: BTreeMap<usize, u64>,
+    /// Jobs already reported while they were not complete.
+    reported: BTreeMap<usize, u64>,
     begin: Ns,
     stop: bool,
     unrecorded: Option<io::Error>,
@@ -276,9 +276,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let throttling_before = throttling();
     let latency = || idle::latency(Path::new("/"));
     let latency_before = latency();
-    let awake = Awake::hold(Path::new("/"));
+    let idle_hold = IdleHold::new(Path::new("/"));
     let latency_during = latency();
-    let clearing = Clearing::new(request.folder, &cpus, request.alone)?;
+    let shield = CpuShield::new(request.folder, &cpus, request.alone)?;
     // Before the tracefs, as it says.
     let misses = request.counted.map(|event| Misses::open(&cpus, event)).transpose();
     let (misses, mut uncounted) = match misses {
@@ -295,15 +295,15 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         started: Vec::new(),
         misses,
         violations: Vec::new(),
-        faults: Vec::new(),
+        failures: Vec::new(),
         notes: Vec::new(),
-        told: BTreeMap::new(),
+        reported: BTreeMap::new(),
         begin: Ns(u64::MAX),
         stop: false,
         unrecorded: None,
         overhead: Overhead::default(),
     };
-    let mut spoken = session.start(&clearing)?;
+    let mut spoken = session.start(&shield)?;
     session.get_ready(&mut spoken);
     let whole = session.prefault();
     session.place();
@@ -313,9 +313,9 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let mut outcome = Outcome {
         placements: vec![None; request.programs.len()],
         violations: Vec::new(),
-        faults: Vec::new(),
+        failures: Vec::new(),
         overhead: Overhead::default(),
-        stolen: Ns(0),
+        steal_time: Ns(0),
         duration: Ns(0),
         settings: Vec::new(),
         memory: Vec::new(),
@@ -341,17 +341,18 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
     }
     outcome.uncounted = uncounted;
-    clearing.end_programs();
-    let stolen = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.stolen_since(before?).0));
-    outcome.stolen = Ns(stolen.sum());
+    shield.end_programs();
+    let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
+    outcome.steal_time = Ns(steal.sum());
     outcome.memory = session.memory();
     outcome.interrupted = interrupt::interrupted();
-    let Session { violations, faults, notes, unrecorded, overhead, .. } = session;
+    let Session { violations, failures, notes, unrecorded, overhead, .. } = session;
     outcome.overhead = overhead;
-    (outcome.violations, outcome.faults, outcome.notes, outcome.unrecorded) = (violations, faults, notes, unrecorded);
-    drop((tracefs, awake));
-    let (moved, staying) = (clearing.moved(), clearing.staying);
-    let others = match &clearing.by_affinity {
+    (outcome.violations, outcome.failures, outcome.notes, outcome.unrecorded) =
+        (violations, failures, notes, unrecorded);
+    drop((tracefs, idle_hold));
+    let (moved, staying) = (shield.moved(), shield.staying);
+    let others = match &shield.by_affinity {
         _ if !request.alone => ["left", "left", "left"].map(str::to_owned),
         Some(why) => [
             format!("{} threads", moved + staying),
@@ -360,7 +361,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         ],
         None => ["anywhere", "kept off by a partition of cgroup v2 for each CPU", "anywhere"].map(str::to_owned),
     };
-    let restored = clearing.restore();
+    let restored = shield.restore();
     outcome.notes.extend(restored.trouble);
     let [before, during, after] = others;
     outcome.settings = vec![
@@ -394,7 +395,7 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
 
 impl Session<'_, '_> {
     /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
-    fn start(&mut self, clearing: &Clearing) -> Result<Vec<Spoken>, HostError> {
+    fn start(&mut self, shield: &CpuShield) -> Result<Vec<Spoken>, HostError> {
         let mut spoken = Vec::new();
         for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
             let failed = |source| JobError::Start { program: program.name.clone(), source };
@@ -403,11 +404,11 @@ impl Session<'_, '_> {
                 file.map(Arc::new)
                     .map_err(|error| failed(io::Error::new(error.kind(), format!("{}: {error}", path.display()))))
             };
-            let joins = joins.iter().chain(&clearing.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
+            let joins = joins.iter().chain(&shield.partition_of(*cpu)).map(open).collect::<Result<_, _>>()?;
             let launch = Launch {
                 cpus: Some(vec![cpu.0]),
                 scheduling: None,
-                environment: vec![(VARIABLE.to_owned(), clearing.mark().to_owned())],
+                environment: vec![(VARIABLE.to_owned(), shield.mark().to_owned())],
                 attached: true,
                 own_pid: Vec::new(),
                 joins,
@@ -441,20 +442,20 @@ impl Session<'_, '_> {
         Ns(monotonic().0.saturating_sub(self.begin.0))
     }
 
-    /// A program failed; it is ended, or has ended.
-    fn fault(&mut self, task: usize, what: String) {
-        if self.request.programs[task].promise.is_none() {
-            // It has no promise to break, and breaks none.
+    /// Records that a program failed. The program is ended, or has ended.
+    fn fail(&mut self, task: usize, what: String) {
+        if self.request.programs[task].requirement.is_none() {
+            // A best-effort program has no requirement that it could violate.
             return self.notes.push(format!("{}: {what}", self.names[task]));
         }
-        self.faults.push(Fault { task: self.names[task].clone(), at: self.since_begin(), what });
+        self.failures.push(Failure { task: self.names[task].clone(), at: self.since_begin(), what });
         self.stop |= !self.request.keep_going;
     }
 
     fn give_up(&mut self, task: usize, what: String) {
         if !std::mem::replace(&mut self.started[task].gone, true) {
             let _ = launch::send(self.started[task].pid.0, SIGKILL);
-            self.fault(task, what);
+            self.fail(task, what);
         }
     }
 
@@ -465,7 +466,7 @@ impl Session<'_, '_> {
                 && let Some(how) = ended(self.started[task].pid)
             {
                 self.started[task].gone = true;
-                self.fault(task, how);
+                self.fail(task, how);
             }
         }
     }
@@ -515,7 +516,7 @@ impl Session<'_, '_> {
     /// The tasks whose memory is to be locked.
     fn to_lock(&self) -> Vec<usize> {
         let tasks = 0..self.started.len();
-        let of_task = |task: &usize| self.request.programs[*task].promise.is_some() && !self.started[*task].gone;
+        let of_task = |task: &usize| self.request.programs[*task].requirement.is_some() && !self.started[*task].gone;
         tasks.filter(|task| self.request.lock && of_task(task)).collect()
     }
 
@@ -541,14 +542,14 @@ impl Session<'_, '_> {
 
     /// Locks the memory of the tasks, once it has its place; what came of it, in words.
     fn lock(&mut self, whole: &[bool]) -> String {
-        let mut told = Vec::new();
+        let mut locked_memory = Vec::new();
         for task in self.to_lock() {
             let (pid, name) = (self.started[task].pid, &self.names[task]);
             match lock::lock(pid, whole[task]) {
                 Ok(()) => {
                     let locked = pid.status("VmLck").unwrap_or_default();
                     let how = if whole[task] { "" } else { ", as it is touched" };
-                    told.push(format!("{name}: {locked} locked{how}"));
+                    locked_memory.push(format!("{name}: {locked} locked{how}"));
                 }
                 Err(error) => {
                     let why = error.to_string();
@@ -558,7 +559,7 @@ impl Session<'_, '_> {
             }
         }
         self.look_for_ends();
-        if told.is_empty() { "not locked".to_owned() } else { told.join("; ") }
+        if locked_memory.is_empty() { "not locked".to_owned() } else { locked_memory.join("; ") }
     }
 
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
@@ -646,7 +647,7 @@ impl Session<'_, '_> {
             });
             let result = self.batches(tracefs, &mut watch, &said);
             drop(over);
-            // A panic there has been told, and leaves no programs.
+            // A panic there has been reported, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
         });
         self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
@@ -670,8 +671,8 @@ impl Session<'_, '_> {
         let mut looked = Ns(0);
         let mut lost = tracefs.lost();
         let end = Ns(self.begin.0 + self.request.length.0);
-        let promises = self.request.programs.iter().filter_map(|planned| planned.promise.as_ref());
-        let patience = promises.map(patience).max().unwrap_or(0);
+        let requirements = self.request.programs.iter().filter_map(|planned| planned.requirement.as_ref());
+        let patience = requirements.map(patience).max().unwrap_or(0);
         loop {
             std::thread::sleep(BATCH);
             let now = monotonic();
@@ -735,7 +736,7 @@ impl Session<'_, '_> {
     fn hear(&mut self, said: Said, observations: &mut Vec<Observation>) {
         match said {
             Said::Released { task, due, at, written, waited } => {
-                // A line that is written late by this program is not the task's fault; one that waits for the job before is.
+                // A line that is written late by this program is not the task's failure; one that waits for the job before is.
                 let release = if waited { due } else { at };
                 if !waited {
                     let late = &mut self.overhead.release_late_max;
@@ -778,13 +779,13 @@ impl Session<'_, '_> {
         if job.release >= self.request.length {
             return;
         }
-        let Some(promise) = &self.request.programs[job.task].promise else { return };
-        let limits = promise.broken_by(job.response(), job.execution);
+        let Some(requirement) = &self.request.programs[job.task].requirement else { return };
+        let limits = requirement.violated_by(job.response(), job.execution);
         if let Err(error) = (self.hooks.record)(job) {
             self.unrecorded.get_or_insert(error);
             self.stop = true;
         }
-        if !limits.is_empty() && self.told.get(&job.task) != Some(&job.instance) {
+        if !limits.is_empty() && self.reported.get(&job.task) != Some(&job.instance) {
             self.violated(job, limits, watch);
         }
     }
@@ -799,7 +800,7 @@ impl Session<'_, '_> {
                 release: job.release,
                 response: job.response(),
                 execution: job.execution,
-                stolen: job.stolen,
+                steal_time: job.steal_time,
                 timeline: watch.timeline(job.task, before, job.completion, &self.names),
             });
         }
@@ -814,20 +815,20 @@ impl Session<'_, '_> {
 
     /// When the job of `task` was released that counts and is not complete, and its number.
     fn pending(&self, task: usize, watch: &JobTracker) -> Option<(Ns, u64)> {
-        let counts = self.request.programs[task].promise.is_some() && !self.started[task].gone;
+        let counts = self.request.programs[task].requirement.is_some() && !self.started[task].gone;
         let end = Ns(self.begin.0 + self.request.length.0);
         watch.pending(task).filter(|(release, _)| counts && *release < end)
     }
 
-    /// Names tasks with a job that is not complete at the end and beyond a limit already: no record of it will come.
+    /// Names tasks with a job that is not complete at the end and exceeds a limit already, because no record of it will come.
     fn unfinished(&mut self, now: Ns, watch: &JobTracker) {
         for task in 0..self.started.len() {
-            let Some(promise) = &self.request.programs[task].promise else { continue };
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
             let Some((release, instance)) = self.pending(task, watch) else { continue };
             let response = Ns(now.0.saturating_sub(release.0));
-            if let Some(limit) = promise.broken_by(response, Ns(0)).first() {
+            if let Some(limit) = requirement.violated_by(response, Ns(0)).first() {
                 let since = response.0 as f64 / 1e6;
-                self.fault(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, beyond its {limit}"));
+                self.fail(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, which exceeds its {limit}"));
             }
         }
     }
@@ -838,19 +839,19 @@ impl Session<'_, '_> {
             if self.started[task].gone {
                 continue;
             }
-            let Some(promise) = &self.request.programs[task].promise else { continue };
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
             if let Some((release, instance)) = self.pending(task, watch) {
                 let response = Ns(now.0.saturating_sub(release.0));
-                let limits = promise.broken_by(response, Ns(0));
-                if !limits.is_empty() && self.told.get(&task) != Some(&instance) {
-                    self.told.insert(task, instance);
+                let limits = requirement.violated_by(response, Ns(0));
+                if !limits.is_empty() && self.reported.get(&task) != Some(&instance) {
+                    self.reported.insert(task, instance);
                     let release = Ns(release.0 - self.begin.0);
                     let completion = Ns(release.0 + response.0);
                     let job = JobRecord { task, instance, release, completion, ..JobRecord::default() };
                     self.violated(&job, limits, watch);
                 }
             }
-            let patience = patience(promise);
+            let patience = patience(requirement);
             if let Some(awake) = watch.awake(task, now).filter(|awake| awake.0 > patience) {
                 let what =
                     format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
@@ -871,7 +872,7 @@ impl Session<'_, '_> {
         let Some(task) = self.started.iter().position(of) else { return };
         // A thread of its own is no other process.
         if !Path::new(&format!("/proc/{}/task/{child}", self.started[task].pid.0)).exists() {
-            self.fault(task, format!("started another process ({child}), which is not part of the plan"));
+            self.fail(task, format!("started another process ({child}), which is not part of the plan"));
         }
     }
 

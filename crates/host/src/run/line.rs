@@ -19,7 +19,7 @@ use crate::sys::launch::Launch;
 /// Bytes taken from a program's output at once.
 const READ_BYTES: usize = 4096;
 
-/// How long a program that was told to end may take.
+/// How long a program that was asked to end may take.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
 /// A program that runs and is seen by lines. Dropping it ends it.

@@ -1,11 +1,11 @@
 //! Jobs of programs that run: released, seen, and timed.
 
-pub mod clearing;
 pub mod engine;
 pub mod line;
 pub mod marks;
 pub mod profiling;
 mod releases;
+pub mod shielding;
 
 use std::io;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! A visit: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
+//! A profiling run: some jobs of one program of a set, run as it will be, with nothing else on its CPU.
 
 use std::path::{Path, PathBuf};
 
-use isochrome_model::profile::Visit;
-use isochrome_model::running::{JobRecord, Promise};
+use isochrome_model::profile::ProfilingRun;
+use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
@@ -17,12 +17,12 @@ use crate::interrupt;
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
 const COLD: u64 = 20;
 
-/// Runs at least `jobs` jobs of `program` at its period on `cpu`, in the groups that it `joins` ([`Planned::joins`]), on the memory that
-/// `place` gives it; `counted` is counted of them. `None` if it was interrupted.
+/// Runs at least `jobs` jobs of `program` at its period on `cpu` and measures them. `None` if it was interrupted.
 ///
-/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs that the
-/// hypervisor withheld the CPU from are counted apart.
-pub fn visit(
+/// The program runs in the groups that it `joins` ([`Planned::joins`]), on the memory that `place` gives it. `counted` is the event to count.
+/// Execution is the time the program had the CPU from its release until it slept again; the rest of the response is waiting. Jobs with steal
+/// time are counted apart.
+pub fn profiling_run(
     program: &Program,
     cpu: CpuId,
     jobs: u64,
@@ -30,12 +30,12 @@ pub fn visit(
     joins: Vec<PathBuf>,
     counted: Option<Event>,
     place: &mut Place<'_>,
-) -> Result<Option<Visit>, HostError> {
+) -> Result<Option<ProfilingRun>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
-    let promise = Promise {
+    let requirement = Requirement {
         name: program.name.clone(),
         period: program.period,
-        // Nothing is held against it here.
+        // Jobs are not checked against it here.
         deadline: Ns(u64::MAX),
         bound: None,
         without_interference: None,
@@ -43,8 +43,13 @@ pub fn visit(
         wcet: None,
         utilization: None,
     };
-    let planned =
-        Planned { program: program.clone(), cpu, scheduling: Some(engine::fifo(0, 1)), promise: Some(promise), joins };
+    let planned = Planned {
+        program: program.clone(),
+        cpu,
+        scheduling: Some(engine::fifo(0, 1)),
+        requirement: Some(requirement),
+        joins,
+    };
     let request = Request {
         programs: &[planned],
         // The last one is released but not seen to be complete.
@@ -56,12 +61,12 @@ pub fn visit(
         counted,
         folder,
     };
-    let (mut times, mut waiting, mut stolen, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
+    let (mut times, mut waiting, mut jobs_with_steal, mut last) = (Vec::with_capacity(jobs as usize), 0, 0, Ns(0));
     let mut misses = counted.map(|_| 0);
     let mut record = |job: &JobRecord| {
         // What was released while the one before was under way waits for that one.
         let free = job.release >= std::mem::replace(&mut last, job.completion);
-        match job.stolen {
+        match job.steal_time {
             _ if job.instance < COLD => {}
             Ns(0) => {
                 times.push(job.execution.0);
@@ -71,7 +76,7 @@ pub fn visit(
                     waiting = waiting.max(job.response().0.saturating_sub(job.execution.0));
                 }
             }
-            _ => stolen += 1,
+            _ => jobs_with_steal += 1,
         }
         Ok(())
     };
@@ -79,25 +84,25 @@ pub fn visit(
     if outcome.interrupted || interrupt::interrupted() {
         return Ok(None);
     }
-    if let Some(fault) = outcome.faults.first() {
-        return Err(JobError::Failed { program: program.name.clone(), what: fault.what.clone() }.into());
+    if let Some(failure) = outcome.failures.first() {
+        return Err(JobError::Failed { program: program.name.clone(), what: failure.what.clone() }.into());
     }
     let Some(longest) = HighWaterMark::of(&times) else {
         return Err(JobError::Failed {
             program: program.name.clone(),
-            what: "was not seen to complete a job that nothing was stolen from".to_owned(),
+            what: "was not seen to complete a job without steal time".to_owned(),
         }
         .into());
     };
     let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
     let median_ns = Sorted::of(times).map_or(0, |times| times.median());
-    Ok(Some(Visit {
+    Ok(Some(ProfilingRun {
         jobs,
         sum_ns,
         median_ns,
         longest,
         waiting_ns: waiting,
-        stolen,
+        jobs_with_steal,
         misses,
         cycles_per_instruction: None,
     }))

@@ -1,29 +1,29 @@
 //! From what happened on the CPUs to jobs.
 //!
 //! A program's job begins when its thread is woken (or when a line releases it, or the program says so) and is complete when the thread
-//! sleeps again (or answers, or says so). Execution is the time it had the CPU in between, less what was stolen; it is preempted when it
+//! sleeps again (or answers, or says so). Execution is the time it had the CPU in between, less the steal time; it is preempted when it
 //! loses the CPU though it would have gone on.
 //!
-//! *Stolen time* is told by the kernel: what it accounts to a thread leaves out what the hypervisor withheld (CONFIG_PARAVIRT_TIME_ACCOUNTING),
-//! so a thread that had the CPU for longer than it is accounted, from when it got it until it lost it, was robbed of the difference. To an
-//! idle CPU nothing is accounted: there it is what it lets a job wait that is released. A job was robbed by what was stolen since its CPU
-//! last had no job: all that it had to do since then is late by that.
+//! *Steal time* follows from what the kernel accounts. The time accounted to a thread leaves out what the hypervisor withheld
+//! (CONFIG_PARAVIRT_TIME_ACCOUNTING), so the steal time of a thread is the time it had the CPU, from switch-in to switch-out, less the time
+//! accounted to it. The kernel accounts nothing to an idle CPU: there the steal time is how long a released job waits for the CPU to begin.
+//! A job's steal time is all the hypervisor took since the CPU was last idle, because the backlog from then delays this job too.
 //!
 //! *Misses* are counted from a thread's coming to its leaving. Where two jobs of a task lie in one such time, what was counted in it is neither's, and
 //! both have no misses; of a job with marks they include what the thread does from its wake-up to the first mark, and from the last until it sleeps.
 
 use std::collections::VecDeque;
 
-use isochrome_model::running::{JobRecord, STOLEN_EXPLAINS, Stretch};
+use isochrome_model::running::{JobRecord, STEAL_DELAY_FACTOR, Stretch};
 use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
 use super::{EventKind, ThreadName};
 
-/// A difference between the time a thread had the CPU and the time accounted to it counts as stolen from here on. The two are not read at
-/// the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
-const STOLEN_MIN: u64 = 20_000;
+/// The least difference, in ns, between the time a thread had the CPU and the time accounted to it that counts as steal time. The two are
+/// not read at the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
+const STEAL_MIN: u64 = 20_000;
 
 /// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
 /// longer than this was withheld.
@@ -46,7 +46,7 @@ pub struct Observation {
 pub enum Observed {
     /// An event of the scheduler.
     Scheduler(CpuId, EventKind),
-    /// So much was counted from when this thread got the CPU until it leaves it, which is told next.
+    /// So much was counted from when this thread got the CPU until it leaves it, which is reported next.
     Misses(i32, u64),
     /// A line was written that releases a job of this task, due then.
     Released(usize, Ns),
@@ -67,7 +67,7 @@ struct Open {
     opened: Ns,
     release: Ns,
     start: Option<Ns>,
-    /// When it was answered, where that was told before who did it had the CPU.
+    /// When it was answered, where that was reported before who did it had the CPU.
     answered: Option<Ns>,
     /// For how long it is not known whether its line was written.
     held_up: u64,
@@ -99,7 +99,7 @@ struct Watched {
     /// It left the CPU for what the kernel or a device is to do.
     blocked: bool,
     open: Option<Open>,
-    /// Complete, and the thread has not left the CPU yet: its misses are told when it does.
+    /// Complete, and the thread has not left the CPU yet: its misses are reported when it does.
     held: Option<JobRecord>,
     /// Counted while it had the CPU that it leaves now.
     missed: Option<u64>,
@@ -119,9 +119,9 @@ impl Watched {
     }
 }
 
-/// Time that was stolen from a CPU.
+/// An interval in which the hypervisor withheld a CPU for `time`.
 #[derive(Clone, Copy)]
-struct Stolen {
+struct Steal {
     from: Ns,
     to: Ns,
     time: Ns,
@@ -136,31 +136,31 @@ struct Cpu {
     known: bool,
     /// When the first of the jobs was released since which it has always had one.
     busy_since: Ns,
-    stolen: VecDeque<Stolen>,
+    steals: VecDeque<Steal>,
     stretches: VecDeque<(Ns, Ns, i32, ThreadName)>,
 }
 
 impl Cpu {
-    fn steal(&mut self, stolen: Stolen) {
-        if self.stolen.len() == STRETCHES {
-            self.stolen.pop_front();
+    fn push_steal(&mut self, steal: Steal) {
+        if self.steals.len() == STRETCHES {
+            self.steals.pop_front();
         }
-        self.stolen.push_back(stolen);
+        self.steals.push_back(steal);
     }
 
-    /// What was stolen of the time until `at`, when it passes from a task (`task`), from another, or from nobody to somebody else; `waiting`:
-    /// when the first job was opened that it has not begun.
-    fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Stolen> {
+    /// The steal time since the last switch, at the switch at `at`. `task`: whether the thread that had the CPU belongs to a task.
+    /// `waiting`: when the first job was opened that the CPU has not begun.
+    fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Steal> {
         let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
         let unaccounted = at.0.saturating_sub(self.since.0).saturating_sub(accounted.0);
         let (from, time, least) = if task {
-            (self.since, unaccounted, STOLEN_MIN)
+            (self.since, unaccounted, STEAL_MIN)
         } else {
             // Only that time was a job's, and nobody's is not accounted at all.
             let from = self.since.max(waiting()?);
             (from, unaccounted.min(at.0.saturating_sub(from.0)), BEGIN_MAX)
         };
-        (time >= least).then_some(Stolen { from, to: at, time: Ns(time) })
+        (time >= least).then_some(Steal { from, to: at, time: Ns(time) })
     }
 }
 
@@ -181,7 +181,7 @@ pub struct JobTracker {
 
 impl JobTracker {
     /// Of `tasks` tasks, none of which has a thread yet, on `cpus`; jobs released before `begin` do not count. `counted`: whether misses are
-    /// told. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
+    /// reported. `hypervisor`: whether there is one; without it, time that is not accounted is the kernel's own.
     pub fn new(tasks: usize, cpus: &[CpuId], begin: Ns, counted: bool, hypervisor: bool) -> JobTracker {
         let cpu = || Cpu {
             running: 0,
@@ -190,7 +190,7 @@ impl JobTracker {
             accounted: None,
             known: false,
             busy_since: Ns(0),
-            stolen: VecDeque::new(),
+            steals: VecDeque::new(),
             stretches: VecDeque::new(),
         };
         JobTracker {
@@ -327,7 +327,7 @@ impl JobTracker {
         match *state {
             // Nothing woke it since: the answer was written before it slept.
             State::Asleep(since) if open.start.is_some_and(|start| start <= since) => self.complete(task, since),
-            // It had the CPU, as its answer shows; for how long is told when it leaves.
+            // It had the CPU, as its answer shows; for how long is reported when it leaves.
             _ if open.start.is_none() => open.answered = Some(at),
             _ => self.complete(task, at),
         }
@@ -375,12 +375,12 @@ impl JobTracker {
         if open.release < self.begin {
             return;
         }
-        let stolen = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
+        let steal_time = self.cpus.get(watched.cpu.0 as usize).and_then(Option::as_ref).map_or(0, |cpu| {
             let since = cpu.busy_since.min(open.release);
-            let during = cpu.stolen.iter().rev().take_while(|stolen| stolen.to > since);
+            let during = cpu.steals.iter().rev().take_while(|steal| steal.to > since);
             // What is older has been made up for.
-            let during = during.filter(|stolen| stolen.to.0 + STOLEN_EXPLAINS * stolen.time.0 > open.release.0);
-            during.filter(|stolen| stolen.from < at).map(|stolen| stolen.time.0).sum()
+            let during = during.filter(|steal| steal.to.0 + STEAL_DELAY_FACTOR * steal.time.0 > open.release.0);
+            during.filter(|steal| steal.from < at).map(|steal| steal.time.0).sum()
         });
         let start = open.start.unwrap_or(at);
         let job = JobRecord {
@@ -390,7 +390,7 @@ impl JobTracker {
             start: Ns(start.0.saturating_sub(self.begin.0)),
             completion: Ns(at.0.saturating_sub(self.begin.0)),
             execution: Ns(open.execution),
-            stolen: Ns(stolen + open.held_up),
+            steal_time: Ns(steal_time + open.held_up),
             misses: open.misses,
             preemptions: open.preemptions,
         };
@@ -421,13 +421,13 @@ impl JobTracker {
             let id = watched.cpu;
             let Some(cpu) = self.cpu(id) else { return };
             if !cpu.known || cpu.running != thread {
-                // Nothing was told yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
-                // is told that it was to wake the thread, it gave itself away then, and what was not accounted since was stolen.
+                // Nothing was reported yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
+                // is reported that it was to wake the thread, it gave itself away then, and what was not accounted since is steal time.
                 let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
-                let told = |told: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *told >= cpu.since;
+                let since_idle = |at: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *at >= cpu.since;
                 let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
                 let opened = watched.open.map(|open| open.opened);
-                let woken = watched.woken_here.filter(told).or(opened.filter(told).filter(withheld));
+                let woken = watched.woken_here.filter(since_idle).or(opened.filter(since_idle).filter(withheld));
                 self.switch(
                     woken.unwrap_or(since),
                     id,
@@ -445,7 +445,7 @@ impl JobTracker {
     }
 
     fn switch(&mut self, at: Ns, id: CpuId, from: i32, reason: SwitchOut, to: i32, name: ThreadName) {
-        let mut stolen = Ns(0);
+        let mut steal_time = Ns(0);
         let of_task = self.task_of(from).is_some();
         let waiting = || {
             let here = self.watched.iter().flatten().filter(|watched| watched.cpu == id);
@@ -454,8 +454,8 @@ impl JobTracker {
         if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut) {
             if cpu.known {
                 if let Some(withheld) = cpu.withheld(at, of_task, waiting).filter(|_| self.hypervisor) {
-                    stolen = withheld.time;
-                    cpu.steal(withheld);
+                    steal_time = withheld.time;
+                    cpu.push_steal(withheld);
                 }
                 if cpu.stretches.len() == STRETCHES {
                     cpu.stretches.pop_front();
@@ -465,7 +465,7 @@ impl JobTracker {
             (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
         }
         if let Some(task) = self.task_of(from) {
-            self.leave(task, at, reason, stolen);
+            self.leave(task, at, reason, steal_time);
         }
         if let Some(task) = self.task_of(to)
             && let Some(watched) = &mut self.watched[task]
@@ -482,10 +482,10 @@ impl JobTracker {
         }
     }
 
-    fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut, stolen: Ns) {
+    fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut, steal_time: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
-            open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(stolen.0);
+            open.execution += at.0.saturating_sub(watched.running_since.0).saturating_sub(steal_time.0);
             open.preemptions += u32::from(reason == SwitchOut::Preempted);
         }
         let missed = watched.missed.take();
@@ -657,7 +657,7 @@ mod tests {
         turn(&mut fixture, 6000, &[Observed::Ends(0)]);
         let expected = [Some(40), None, None, None, Some(80)];
         assert_eq!(misses(&mut fixture), (0..5).zip(expected).map(|(at, misses)| (0, at, misses)).collect::<Vec<_>>());
-        // The end of what is told is that of what is complete.
+        // Reports end where complete jobs end.
         fixture
             .wake(7000, 11)
             .switch(7010, 0, Preempted, 11)
@@ -706,20 +706,20 @@ mod tests {
     }
 
     #[test]
-    fn stolen_time_is_what_a_thread_had_and_was_not_accounted() {
+    fn steal_time_is_what_a_thread_had_and_was_not_accounted() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Preempted, 11);
         fixture.event(102_000, EventKind::Runtime { thread: 11, time: Ns(60_000) });
         fixture.event(112_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 0);
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
-        assert_eq!((jobs[0].stolen, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));
-        // The job that waits behind a robbed one is tagged as well.
+        assert_eq!((jobs[0].steal_time, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));
+        // The job that waits behind one with steal time has steal time as well.
         fixture.wake(200_000, 22).switch(200_000, 0, Preempted, 22).wake(205_000, 11);
         fixture.event(230_000, EventKind::Runtime { thread: 22, time: Ns(10_000) }).switch(230_000, 22, Asleep, 11);
         fixture.switch(240_000, 11, Asleep, 0);
         fixture.0.take(&mut jobs);
-        assert_eq!((jobs[2].task, jobs[2].stolen, jobs[2].execution), (0, Ns(20_000), Ns(10_000)));
+        assert_eq!((jobs[2].task, jobs[2].steal_time, jobs[2].execution), (0, Ns(20_000), Ns(10_000)));
     }
 
     #[test]
@@ -732,16 +732,16 @@ mod tests {
     }
 
     #[test]
-    fn what_an_idle_cpu_withheld_from_who_it_was_told_to_wake_was_stolen() {
+    fn what_an_idle_cpu_withholds_from_a_thread_it_is_to_wake_is_steal_time() {
         let mut fixture = Fixture::new(Jobs::Wakeup);
-        // That it gave itself to 11 is not told.
+        // That it gave itself to 11 is not reported.
         fixture.switch(900, 11, Asleep, 0).wake(2000, 11);
         fixture.event(62_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(62_001, 11, Asleep, 0);
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
-        assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].stolen), (Ns(1000), Ns(10_000), Ns(50_001)));
+        assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].steal_time), (Ns(1000), Ns(10_000), Ns(50_001)));
         assert_eq!(jobs[0].response(), Ns(60_001));
-        // That it was to wake 22 is not told either: 90 us may be an idle state, 250 us are not.
+        // That it was to wake 22 is not reported either: 90 us may be an idle state, 250 us are not.
         let mut fixture = Fixture::new(Jobs::Line);
         for (release, ran) in [(1_000_000, 1_100_000), (2_000_000, 2_260_000)] {
             fixture.switch(release - 500, 11, Asleep, 0).fact(release, Observed::Released(0, Ns(release)));
@@ -750,17 +750,17 @@ mod tests {
         }
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
-        let row = |job: &JobRecord| (job.start.0, job.execution.0, job.stolen.0);
+        let row = |job: &JobRecord| (job.start.0, job.execution.0, job.steal_time.0);
         assert_eq!(jobs.iter().map(row).collect::<Vec<_>>(), [(1_089_000, 10_001, 0), (1_999_000, 10_000, 250_001)]);
     }
 
     #[test]
-    fn time_stolen_from_whoever_had_the_cpu_or_from_nobody_tags_the_job_that_waited_for_it() {
+    fn steal_time_of_another_thread_or_of_an_idle_cpu_counts_for_the_job_that_waits() {
         let mut fixture = Fixture::new(Jobs::Line);
         let rows = |fixture: &mut Fixture| {
             let mut jobs = Vec::new();
             fixture.0.take(&mut jobs);
-            jobs.into_iter().map(|j| (j.release.0, j.start.0, j.stolen.0, j.execution.0)).collect::<Vec<_>>()
+            jobs.into_iter().map(|j| (j.release.0, j.start.0, j.steal_time.0, j.execution.0)).collect::<Vec<_>>()
         };
         // 99 had it for 900 us and is accounted 100 of them; its time may be accounted from elsewhere.
         fixture.switch(1_000, 11, Asleep, 99).fact(101_000, Observed::Released(0, Ns(101_000)));
@@ -790,7 +790,7 @@ mod tests {
         fixture.switch(3_621_000, 0, Preempted, 11).event(3_622_000, EventKind::Runtime { thread: 11, time: Ns(1000) });
         fixture.switch(3_622_000, 11, Asleep, 0).fact(3_623_000, Observed::Answered(0));
         assert_eq!(rows(&mut fixture), [(3_310_000, 3_319_000, 0, 2000)]);
-        // What was stolen from 99 before the job was there has not delayed it.
+        // The steal time of 99 before the release has not delayed the job.
         fixture
             .switch(3_800_000, 0, Preempted, 99)
             .wake(4_400_000, 11)
@@ -817,9 +817,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stolen_tags_all_jobs_until_the_cpu_has_none() {
+    fn steal_time_counts_for_all_jobs_until_the_cpu_is_idle() {
         let mut fixture = Fixture::new(Jobs::Line);
-        // 30 us are stolen from the first job; the second is due meanwhile and written late, 22 comes while the second has the CPU.
+        // The first job has 30 us of steal time; the second is due meanwhile and written late, 22 comes while the second has the CPU.
         fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
         fixture.fact(11_000, Observed::Released(0, Ns(11_000))).switch(11_000, 0, Preempted, 11);
         fixture.event(61_000, EventKind::Runtime { thread: 11, time: Ns(20_000) }).switch(61_000, 11, Asleep, 0);
@@ -836,7 +836,7 @@ mod tests {
         fixture.fact(96_000, Observed::Answered(0));
         let mut jobs = Vec::new();
         fixture.0.take(&mut jobs);
-        let rows: Vec<_> = jobs.iter().map(|j| (j.task, j.release.0, j.completion.0, j.stolen.0)).collect();
+        let rows: Vec<_> = jobs.iter().map(|j| (j.task, j.release.0, j.completion.0, j.steal_time.0)).collect();
         let expected = [
             (0, 10_000, 60_000, 30_000),
             (0, 30_000, 72_000, 30_000),
@@ -854,14 +854,14 @@ mod tests {
         assert_eq!(fixture.jobs(), []);
         fixture.event(2410, EventKind::Runtime { thread: 11, time: Ns(395) }).switch(2411, 11, Asleep, 0);
         assert_eq!(fixture.jobs(), [(0, 0, 1000, 1010, 1400, 401, 0)]);
-        // Nothing is told of the second, until the third is released.
+        // Nothing is reported of the second, until the third is released.
         fixture.fact(3000, Observed::Released(0, Ns(3000))).fact(3100, Observed::Answered(0));
         fixture.fact(4000, Observed::Released(0, Ns(4000)));
         assert_eq!(fixture.jobs(), [(0, 1, 2000, 2100, 2100, 0, 0)]);
     }
 
     #[test]
-    fn a_job_that_is_the_first_thing_told_of_its_cpu_has_the_time_it_was_accounted() {
+    fn a_job_that_is_the_first_thing_reported_of_its_cpu_has_the_time_it_was_accounted() {
         let mut fixture = Fixture::new(Jobs::Line);
         fixture.fact(2000, Observed::Released(0, Ns(2000)));
         fixture.event(2500, EventKind::Runtime { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);

@@ -19,14 +19,14 @@ use crate::sys::perf::GroupReading;
 pub struct Misses {
     switches: PerfRings,
     events: Vec<SchedEvent>,
-    told: Told,
+    reported: Reported,
 }
 
 /// Who has each CPU, and what its counters said when it came.
 #[derive(Default)]
-struct Told(BTreeMap<CpuId, (i32, GroupReading)>);
+struct Reported(BTreeMap<CpuId, (i32, GroupReading)>);
 
-impl Told {
+impl Reported {
     /// Who leaves a CPU, and what was counted since it came, where that is known.
     fn note(&mut self, event: &SchedEvent) -> Option<Observation> {
         match event.kind {
@@ -49,19 +49,19 @@ impl Told {
 impl Misses {
     /// Of `event`, on `cpus`, in user mode, from now on.
     ///
-    /// To be opened before the [`Tracefs`](super::tracefs::Tracefs): of who waits for the same event of the kernel, those that came first are told
+    /// To be opened before the [`Tracefs`](super::tracefs::Tracefs): of who waits for the same event of the kernel, the kernel reports first to those that came
     /// first, so that what was counted until a switch is known before the switch is.
     ///
     /// Fails as [`PerfRings::open`] does.
     pub fn open(cpus: &[CpuId], event: Counted) -> Result<Misses, HostError> {
         let switches = PerfRings::open(cpus, &[event])?;
-        Ok(Misses { switches, events: Vec::new(), told: Told::default() })
+        Ok(Misses { switches, events: Vec::new(), reported: Reported::default() })
     }
 
     /// Moves what was counted since the last call behind `observations`.
     pub fn drain(&mut self, observations: &mut Vec<Observation>) {
         self.switches.drain(&mut self.events);
-        observations.extend(self.events.drain(..).filter_map(|event| self.told.note(&event)));
+        observations.extend(self.events.drain(..).filter_map(|event| self.reported.note(&event)));
     }
 
     /// The CPUs whose counters others have taken for good since the last call.
@@ -93,7 +93,7 @@ mod tests {
             switch(15, 1, 0, 8, 5000, 0),
             switch(20, 0, 7, 9, 130, 0),
             switch(30, 0, 9, 0, 135, 0),
-            // To whom the idle CPU gave itself was not told.
+            // To whom the idle CPU gave itself was not reported.
             switch(40, 0, 7, 9, 142, 0),
             // Nor that 9 had left.
             switch(50, 0, 7, 9, 150, 0),
@@ -104,10 +104,10 @@ mod tests {
             switch(2_000_000, 0, 7, 9, 210, 1_000_000),
             switch(2_000_010, 0, 9, 7, 211, 1_000_000),
         ];
-        let mut told = Told::default();
+        let mut reported = Reported::default();
         let seen: Vec<(u64, i32, u64)> = events
             .iter()
-            .filter_map(|event| match told.note(event)? {
+            .filter_map(|event| match reported.note(event)? {
                 Observation { at, what: Observed::Misses(thread, count) } => Some((at.0, thread, count)),
                 other => panic!("{other:?}"),
             })

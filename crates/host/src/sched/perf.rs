@@ -32,7 +32,7 @@ const RING_BYTES: usize = 1 << 22;
 /// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
 const OWN_RING_BYTES: usize = 1 << 19;
 
-/// Pairs of runs, with and without records, by which is told what a record costs, and how often two threads pass the CPU to each other in a run.
+/// Pairs of runs, with and without records, which show what a record costs, and how often two threads pass the CPU to each other in a run.
 const COST_PAIRS: usize = 15;
 const COST_TURNS: usize = 100;
 /// How long is waited for such a run, which takes about 1 ms where nobody else has the CPU.
@@ -206,7 +206,7 @@ impl PerfRings {
         Ok(())
     }
 
-    /// What a record costs `cpu`: two threads pass it to each other while records are written and while not, by turns. The time is that of the two
+    /// What a record costs `cpu`: two threads pass it to each other, alternating between runs with records and without. The time is that of the two
     /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
     ///
     /// Takes some 40 ms of that CPU, at ordinary priority.
@@ -266,14 +266,14 @@ fn hand_overs(cpu: CpuId) -> Option<f64> {
     };
     to_first.send(()).ok()?;
     let mut threads = Vec::new();
-    for (told, tell) in [(from_second, to_second), (from_first, to_first)] {
+    for (receiver, sender) in [(from_second, to_second), (from_first, to_first)] {
         let done = done.clone();
         let side = move || {
             let settings = RealtimeRequest::new().pin(cpu).apply();
             let before = used();
             for _ in 0..COST_TURNS {
                 // The other one ends with its last turn, and where it could not start.
-                let _ = told.recv().map(|()| tell.send(()));
+                let _ = receiver.recv().map(|()| sender.send(()));
             }
             let used = settings.notes().is_empty().then(|| used() - before);
             // Nobody may be waiting any more.
@@ -284,7 +284,7 @@ fn hand_overs(cpu: CpuId) -> Option<f64> {
     let side = || both.recv_timeout(COST_PATIENCE).ok();
     let used = [side()?, side()?];
     for thread in threads {
-        // One that panicked has been told of by its panic.
+        // One that panicked has been reported by its panic.
         let _ = thread.join();
     }
     used.into_iter().sum()

@@ -30,7 +30,7 @@ pub struct Polling {
 }
 
 impl Polling {
-    /// On each of `cpus`, every `period`; `counted` may be empty, and then only the instants are told.
+    /// On each of `cpus`, every `period`; `counted` may be empty, and then only the instants are reported.
     ///
     /// Fails where a counter cannot be opened.
     pub fn start(cpus: &[CpuId], period: Ns, counted: &[Counted]) -> Result<Polling, HostError> {
@@ -41,18 +41,18 @@ impl Polling {
             let group = if codes.is_empty() { None } else { Some(Group::open_on(cpu.0, &codes)) };
             let group = group.transpose().map_err(|(position, error)| open_error(counted[position].name, error))?;
             let (stop, sender) = (Arc::clone(&polling.stop), sender.clone());
-            let (tell, told) = mpsc::channel();
+            let (notes_sender, notes_receiver) = mpsc::channel();
             let thread = std::thread::Builder::new().name("poll".to_owned()).spawn(move || {
                 let settings = RealtimeRequest::new().pin(cpu).timer_slack(Ns(1)).fifo(99).apply();
                 // Who asked may be gone already.
-                let _ = tell.send(settings.notes().to_vec());
+                let _ = notes_sender.send(settings.notes().to_vec());
                 poll(cpu, period, group.as_ref(), &stop, &sender);
             });
             let failed =
                 |source| HostError::Counters { event: "poll".to_owned(), action: "starting a task for", source };
             let thread = thread.map_err(failed)?;
             polling.threads.push(thread);
-            polling.notes.extend(told.recv().into_iter().flatten());
+            polling.notes.extend(notes_receiver.recv().into_iter().flatten());
         }
         Ok(polling)
     }
@@ -72,7 +72,7 @@ impl Drop for Polling {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has been told of by its panic.
+            // One that panicked has been reported by its panic.
             let _ = thread.join();
         }
     }

@@ -170,7 +170,7 @@ impl Slices {
     }
 
     /// As [`open`](Self::open), without privilege: of threads that are named with [`attach`](Self::attach), or that the calling one starts from now on
-    /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not told.
+    /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not reported.
     ///
     /// Fails as [`PerfRings::open_own`] does.
     pub fn open_own(cpus: &[CpuId]) -> Result<Slices, HostError> {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_without_a_name_in_their_records_have_that_of_who_started_them_until_another_is_told() {
+    fn threads_without_a_name_in_their_records_have_that_of_who_started_them_until_another_is_reported() {
         let name = |name: &[u8]| ThreadName::of(name);
         let unnamed = |at, from, left, to| {
             let mut event = switch(at, 0, from, left, to);

@@ -1,7 +1,7 @@
 //! Touching and timing whole pages, line by line.
 //!
 //! Every page used here carries the same chain: the first word of each line holds the offset, within the page, of the
-//! next line to visit. The order is random so that no prefetcher foresees it, and relative so that it survives a move.
+//! next line to visit. The order is random so that no prefetcher predicts it, and relative so that it survives a move.
 //! For load latency one chain goes through a whole arena instead.
 
 use std::ops::Range;
@@ -171,7 +171,7 @@ impl Arena {
 
     /// Time of `steps` dependent loads along the arena's chain, beginning at byte `from`, and the byte where it goes on.
     ///
-    /// Panics when the chain leaves the arena. The check is a branch, foreseen by the processor, so it adds nothing to the
+    /// Panics when the chain leaves the arena. The check is a branch that the processor predicts, so it adds nothing to the
     /// latency of the chain, which a mask would.
     #[inline]
     pub fn chase(&self, from: u64, steps: u32) -> (u64, Cycles) {

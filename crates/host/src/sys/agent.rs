@@ -28,8 +28,8 @@ pub enum Way {
     Register = 5,
     /// No page: gives the memory from `page` on, `slot` bytes, the protection `run`. The result of mprotect is the status.
     Protect = 6,
-    /// No page, but a [`Sight`] at the address `page`, whose requests are answered until the last is made.
-    Look = 4,
+    /// No page, but a [`TestHeader`] at the address `page`, whose requests are answered until the last is made.
+    Test = 4,
 }
 
 /// One page.
@@ -86,10 +86,10 @@ pub struct Table {
 /// Where in a [`Table`] its deadline lies.
 pub const DEADLINE_AT: u64 = std::mem::offset_of!(Table, deadline) as u64;
 
-/// Requests to look at evictions: how long walks over some pages take after others were traversed. Nothing is written to either.
+/// Requests for eviction tests: how long walks over some pages take after others were traversed. Nothing is written to either.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Sight {
+pub struct TestHeader {
     /// Number of the last request made; [`LAST`] for that there will be none.
     pub request: u64,
     /// Number of the last request answered.
@@ -98,18 +98,18 @@ pub struct Sight {
     pub patience: u64,
     /// How often a set is traversed.
     pub passes: u64,
-    /// Address of the looks.
-    pub looks: u64,
+    /// Address of the [tests](Test).
+    pub tests: u64,
     /// How many.
-    pub looks_len: u64,
+    pub tests_len: u64,
     /// How many are still to be taken.
     pub left: u64,
 }
 
-/// One of them.
+/// One eviction test.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Look {
+pub struct Test {
     /// Address of the addresses of the pages that are traversed.
     pub set: u64,
     /// How many.
@@ -128,12 +128,12 @@ pub struct Look {
     pub ticks: u64,
 }
 
-/// [`Sight::request`] after which there is none.
+/// [`TestHeader::request`] after which there is none.
 pub const LAST: u64 = u64::MAX;
 
 // What the code below relies on.
 const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 128);
-const _: () = assert!(size_of::<Sight>() == 56 && size_of::<Look>() == 64);
+const _: () = assert!(size_of::<TestHeader>() == 56 && size_of::<Test>() == 64);
 
 /// The record as bytes, as it lies in memory.
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
@@ -158,9 +158,9 @@ unsafe impl Record for Entry {}
 // SAFETY: sixteen words (128 bytes, asserted above).
 unsafe impl Record for Table {}
 // SAFETY: seven words (56 bytes, asserted above).
-unsafe impl Record for Sight {}
+unsafe impl Record for TestHeader {}
 // SAFETY: eight words (64 bytes, asserted above).
-unsafe impl Record for Look {}
+unsafe impl Record for Test {}
 
 /// The helper's code: it begins at the first byte, with the address of the [`Table`] as argument and a stack of 64 bytes.
 pub fn code() -> &'static [u8] {
@@ -475,7 +475,7 @@ std::arch::global_asm!(
     "shl r14, 5",
     "add r12, r14",
     "jmp 2b",
-    // Looks. r13: sight, rbp: look, r14: what is counted, r15: when it began.
+    // Eviction tests. r13: header, rbp: test, r14: what is counted, r15: when it began.
     "50:",
     "mov r13, [r12]",
     "51:",
@@ -862,7 +862,7 @@ std::arch::global_asm!(
     "str x9, [x19, 48]",
     "add x20, x20, x22, lsl 5",
     "b 2b",
-    // Looks. x21: sight, x25: look, x26: looks left, x22: what is counted, x23: when it began.
+    // Eviction tests. x21: header, x25: test, x26: tests left, x22: what is counted, x23: when it began.
     "50:",
     "ldr x21, [x20]",
     "51:",

@@ -21,22 +21,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::memory::{Arena, page_bytes};
 
-/// Memory that can serve as a heap: it stays where it is until dropped, and nobody else touches it meanwhile. Only this crate
-/// says of what that is true.
-pub trait Ground: sealed::Sealed {
-    /// The pages.
-    fn ground(&self) -> &Arena;
+/// Memory that can back a heap: it stays where it is until it is dropped, and nothing else touches it meanwhile.
+///
+/// The trait is sealed, because this crate relies on that.
+pub trait BackingMemory: sealed::Sealed {
+    /// The pages of the memory.
+    fn arena(&self) -> &Arena;
 }
 
 pub(crate) mod sealed {
-    /// Keeps [`Ground`](super::Ground) to this crate.
+    /// Keeps [`BackingMemory`](super::BackingMemory) to this crate.
     pub trait Sealed {}
 }
 
 impl sealed::Sealed for Arena {}
 
-impl Ground for Arena {
-    fn ground(&self) -> &Arena {
+impl BackingMemory for Arena {
+    fn arena(&self) -> &Arena {
         self
     }
 }
@@ -195,8 +196,8 @@ unsafe impl GlobalAlloc for HeapAllocator {
 }
 
 /// Memory that allocations can be made in.
-pub struct Heap<G: Ground> {
-    ground: Option<G>,
+pub struct Heap<M: BackingMemory> {
+    backing: Option<M>,
     slot: usize,
 }
 
@@ -205,10 +206,10 @@ pub struct Heap<G: Ground> {
 #[error("{SLOTS} heaps exist already")]
 pub struct TooManyHeaps;
 
-impl<G: Ground> Heap<G> {
-    /// A heap in the pages of `ground`. Panics when there are 2^24 of them or more.
-    pub fn new(ground: G) -> Result<Heap<G>, TooManyHeaps> {
-        let range = PageRange::new(ground.ground().expose(), ground.ground().page_count());
+impl<M: BackingMemory> Heap<M> {
+    /// A heap in the pages of `backing`. Panics when there are 2^24 of them or more.
+    pub fn new(backing: M) -> Result<Heap<M>, TooManyHeaps> {
+        let range = PageRange::new(backing.arena().expose(), backing.arena().page_count());
         let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(TooManyHeaps)?;
         let known = &HEAPS[slot];
         known.next.store(range.begin(), Ordering::Relaxed);
@@ -216,7 +217,7 @@ impl<G: Ground> Heap<G> {
         known.spilled.store(0, Ordering::Relaxed);
         known.range.store(range.0, Ordering::Release);
         ANY.fetch_add(1, Ordering::Relaxed);
-        Ok(Heap { ground: Some(ground), slot })
+        Ok(Heap { backing: Some(backing), slot })
     }
 
     /// Runs `make` with this thread's allocations made in the heap; what does not fit comes from the system and is counted by
@@ -245,12 +246,12 @@ impl<G: Ground> Heap<G> {
     }
 }
 
-impl<G: Ground> Drop for Heap<G> {
+impl<M: BackingMemory> Drop for Heap<M> {
     fn drop(&mut self) {
         let slot = &HEAPS[self.slot];
         if slot.live.load(Ordering::Acquire) > 0 {
             // Something allocated here still lives: memory and slot stay as they are for the rest of the process.
-            std::mem::forget(self.ground.take());
+            std::mem::forget(self.backing.take());
             return;
         }
         // Before the memory is given back, which happens after this function.

@@ -1,4 +1,4 @@
-//! One mapping of a process, told by the kernel without a list of all of them (Linux 6.11).
+//! One mapping of a process, reported by the kernel without a list of all of them (Linux 6.11).
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! Which pages of a process are there, told by the kernel in runs (Linux 6.7).
+//! Which pages of a process are there, reported by the kernel in runs (Linux 6.7).
 
 use std::fs::File;
 use std::io;

@@ -22,7 +22,7 @@ pub use section::section;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
-    /// Every line in order of addresses; loads do not wait for each other: misses overlap and are foreseen.
+    /// Every line in order of addresses; loads do not wait for each other: misses overlap and are prefetched.
     InOrder,
     /// Along a chain through all lines in random order: each miss is waited for. Of code, its pieces from jump to jump in random order.
     Random,
@@ -209,8 +209,8 @@ impl Crpd {
         }
     }
 
-    /// Whether the delay of every walk measured is what theory and colors promise: it grows along a line, falls beyond the partition, and is
-    /// mostly taken away by colors.
+    /// Whether the delay of every walk measured is as theory predicts: it grows along a line, falls once the working set exceeds the
+    /// partition, and colors take most of it away.
     pub fn holds(&self) -> bool {
         self.walks().all(|walk| {
             let reading = self.reading(walk);

@@ -81,7 +81,7 @@ impl Request<'_> {
         (fit * u64::from(percent) / 100).max(1)
     }
 
-    /// `lines` lines after each other, in pages of `colors` by turns.
+    /// `lines` lines after each other, in pages of alternating `colors`.
     fn walk(&self, lines: u64, colors: &[Color]) -> Vec<Access> {
         let (line, kind) =
             (self.level.geometry.line_bytes.0, if self.touches == Touches::Code { Kind::Fetch } else { Kind::Read });

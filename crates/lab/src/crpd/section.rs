@@ -189,14 +189,14 @@ mod tests {
 
     #[test]
     fn every_threshold_is_said_with_its_name() {
-        let told = words(&modeled());
+        let text = words(&modeled());
         for threshold in [
             "linear from 10 to 90 %: 10.00 ± 0.0",
             "r² 1.000, at least 0.95 required: held",
             "falls beyond 100 %: 0 % of the longest delay at the largest size, at most 50 % allowed: held",
             "partitioned at 50 %: 0 % of unpartitioned, at most 30 % allowed: held",
         ] {
-            assert_eq!(told.matches(threshold).count(), 2, "of each walk: {threshold}\n{told}");
+            assert_eq!(text.matches(threshold).count(), 2, "of each walk: {threshold}\n{text}");
         }
         assert_eq!(section(&modeled()).standing, Some(Standing::Holds));
     }
@@ -205,9 +205,9 @@ mod tests {
     fn refill_times_that_differ_by_more_than_a_quarter_are_explained_and_others_are_not() {
         let mut crpd = modeled();
         // About 512 lines at 12 ns, and probe said 12 000 dirty.
-        let told = words(&crpd);
-        assert!(told.contains("12000 dirty: 49 % apart: probe refills one color"), "{told}");
-        assert!(told.contains("apart: probe's misses overlap, each of these is waited for"), "{told}");
+        let text = words(&crpd);
+        assert!(text.contains("12000 dirty: 49 % apart: probe refills one color"), "{text}");
+        assert!(text.contains("apart: probe's misses overlap, each of these is waited for"), "{text}");
         crpd.touches = Touches::Code;
         assert!(words(&crpd).contains("apart: probe reads data, which are fetched otherwise than code"));
         // 6144 ns by the slope: 23 and 28 % more.
@@ -229,14 +229,14 @@ mod tests {
                 _ => {}
             }
         }
-        let told = words(&crpd);
+        let text = words(&crpd);
         for missed in [
             "at least 0.95 required: missed",
             "60 % of the longest delay at the largest size, at most 50 % allowed: missed; this",
             "partitioned at 50 %: 50 % of unpartitioned, at most 30 % allowed: missed",
             "probe gave none to compare it with",
         ] {
-            assert!(told.contains(missed), "{missed}: {told}");
+            assert!(text.contains(missed), "{missed}: {text}");
         }
         assert_eq!(section(&crpd).standing, Some(Standing::Violated));
         crpd.points[0].blocks_quiet = BLOCKS_MIN - 1;

@@ -1,7 +1,7 @@
 //! The self-check of the flooder: what floods leave of the lines of a known victim.
 
 use isochrome_host::color::Target;
-use isochrome_host::color::look::{STEPS, Walker};
+use isochrome_host::color::eviction::{STEPS, Walker};
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::counters::Counters;
 use isochrome_host::counters::events::Quantity;

@@ -290,7 +290,7 @@ pub(crate) mod tests {
         block.samples[7].values[1] = f64::NAN;
         let timed = conclude(&[block], 100, 1, |_| Bytes(0))[0];
         assert!((timed.gone - 2600.0 / 3600.0).abs() < 1e-12 && timed.write_backs_per_refill.is_none());
-        assert!(!Verification::all_counted(&[achieved, timed]), "one told by time is not told by counters");
+        assert!(!Verification::all_counted(&[achieved, timed]), "one measured by time is not measured by counters");
     }
 
     #[test]

@@ -9,18 +9,18 @@ use isochrome_host::sys::clock;
 use isochrome_model::stats::median;
 use isochrome_model::units::{CpuId, Ns};
 
-/// Times that something is looked at.
-const LOOKS: usize = 9;
+/// Samples of each measurement.
+const SAMPLES: usize = 9;
 
-fn looks(mut look: impl FnMut() -> f64) -> f64 {
-    let ticks: Vec<f64> = (0..LOOKS).map(|_| look()).collect();
+fn median_ns(mut sample: impl FnMut() -> f64) -> f64 {
+    let ticks: Vec<f64> = (0..SAMPLES).map(|_| sample()).collect();
     median(&ticks).unwrap_or_default() * 1e9 / clock::rate_hz() as f64
 }
 
 /// What a pass of `walk` takes longer after one of `writer` than after another pass of its own: what the walk is expected to lose in a time slice.
 /// It may lose more, as translations of addresses are evicted too.
 pub fn refill(walk: &Walk, writer: &mut Writer) -> Ns {
-    let longer = looks(|| {
+    let longer = median_ns(|| {
         writer.pass();
         let after = walk.pass().0 as f64;
         walk.pass();
@@ -44,7 +44,7 @@ pub fn beside(walk: &Walk, writer: &mut Writer, other: CpuId) -> f64 {
         let [spinning, writing] = [false, true].map(|writing| {
             writes.store(writing, Ordering::Relaxed);
             walk.pass();
-            looks(|| walk.pass().0 as f64)
+            median_ns(|| walk.pass().0 as f64)
         });
         over.store(true, Ordering::Relaxed);
         writing / spinning - 1.0

@@ -262,7 +262,7 @@ mod tests {
     fn the_table_tells_interference_apart_from_what_spinning_costs() {
         let text = text(&section(&modeled()));
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for told in [
+        for expected in [
             "most for `hungry --much`, +44.8 % of its time alone (95 %: +44.7 to +44.9 %, p = 0.012); +9.0 % with its own colors; +5.0 % with its own ways",
             "Half of level 2 is read again in 1000 µs.",
             "2.5 ms: hungry --much",
@@ -270,7 +270,7 @@ mod tests {
             "`modest`: ways 0-1 of 4 of level 3",
             "L2: requests are L1 misses, misses L2 misses",
         ] {
-            assert!(words.contains(told), "{told}: {text}");
+            assert!(words.contains(expected), "{expected}: {text}");
         }
         let row = text.lines().find(|line| line.trim_start().starts_with("hungry")).unwrap();
         // Of no misses alone there is no share.

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use isochrome_host::color::Target;
-use isochrome_host::color::look::{TimedLook, WalkTicks, Witness};
+use isochrome_host::color::eviction::{Canaries, TimedEvictionTest, WalkTicks};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::Counters;
 use isochrome_host::error::HostError;
 use isochrome_host::load::flooder::FLOOD_PAGES_PER_WAY;
 use isochrome_host::load::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use isochrome_host::sys::clock;
-use isochrome_host::sys::heap::{Ground, Heap};
+use isochrome_host::sys::heap::{BackingMemory, Heap};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_model::flood::{Flood, Leaves};
 use isochrome_model::geometry::Geometry;
@@ -114,9 +114,9 @@ pub struct Jobs<'a> {
 }
 
 /// What is timed, with the memory it lives in. The fields drop in order: what was allocated before its memory.
-struct Task<G: Ground> {
+struct Task<M: BackingMemory> {
     body: Body,
-    _heap: Heap<G>,
+    _heap: Heap<M>,
 }
 
 enum Body {
@@ -189,14 +189,14 @@ impl Body {
 
 /// The co-runner: what it does between the parts of a job.
 struct CoRunner {
-    floods: Vec<(Box<dyn Ground>, Flood)>,
+    floods: Vec<(Box<dyn BackingMemory>, Flood)>,
 }
 
 impl CoRunner {
     #[inline]
     fn flood(&self) {
         for (memory, flood) in &self.floods {
-            memory.ground().carry_out(flood.accesses());
+            memory.arena().carry_out(flood.accesses());
         }
     }
 }
@@ -213,7 +213,7 @@ impl<'a> Jobs<'a> {
     ) -> Result<Jobs<'a>, HostError> {
         const CALIBRATIONS: u64 = 3;
         let sizes = target.sizes();
-        let calibrated = |seed| Some(TimedLook::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
+        let calibrated = |seed| Some(TimedEvictionTest::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
         let walk_ticks = (0..CALIBRATIONS).find_map(calibrated);
         let ticks_per_step = ticks_per_step()?;
         let with_memory = |work: &Work| Ok((*work, Body::make(*work, ticks_per_step)?.working_set()));
@@ -255,9 +255,9 @@ impl<'a> Jobs<'a> {
         (0..wanted.clamp(1, (all / 2).max(1)) as u16).map(Color).collect()
     }
 
-    fn block_in<G: Ground>(
+    fn block_in<M: BackingMemory>(
         &self,
-        [memory, canaries]: [G; 2],
+        [memory, canaries]: [M; 2],
         at: At,
         work: Work,
         own: &[Color],
@@ -273,7 +273,8 @@ impl<'a> Jobs<'a> {
         }
         let mut task = Task { body, _heap: heap };
         let line_bytes = self.geometry.line_bytes.0 as usize;
-        let mut canaries = self.walk_ticks.map(|ticks| Witness::new(canaries, line_bytes, ticks, recorder.rng.u64(..)));
+        let mut canaries =
+            self.walk_ticks.map(|ticks| Canaries::new(canaries, line_bytes, ticks, recorder.rng.u64(..)));
         let co_runner = self.co_runner(at.condition, own)?;
         let spin = flood_ticks(&co_runner);
         for _ in 0..WARM_UP_JOBS {
@@ -291,7 +292,12 @@ impl<'a> Jobs<'a> {
 
     /// One job: `co_run` runs before each part, outside of what is timed.
     #[inline]
-    fn job<G: Ground>(&self, body: &mut Body, canaries: &mut Option<Witness<G>>, co_run: impl Fn()) -> Vec<f64> {
+    fn job<M: BackingMemory>(
+        &self,
+        body: &mut Body,
+        canaries: &mut Option<Canaries<M>>,
+        co_run: impl Fn(),
+    ) -> Vec<f64> {
         let parts = body.parts();
         let (mut cycles, mut lost) = (0, 0.0);
         let mut misses = [0u64; 2];
@@ -301,7 +307,7 @@ impl<'a> Jobs<'a> {
                 canaries.refresh();
             }
             co_run();
-            lost += canaries.as_mut().map_or(f64::NAN, Witness::lost);
+            lost += canaries.as_mut().map_or(f64::NAN, Canaries::lost);
             let before = self.counters.map(Counters::read);
             let begin = clock::now();
             body.run_part();
@@ -320,11 +326,11 @@ impl<'a> Jobs<'a> {
     }
 
     fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, HostError> {
-        let flood = |memory: Box<dyn Ground>, leaves: Leaves| -> (Box<dyn Ground>, Flood) {
-            let area = Bytes((memory.ground().page_count() * page_bytes()) as u64);
+        let flood = |memory: Box<dyn BackingMemory>, leaves: Leaves| -> (Box<dyn BackingMemory>, Flood) {
+            let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
             let flood = Flood { area, line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
             // Resident and dirty before anything is timed.
-            memory.ground().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
+            memory.arena().carry_out(Flood { passes: 1, leaves: Leaves::Dirty, ..flood }.accesses());
             (memory, flood)
         };
         let Some(pool) = self.pool else {
@@ -332,7 +338,7 @@ impl<'a> Jobs<'a> {
             let arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
             return Ok(CoRunner { floods: vec![flood(Box::new(arena), Leaves::Dirty)] });
         };
-        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn Ground>, Flood), HostError> {
+        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn BackingMemory>, Flood), HostError> {
             let pages = colors.len() * FLOOD_PAGES_PER_WAY * self.geometry.ways as usize;
             Ok(flood(Box::new(pool.take(colors, pages)?), leaves))
         };

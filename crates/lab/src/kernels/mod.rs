@@ -81,7 +81,7 @@ pub struct JobSummary {
     pub l2_misses_median: Option<f64>,
     /// Median level-1 data misses per job; `None` where there are no counters.
     pub l1_misses_median: Option<f64>,
-    /// Median share (0 to 1) of the lines of witness pages, in the same colors as the task's memory, that were gone from the
+    /// Median share (0 to 1) of the lines of canary pages, in the same colors as the task's memory, that were gone from the
     /// colored level when the job began, by time; `None` where time cannot tell.
     #[serde(default)]
     pub lost_median: Option<f64>,

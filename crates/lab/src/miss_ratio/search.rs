@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_that_no_size_has_is_not_found_and_the_nearest_is_told() {
+    fn a_ratio_that_no_size_has_is_not_found_and_the_nearest_is_reported() {
         let tries = tries(0.33, |lines| if lines < 700 { 0.2 } else { 0.6 });
         assert!(!found(&tries, 0.33) && tries.len() == TRIES);
         let nearest = outcome(&tries, 0.33).unwrap();

@@ -227,7 +227,7 @@ mod tests {
         comparison.executed = Some(executed(0.2));
         comparison.colored = true;
         comparison.not_counted = Some("this machine offers no counters".to_owned());
-        let told = words(&comparison);
+        let text = words(&comparison);
         for part in [
             "LRU exactly 8504 33.0 %",
             "straight line 8504 30.5 %",
@@ -235,16 +235,16 @@ mod tests {
             "-13.0 points from LRU: this cache does not replace by exact LRU",
             "measured by time: this machine offers no counters",
         ] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(text.contains(part), "{part}: {text}");
         }
         assert_eq!(section(&comparison).standing, None, "nothing was required");
         if let Some(executed) = &mut comparison.executed {
             (executed.by, executed.counted, executed.blocks_quiet) = (By::Counters, Some([0.01, 0.98]), 5);
         }
         comparison.not_counted = None;
-        let told = words(&comparison);
-        assert!(told.contains("by counters") && told.contains("0.01 misses per line where all fit and 0.98"), "{told}");
-        assert!(told.contains("inconclusive: fewer than 6 blocks were accepted"), "{told}");
+        let text = words(&comparison);
+        assert!(text.contains("by counters") && text.contains("0.01 misses per line where all fit and 0.98"), "{text}");
+        assert!(text.contains("inconclusive: fewer than 6 blocks were accepted"), "{text}");
     }
 
     #[test]
@@ -255,9 +255,9 @@ mod tests {
         let early = [(8700, 0.6), (8504, 0.2), (8600, 0.24)];
         assert_eq!(section(&searched(&early)).standing, Some(Standing::Inconclusive));
         let missed = searched(&early.repeat(TRIES / 3));
-        let told = words(&missed);
-        assert!(told.contains("missed: in 24 tries no size") && told.contains("8600 lines, -9.0 points off"), "{told}");
-        assert!(told.contains("search 24 8600 24.0 %"), "{told}");
+        let text = words(&missed);
+        assert!(text.contains("missed: in 24 tries no size") && text.contains("8600 lines, -9.0 points off"), "{text}");
+        assert!(text.contains("search 24 8600 24.0 %"), "{text}");
         assert_eq!(section(&missed).standing, Some(Standing::Violated));
     }
 

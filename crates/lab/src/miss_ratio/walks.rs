@@ -175,14 +175,14 @@ impl Experiment for Walks<'_> {
         }
         let all: Vec<Color> = (0..pool.map_or(1, FramePool::colors) as u16).map(Color).collect();
         let layout = Layout::of(task, pool.map_or_else(|| target_colors(self.target), |_| all.len()));
-        // Without colors to crowd into there are more pages instead.
-        let crowd = &all[..(all.len() / CROWDED).max(1)];
+        // Without colors there are more pages instead.
+        let few_colors = &all[..(all.len() / CROWDED).max(1)];
         let crowded_pages = if all.len() >= CROWDED { layout.pages } else { CROWDED * layout.pages };
         let crowded_lines = 0..crowded_pages as u64 * layout.lines_per_page;
 
         let mut own = Memory::take(pool, &all, layout.pages)?;
         let mut thin = Memory::take(pool, &all, layout.pages)?;
-        let mut crowded = Memory::take(pool, crowd, crowded_pages)?;
+        let mut crowded = Memory::take(pool, few_colors, crowded_pages)?;
         let own = Walk::new(&mut own, &layout.parts(0..task.lines, task, rng), task.touches)?;
         let thin = Walk::new(&mut thin, &layout.parts(layout.thin(), task, rng), task.touches)?;
         let crowded = Walk::new(&mut crowded, &layout.parts(crowded_lines, task, rng), task.touches)?;

@@ -104,7 +104,7 @@ pub struct Net {
     pub path: Path,
     /// Cache level that was flooded and divided.
     pub level: u8,
-    /// The flood that is held against mere writing.
+    /// The flood that is compared with mere writing.
     pub pattern: Pattern,
     /// Colors of driver, server, client and flooder where they are divided.
     pub colors: [u32; 4],

@@ -15,7 +15,7 @@ use isochrome_host::color::pool::FramePool;
 use isochrome_host::error::HostError;
 use isochrome_host::load::flooder::Flooder;
 use isochrome_host::sys::clock;
-use isochrome_host::sys::heap::Ground;
+use isochrome_host::sys::heap::BackingMemory;
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sys::signal::ThreadSignal;
@@ -155,7 +155,7 @@ impl PingPong {
     }
 
     /// The second: gets the CPU, gives it back, until it is to stop.
-    fn second<G: Ground>(&self, flooder: &Flooder<G>) -> io::Result<()> {
+    fn second<M: BackingMemory>(&self, flooder: &Flooder<M>) -> io::Result<()> {
         loop {
             self.wait(Side::Second)?;
             if self.stop.load(SeqCst) {
@@ -177,7 +177,7 @@ impl PingPong {
     }
 
     /// The first: one handoff; `None` where not all of its times were had.
-    fn handoff<G: Ground>(&self, before: Option<Arm>, flooder: &Flooder<G>) -> io::Result<Option<Vec<f64>>> {
+    fn handoff<M: BackingMemory>(&self, before: Option<Arm>, flooder: &Flooder<M>) -> io::Result<Option<Vec<f64>>> {
         self.before.store(before.map_or(0, |arm| arm as u8), SeqCst);
         self.arrived.store(0, SeqCst);
         self.left.store(0, SeqCst);
@@ -203,7 +203,7 @@ impl PingPong {
     }
 
     /// A handoff that begins as in the best case; `None` where none of [`TRIES`] had all of its times.
-    fn sample<G: Ground>(&self, arm: Arm, flooder: &Flooder<G>) -> io::Result<Option<Vec<f64>>> {
+    fn sample<M: BackingMemory>(&self, arm: Arm, flooder: &Flooder<M>) -> io::Result<Option<Vec<f64>>> {
         let before = Some(arm).filter(|arm| *arm != Arm::Reference);
         for _ in 0..TRIES {
             for _ in 0..WARM_UP {
@@ -220,10 +220,10 @@ impl PingPong {
     }
 
     /// Computes until a timer has had the other take the CPU: the last instant before, and the first after that.
-    fn interrupted<G: Ground>(
+    fn interrupted<M: BackingMemory>(
         &self,
         before: Option<Arm>,
-        flooder: &Flooder<G>,
+        flooder: &Flooder<M>,
     ) -> io::Result<Option<(Cycles, Cycles)>> {
         let rate = clock::rate_hz();
         let flood = if before.is_none() { 0 } else { flooder.time().0 * 2_000_000_000 / rate };
@@ -253,7 +253,7 @@ impl PingPong {
 }
 
 #[inline]
-fn prepare<G: Ground>(before: Option<Arm>, flooder: &Flooder<G>) {
+fn prepare<M: BackingMemory>(before: Option<Arm>, flooder: &Flooder<M>) {
     match before {
         Some(Arm::Control) => flooder.spin(),
         Some(Arm::Treatment) => flooder.run(),
@@ -327,9 +327,9 @@ fn failed(action: &'static str) -> impl Fn(io::Error) -> HostError {
 
 const PASSING: &str = "passing the CPU to another thread";
 
-fn block<G: Ground + Send + 'static>(
+fn block<M: BackingMemory + Send + 'static>(
     condition: Condition,
-    [first, second]: [Flooder<G>; 2],
+    [first, second]: [Flooder<M>; 2],
     signal: &Arc<ThreadSignal>,
     recorder: &mut Recorder<Condition>,
 ) -> Result<(), HostError> {
@@ -356,7 +356,7 @@ fn block<G: Ground + Send + 'static>(
     ended.map_err(failed(PASSING)).and(outcome)
 }
 
-fn begin_second<G: Ground>(pair: &PingPong, flooder: &Flooder<G>, ready: &SyncSender<()>) -> io::Result<()> {
+fn begin_second<M: BackingMemory>(pair: &PingPong, flooder: &Flooder<M>, ready: &SyncSender<()>) -> io::Result<()> {
     let run = || {
         if pair.kind == Kind::Preemption {
             let own = Scheduling::current()?.fifo_priority().ok_or(io::ErrorKind::PermissionDenied)?;

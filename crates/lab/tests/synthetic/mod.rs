@@ -61,7 +61,7 @@ pub fn machine() -> Machine {
                 lost_median: lost - 0.01 * f64::from(cpu),
                 lost_min: if waiting == Waiting::Busy { 0.0 } else { lost * 0.2 },
                 lost_max: (lost * 1.5).min(1.0),
-                looks: 40,
+                samples: 40,
             }));
         }
     }

@@ -17,8 +17,8 @@
 mod families;
 mod priorities;
 pub mod reservation;
+pub mod schedule;
 pub mod sensitivity;
-pub mod twin;
 
 use std::fmt;
 use std::str::FromStr;

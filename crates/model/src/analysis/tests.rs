@@ -1,7 +1,7 @@
-//! The paper's numbers, and the analyses against the schedules of the twin.
+//! The paper's numbers, and the analyses against the schedules of the reference implementation.
 
+use super::schedule::{adversarial, play, sporadic, synchronous};
 use super::sensitivity::{self, Change};
-use super::twin::{adversarial, play, sporadic, synchronous};
 use super::*;
 
 fn core_task(wcet_ns: u64, period_ns: u64, partitions: &[u32]) -> CoreTask {
@@ -68,7 +68,7 @@ fn no_execution_of_table_2_exceeds_its_bounds_and_some_exceed_the_estimates_with
     let horizon = 1_800_000_000;
     let mut random = fastrand::Rng::with_seed(6);
     let mut longest = vec![0; core.len()];
-    let mut run = |arrivals: Vec<twin::Arrival>| {
+    let mut run = |arrivals: Vec<schedule::Arrival>| {
         let played = play(&core, charges, &arrivals, horizon);
         for (longest, response) in longest.iter_mut().zip(played.responses_ns) {
             *longest = response.max(*longest);
@@ -167,8 +167,8 @@ fn times_near_the_largest_are_answered_not_wrapped() {
     for analysis in Analysis::ALL {
         let bounds = responses_of(&core, refill(if analysis == Analysis::NoInterference { 0 } else { huge }), analysis);
         assert_eq!(bounds[1].is_some(), analysis == Analysis::NoInterference, "{analysis}");
-        let crowd = vec![core_task(huge, huge, &[1]); 200];
-        assert!(!schedulable(&crowd, refill(huge), analysis, &mut Workspace::default()));
+        let tasks = vec![core_task(huge, huge, &[1]); 200];
+        assert!(!schedulable(&tasks, refill(huge), analysis, &mut Workspace::default()));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a flood is made for: the ways of the first level and of the one that is flooded, n1 and n2 of [Loeser1999, §3.2], and where they are from.
 //!
-//! What the system says of its caches is held against what loads felt. A virtual machine may be told of a smaller cache than it has: then a flood that is made
-//! for what it is told leaves lines. One that is made for more than there is leaves no more than one that fits. So what was measured counts where it is
+//! Checks what the system says of its caches against what loads measured. A virtual machine may be shown a smaller cache than it has: then a flood that is made
+//! for what is shown leaves lines. One that is made for more than there is leaves no more than one that fits. So what was measured counts where it is
 //! larger, and nowhere else.
 
 use std::fmt;
@@ -88,12 +88,12 @@ mod tests {
 
     #[test]
     fn what_agrees_or_is_smaller_is_left_as_it_is_said() {
-        for (felt, told) in
+        for (felt, words) in
             [(Some(430), "agrees"), (Some(900), "agrees"), (Some(200), "felt 200 KiB only"), (None, "not measured")]
         {
             let same = parameters(felt);
             assert_eq!((same.geometry(), same.source()), (same.declared, Source::Sysfs));
-            assert!(same.to_string().contains(told) && same.to_string().contains("8 ways"), "{same}");
+            assert!(same.to_string().contains(words) && same.to_string().contains("8 ways"), "{same}");
         }
     }
 }

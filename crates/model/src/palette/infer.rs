@@ -14,7 +14,7 @@ use crate::units::{Color, FrameNumber};
 /// Percent of a page's lines from which a set counts as evicting it.
 const EVICTED_PERCENT: u8 = 50;
 /// Share of both directions of eviction from which two groups are one color. Below half, since replacement luck keeps part of
-/// a page; far above what a set of another color evicts in the best of several looks, which is next to nothing.
+/// a page; far above what a set of another color evicts in the best of several tests, which is next to nothing.
 const SAME_COLOR_SHARE: f32 = 0.3;
 /// Share of pages without a color above which a palette is in doubt.
 const AMBIGUOUS_SHARE: f64 = 0.02;
@@ -37,12 +37,12 @@ pub enum Doubt {
     Ambiguous {
         /// Pages without a color.
         pages: u64,
-        /// Pages looked at.
+        /// Pages tested.
         of: u64,
     },
     /// A group's own set evicts too little of it, or another group's too much.
     Blurred {
-        /// The group looked at.
+        /// The group tested.
         group: u32,
         /// The group whose set was traversed.
         by: u32,
@@ -72,7 +72,7 @@ pub struct Inference {
     pub colors_expected: u32,
     /// Color of each group.
     pub group_colors: Vec<Color>,
-    /// Color of each page; `None` where the looks do not agree on one.
+    /// Color of each page; `None` where the tests do not agree on one.
     pub page_colors: Vec<Option<Color>>,
     /// Pages per color.
     pub per_color: Vec<u64>,
@@ -86,7 +86,7 @@ pub struct Inference {
     pub rule_in_words: String,
 }
 
-/// Concludes from `samples`: merges groups that evict each other, gives every page the color its looks agree on, looks
+/// Concludes from `samples`: merges groups that evict each other, gives every page the color its tests agree on, looks
 /// for a linear rule over the frame numbers, and lists what speaks against the result.
 pub fn infer(samples: &Samples) -> Inference {
     let colors_expected = samples.geometry.color_count(samples.page_bytes);
@@ -104,7 +104,7 @@ pub fn infer(samples: &Samples) -> Inference {
             samples.pages.iter().map(|page| Some(samples.geometry.color_of(page.frame?, samples.page_bytes))).collect()
         }
         Method::Timing | Method::Counters => {
-            samples.pages.iter().map(|page| color_of_looks(page, &group_colors)).collect()
+            samples.pages.iter().map(|page| color_of_tests(page, &group_colors)).collect()
         }
     };
     let (rule, rule_in_words) = rule_of(samples, &page_colors, colors);
@@ -163,7 +163,7 @@ fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
 
 /// Color of each group: groups that evict each other, in both directions, get one color.
 ///
-/// A single direction is not enough: noise adds misses to one look, hardly to both.
+/// A single direction is not enough: noise adds misses to one test, hardly to both.
 pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
     let mut colors: Vec<Color> = Vec::with_capacity(cross.len());
     let mut next = 0;
@@ -180,27 +180,27 @@ pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
     colors
 }
 
-/// The color that the looks at a page agree on.
+/// The color that the tests of a page agree on.
 ///
-/// Noise only adds evictions, so the lowest share per color over all looks decides first. Now and then a page survives its
-/// own color's set in one look, by luck of replacement; then the looks that are decisive by themselves vote.
+/// Noise only adds evictions, so the lowest share per color over all tests decides first. Now and then a page survives its
+/// own color's set in one test, by luck of replacement; then the tests that are decisive by themselves vote.
 ///
-/// `group_colors`: the color of each group, from [`merge_groups`]. `None` when the looks do not agree.
-pub fn color_of_looks(page: &PageSample, group_colors: &[Color]) -> Option<Color> {
+/// `group_colors`: the color of each group, from [`merge_groups`]. `None` when the tests do not agree.
+pub fn color_of_tests(page: &PageSample, group_colors: &[Color]) -> Option<Color> {
     let colors = color_count(group_colors) as usize;
-    let by_color = |look: &Vec<u8>| {
+    let by_color = |test: &Vec<u8>| {
         let mut shares = vec![0u8; colors];
-        for (share, color) in look.iter().zip(group_colors) {
+        for (share, color) in test.iter().zip(group_colors) {
             let share_of_color = &mut shares[usize::from(color.0)];
             *share_of_color = (*share_of_color).max(*share);
         }
         shares
     };
-    let looks: Vec<Vec<u8>> = page.looks.iter().map(by_color).collect();
-    let lowest = looks.iter().cloned().reduce(|a, b| a.iter().zip(&b).map(|(a, b)| *a.min(b)).collect())?;
+    let tests: Vec<Vec<u8>> = page.tests.iter().map(by_color).collect();
+    let lowest = tests.iter().cloned().reduce(|a, b| a.iter().zip(&b).map(|(a, b)| *a.min(b)).collect())?;
     decisive(&lowest).or_else(|| {
         let mut votes = BTreeMap::<Color, usize>::new();
-        for color in looks.iter().filter_map(|look| decisive(look)) {
+        for color in tests.iter().filter_map(|test| decisive(test)) {
             *votes.entry(color).or_default() += 1;
         }
         let total: usize = votes.values().sum();

@@ -45,9 +45,10 @@ pub struct PageSample {
     /// Its frame, when the kernel shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<FrameNumber>,
-    /// Looks, each the share in percent of the page's lines that every group's eviction set evicted, in the order of the
+    /// Eviction tests, each the share in percent of the page's lines that every group's eviction set evicted, in the order of the
     /// groups.
-    pub looks: Vec<Vec<u8>>,
+    #[serde(rename = "looks")]
+    pub tests: Vec<Vec<u8>>,
 }
 
 /// Everything a palette is inferred from.
@@ -86,7 +87,7 @@ pub struct Misshapen {
 }
 
 impl Samples {
-    /// Checks that every look and every row of the cross table has one entry per group.
+    /// Checks that every test and every row of the cross table has one entry per group.
     pub fn check(&self) -> Result<(), Misshapen> {
         if self.page_bytes.0 == 0 || self.geometry.line_bytes.0 == 0 {
             return Err(Misshapen { what: "a page or a line".to_owned(), found: 0, expected: 1 });
@@ -106,8 +107,8 @@ impl Samples {
             fits(&|| format!("row {i} of the cross table"), row.len())?;
         }
         for (i, page) in self.pages.iter().enumerate() {
-            for look in &page.looks {
-                fits(&|| format!("a look at page {i}"), look.len())?;
+            for test in &page.tests {
+                fits(&|| format!("a test of page {i}"), test.len())?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::{Compared, Comparison, Plan};
-use crate::analysis::twin::{play, synchronous};
+use crate::analysis::schedule::{play, synchronous};
 use crate::analysis::{Analysis, Charges, CoreTask, analyze};
 
 /// Colors that also differ for most color-blind readers. [Okabe and Ito]

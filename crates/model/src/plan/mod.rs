@@ -108,7 +108,7 @@ pub struct Request<'a> {
     pub analysis: Analysis,
     /// Asked now and then; once true, the best plan so far is returned with the bound proven so far.
     pub should_stop: &'a (dyn Fn() -> bool + Sync),
-    /// Told about bounds as they improve.
+    /// Called with bounds as they improve.
     pub progress: &'a dyn Fn(Progress),
 }
 

@@ -36,11 +36,11 @@ fn headline(run: &Run) -> (Option<Standing>, String, String) {
         format::nanoseconds(run.duration.0 as f64)
     );
     if !reasons.is_empty() {
-        let mut told: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
+        let mut shown: Vec<String> = reasons.iter().take(REASONS).map(ToString::to_string).collect();
         if reasons.len() > REASONS {
-            told.push(format!("and {} more", reasons.len() - REASONS));
+            shown.push(format!("and {} more", reasons.len() - REASONS));
         }
-        basis = format!("{}. {basis}", told.join("; "));
+        basis = format!("{}. {basis}", shown.join("; "));
     }
     let (standing, sentence) = match conclusion {
         Conclusion::Holds => (Standing::Holds, "Every job stayed within its bound and its deadline."),
@@ -69,24 +69,24 @@ const COLUMNS: [&str; 13] = [
 ];
 
 fn row(task: &TaskOutcome) -> Vec<String> {
-    let promise = &task.promise;
-    let beyond = |beyond: super::Beyond| match beyond.stolen {
-        0 => beyond.jobs.to_string(),
-        stolen => format!("{} ({stolen} stolen)", beyond.jobs),
+    let requirement = &task.requirement;
+    let violations = |violations: super::ViolationCount| match violations.excused {
+        0 => violations.jobs.to_string(),
+        excused => format!("{} ({excused} excused by steal time)", violations.jobs),
     };
     vec![
-        promise.name.clone(),
+        requirement.name.clone(),
         task.jobs.to_string(),
-        micro(promise.period),
-        micro(promise.deadline),
-        optional(promise.bound.map(|bound| bound.0)),
-        optional(promise.without_interference),
+        micro(requirement.period),
+        micro(requirement.deadline),
+        optional(requirement.bound.map(|bound| bound.0)),
+        optional(requirement.without_interference),
         optional(mark(task.response)),
         optional(task.response.map(|response| response.p99)),
         optional(task.response.map(|response| Ns(response.mean_ns as u64))),
         optional(mark(task.execution)),
-        beyond(task.beyond_bound),
-        beyond(task.beyond_deadline),
+        violations(task.bound_violations),
+        violations(task.deadline_violations),
         format::probability(task.exceedance()),
     ]
 }
@@ -119,7 +119,8 @@ fn utilization_of_all(run: &Run) -> [Option<f64>; 4] {
 
 /// The difference in words, and why there may be none.
 fn difference(run: &Run, comparison: &Comparison, compared: &TaskComparison) -> String {
-    let period = run.tasks.iter().find(|task| task.promise.name == compared.name).map(|task| task.promise.period);
+    let period =
+        run.tasks.iter().find(|task| task.requirement.name == compared.name).map(|task| task.requirement.period);
     let said = format!("{}: {}", compared.name, side_by_side(comparison, compared));
     match run.retention.zip(period).filter(|(retention, period)| retention < period) {
         Some((retention, period)) => format!(
@@ -179,10 +180,10 @@ fn band(name: &str, envelope: &Envelope, number: fn(Ns) -> f64) -> Line {
 fn responses(task: &TaskOutcome) -> Chart {
     let us = |time: Ns| time.0 as f64 / 1e3;
     let last = (task.jobs as f64).max(1.0);
-    let bound = task.promise.bound.map(|bound| us(bound.0));
+    let bound = task.requirement.bound.map(|bound| us(bound.0));
     let (_, high) = extent(task.responses.extents.iter().map(|extent| us(extent.high)).chain(bound));
     // A deadline far above would press everything else to the ground; the table has it.
-    let deadline = Some(us(task.promise.deadline)).filter(|deadline| *deadline <= 1.5 * high);
+    let deadline = Some(us(task.requirement.deadline)).filter(|deadline| *deadline <= 1.5 * high);
     let level = |name, hue, dash, value: Option<f64>| {
         value.map(|value| Line::new(name, hue, dash, vec![(0.0, value), (last, value)]))
     };
@@ -192,9 +193,9 @@ fn responses(task: &TaskOutcome) -> Chart {
         level("deadline", Hue::Ink, Dash::Dashed, deadline),
     ];
     let mut chart = Chart::linear(
-        &format!("Response times of {}", task.promise.name),
+        &format!("Response times of {}", task.requirement.name),
         "The band spans the shortest and the longest response of as many jobs as lie below a point.",
-        ["job", &format!("µs, {}", task.promise.name)],
+        ["job", &format!("µs, {}", task.requirement.name)],
         lines.into_iter().flatten().collect(),
     );
     chart.x = Axis::linear("job", (0.0, last), format::tick);
@@ -227,12 +228,12 @@ fn timeline(violation: &Violation) -> Tracks {
 
 fn violation_text(violation: &Violation) -> String {
     let limits: Vec<String> = violation.limits.iter().map(ToString::to_string).collect();
-    let stolen = match violation.stolen {
+    let steal = match violation.steal_time {
         Ns(0) => String::new(),
-        stolen => format!(", {} stolen until then", format::nanoseconds(stolen.0 as f64)),
+        steal_time => format!(", {} of steal time until then", format::nanoseconds(steal_time.0 as f64)),
     };
     format!(
-        "{}, job {}, exceeds the {}: released {:.6} s after the first release, complete {} later, executed {}{stolen}",
+        "{}, job {}, exceeds the {}: released {:.6} s after the first release, complete {} later, executed {}{steal}",
         violation.task,
         violation.instance,
         limits.join(" and the "),
@@ -259,34 +260,34 @@ fn conditions(run: &Run) -> Vec<String> {
     let cpus: Vec<String> = run.cpus.iter().map(|cpu| cpu.0.to_string()).collect();
     let partitions =
         if run.partitioned { format!("{} of level {}", means(run.method), run.level) } else { "none".to_owned() };
-    let mut told = vec![format!(
-        "CPUs {}; partitions: {partitions}; {} of these CPUs’ time stolen, by the kernel’s count",
+    let mut remarks = vec![format!(
+        "CPUs {}; partitions: {partitions}; steal time of these CPUs {}, by the kernel’s count",
         cpus.join(", "),
-        format::nanoseconds(run.stolen.0 as f64)
+        format::nanoseconds(run.steal_time.0 as f64)
     )];
-    told.extend(run.reserved.iter().map(|reserved| {
+    remarks.extend(run.reserved.iter().map(|reserved| {
         format!(
             "scheduled by deadlines, {reserved}; a budget is what is reserved; bounds of a plan are those of fixed priorities, and say nothing here"
         )
     }));
-    told.push(format!(
+    remarks.push(format!(
         "watching took {share:.2} % of a CPU besides what the kernel needs to write {} events ({} lost); releases took {}",
         overhead.events,
         overhead.lost,
         overhead.releases()
     ));
-    told.extend(run.tasks.iter().filter_map(|task| {
+    remarks.extend(run.tasks.iter().filter_map(|task| {
         let placement = task.placement.as_ref()?;
-        let (right, resident, fixed) = (placement.right, placement.resident, placement.fixed);
+        let (on_color, resident, immovable) = (placement.on_color, placement.resident, placement.immovable);
         Some(format!(
-            "{}: {right} of {resident} resident pages on its colors, {fixed} cannot be moved",
-            task.promise.name
+            "{}: {on_color} of {resident} resident pages on its colors, {immovable} cannot be moved",
+            task.requirement.name
         ))
     }));
     let memory = run.memory.iter().filter(|(_, memory)| memory.0 > 0);
-    told.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
-    told.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
-    told
+    remarks.extend(memory.map(|(name, memory)| format!("memory of {name}: {memory} of its own at most")));
+    remarks.extend(run.inputs.iter().map(|input| format!("{}: SHA-256 {}", input.path, input.sha256)));
+    remarks
 }
 
 impl Run {
@@ -296,7 +297,7 @@ impl Run {
         let names = UTILIZATIONS.map(|(name, _)| name);
         let mut section = Section::new("run", "Every task against its bound", headline(self), self)
             .text(format!(
-                "Response times from release to completion, in microseconds. A bound is what the analysis promises; “longest” is what was seen, in so \
+                "Response times from release to completion, in microseconds. A bound follows from the analysis; “longest” is what was seen, in so \
                  many jobs. NoCInt is what the bound would be without the delays that tasks cause each other in the cache, and no bound: measured \
                  times may exceed it. {JOBS_WANTED} jobs are needed before a bound is said to hold. One more job exceeds the longest with at most \
                  the probability in the last column ({:.0} % confidence).",
@@ -334,11 +335,11 @@ impl Run {
         }
         let shares =
             |name: &str, shares: [Option<f64>; 4]| [name.to_owned()].into_iter().chain(shares.map(percent)).collect();
-        let of_tasks = self.tasks.iter().map(|task| shares(&task.promise.name, utilizations(task.utilization())));
+        let of_tasks = self.tasks.iter().map(|task| shares(&task.requirement.name, utilizations(task.utilization())));
         let bars = self.tasks.iter().flat_map(|task| {
             let kinds = UTILIZATIONS.into_iter().zip(utilizations(task.utilization()));
             kinds.map(|((name, hue), share)| Bar {
-                name: format!("{}: {name}", task.promise.name),
+                name: format!("{}: {name}", task.requirement.name),
                 parts: [0.0, share.unwrap_or(0.0)],
                 hue,
                 text: percent(share),
@@ -353,9 +354,9 @@ impl Run {
             section = section.figure(responses(task));
             if let Some(misses) = &task.misses {
                 section = section.figure(Chart::linear(
-                    &format!("Misses of {}", task.promise.name),
+                    &format!("Misses of {}", task.requirement.name),
                     "The band spans the fewest and the most misses of as many jobs as lie below a point.",
-                    ["job", &format!("misses, {}", task.promise.name)],
+                    ["job", &format!("misses, {}", task.requirement.name)],
                     vec![band("most", &misses.by_instance, |misses| misses.0 as f64)],
                 ));
             }
@@ -383,7 +384,8 @@ impl Run {
 mod tests {
     use super::*;
     use crate::running::{
-        Fault, JobRecord, Limit, Overhead, Placement, Promise, ResponseBound, Setting, Side, Stretch, Tally, Window,
+        Failure, JobRecord, Limit, Overhead, Placement, Requirement, ResponseBound, Setting, Side, Stretch, Tally,
+        Window,
     };
     use crate::stats::Effect;
     use crate::units::{Color, CpuId};
@@ -391,7 +393,7 @@ mod tests {
     /// A run of two tasks, the second of which is late once.
     fn run() -> Run {
         let tally = |name: &str, late: bool| {
-            let promise = Promise {
+            let requirement = Requirement {
                 name: name.to_owned(),
                 period: Ns(1_000_000),
                 deadline: Ns(900_000),
@@ -401,7 +403,7 @@ mod tests {
                 wcet: Some(Ns(250_000)),
                 utilization: Some(0.3),
             };
-            let mut tally = Tally::new(promise);
+            let mut tally = Tally::new(requirement);
             for instance in 0..400 {
                 let response = if late && instance == 7 { 600_000 } else { 300_000 + instance };
                 tally.push(&JobRecord {
@@ -415,7 +417,7 @@ mod tests {
             }
             tally.outcome()
         };
-        let placement = Placement { colors: vec![Color(0)], resident: 100, right: 90, fixed: 10 };
+        let placement = Placement { colors: vec![Color(0)], resident: 100, on_color: 90, immovable: 10 };
         let windows = |execution: u64| -> Vec<Window> {
             let window = |block| Window {
                 jobs: 9,
@@ -440,15 +442,15 @@ mod tests {
                 release: Ns(7_000_000),
                 response: Ns(600_000),
                 execution: Ns(200_000),
-                stolen: Ns(0),
+                steal_time: Ns(0),
                 timeline: vec![
                     Stretch { from: Ns(6_900_000), to: Ns(7_400_000), what: "con<trol".to_owned() },
                     Stretch { from: Ns(7_400_000), to: Ns(7_600_000), what: "log".to_owned() },
                 ],
             }],
-            faults: vec![Fault { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
+            failures: vec![Failure { task: "log".to_owned(), at: Ns(1), what: "ended with code 1".to_owned() }],
             overhead: Overhead { events: 5, tool_cpu: Ns(1_000_000), elapsed: Ns(400_000_000), ..Overhead::default() },
-            stolen: Ns(0),
+            steal_time: Ns(0),
             settings: vec![Setting { name: "s".into(), before: "a".into(), during: "b".into(), after: "a".into() }],
             inputs: vec![],
             memory: vec![],
@@ -468,7 +470,7 @@ mod tests {
     #[test]
     fn the_section_states_bound_high_water_mark_and_claim_of_every_task() {
         let run = run();
-        // 500 us bound, 400 us without interference, 600 us seen, once beyond the bound.
+        // 500 us bound, 400 us without interference, 600 us seen, once above the bound.
         let cells = row(&run.tasks[1]);
         assert_eq!(cells[..7], ["log", "400", "1000", "900", "500", "400", "600"]);
         assert_eq!(cells[10..], ["1", "0", "0.007"]);
@@ -479,7 +481,7 @@ mod tests {
             "log: inconclusive: 6 pairs of blocks, 7 are needed",
             "loses half of its contents within 50.0",
             "watching took 0.25 % of a CPU",
-            "log: 1 of 400 jobs were beyond the bound",
+            "log: 1 of 400 jobs exceeded the bound",
             "log, job 7, exceeds the",
             "con<trol: 90 of 100 resident pages on its colors, 10 cannot be moved",
         ] {
@@ -516,7 +518,7 @@ mod tests {
     fn the_headline_is_the_conclusion() {
         let mut run = run();
         assert_eq!(run.section().standing, Some(Standing::Violated));
-        run.faults.clear();
+        run.failures.clear();
         run.tasks.truncate(1);
         assert_eq!(run.section().standing, Some(Standing::Holds));
         run.overhead.lost = 1;

@@ -297,7 +297,7 @@ fn curve(found: &[u64]) -> MissCurve {
 }
 
 /// Several numbers of sets are dealt to the threads. Of one number each thread but the one that prepares gets some of the sets,
-/// told by their upper bits.
+/// distinguished by their upper bits.
 fn any_parts(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
     fn parts<const V: usize>(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
         let stack = |set_count: u64, cut: u64| {

@@ -47,11 +47,11 @@ pub struct DescribedLevel {
 }
 
 /// Cycles that each event takes, simply added up: nothing overlaps, except writes behind a write buffer. An instruction fetch that
-/// its first level answers takes one cycle.
+/// hits its first level takes one cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// An access of the program that the first level answers.
+    /// An access of the program that hits the first level.
     pub access_cycles: u64,
     /// A read by the level above, per level below the first, outwards.
     pub read_cycles: Vec<u64>,

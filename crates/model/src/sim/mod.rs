@@ -15,11 +15,11 @@ mod described;
 mod hierarchy;
 mod level;
 mod lru;
-#[cfg(test)]
-mod naive;
 mod paging;
 mod purge;
 mod recency;
+#[cfg(test)]
+mod reference;
 mod replacement;
 pub mod scenario;
 mod simulator;

@@ -140,7 +140,7 @@ const DIGITS: [u8; 256] = {
 /// Up to eight hexadecimal digits that a blank or line end follows within the first eight bytes, and their number; all eight if
 /// none follows yet. `None` where a byte is no digit, for the slow way to say why.
 ///
-/// Eight characters are looked at as one word: a character is told by additions that carry into the highest bit of its byte.
+/// Eight characters are looked at as one word: a character is recognized by additions that carry into the highest bit of its byte.
 #[inline]
 fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;

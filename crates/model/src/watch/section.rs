@@ -95,7 +95,7 @@ impl Watched {
             findings.push(format!("{} more tasks had a CPU for less time and are not shown", self.left_out));
         }
         section.table(&heads, rows).findings(findings).text(format!(
-            "What would invalidate it: events lost or counters taken, of which there were {} and {} here; time stolen within a slice, which \
+            "What would invalidate it: events lost or counters taken, of which there were {} and {} here; steal time within a slice, which \
              counts as the task’s; and the longest slices and jobs are observations, not a bound. The share says who had the CPU, not who used \
              the cache.",
             self.lost, self.counters_taken

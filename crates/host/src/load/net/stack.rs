@@ -18,7 +18,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, IpEndpoint};
 
 use crate::sys::clock;
-use crate::sys::heap::{Ground, Heap};
+use crate::sys::heap::{BackingMemory, Heap};
 
 /// Bytes of the largest payload.
 pub const BYTES_MAX: usize = 8192;
@@ -71,7 +71,7 @@ impl Places for Anywhere {
 }
 
 /// A heap for each component.
-impl<G: Ground> Places for [Heap<G>; 3] {
+impl<M: BackingMemory> Places for [Heap<M>; 3] {
     fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T {
         self[component as usize].enter(make)
     }

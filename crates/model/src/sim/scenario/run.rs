@@ -16,7 +16,7 @@ const ADDRESSES: u64 = 1 << 62;
 
 /// Runs a scenario on a machine.
 ///
-/// `progress` is told the number of accesses from time to time and says whether to go on; an interrupted run ends as it stands.
+/// `progress` gets the number of accesses from time to time and says whether to go on; an interrupted run ends as it stands.
 pub fn run(
     scenario: &Scenario,
     machine: &DescribedMachine,
@@ -24,17 +24,17 @@ pub fn run(
     progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Outcome, ScenarioError> {
     scenario.check(machine)?;
-    let mut stage = Stage::new(scenario, machine)?;
+    let mut simulation = Simulation::new(scenario, machine)?;
     let mut accesses = 0u64;
-    while stage.unfinished > 0 {
-        let Some(cpu) = stage.next_cpu() else { break };
-        stage.step(cpu, open)?;
+    while simulation.unfinished > 0 {
+        let Some(cpu) = simulation.next_cpu() else { break };
+        simulation.step(cpu, open)?;
         accesses += 1;
         if accesses.is_multiple_of(1 << 16) && !progress(accesses) {
             break;
         }
     }
-    Ok(stage.outcome())
+    Ok(simulation.outcome())
 }
 
 /// A job under way.
@@ -119,7 +119,7 @@ impl Releases {
     }
 }
 
-struct Stage<'a> {
+struct Simulation<'a> {
     scenario: &'a Scenario,
     hierarchy: Hierarchy,
     page_bytes: Bytes,
@@ -134,8 +134,8 @@ struct Stage<'a> {
     memory_frames: Option<u64>,
 }
 
-impl<'a> Stage<'a> {
-    fn new(scenario: &'a Scenario, machine: &DescribedMachine) -> Result<Stage<'a>, ScenarioError> {
+impl<'a> Simulation<'a> {
+    fn new(scenario: &'a Scenario, machine: &DescribedMachine) -> Result<Simulation<'a>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let cpu_count = scenario.cpu_count();
         let mut hierarchy = machine.hierarchy(cpu_count)?;
@@ -219,7 +219,7 @@ impl<'a> Stage<'a> {
         }
         let unfinished = actors.iter().filter(|actor| actor.jobs_left > 0 && !actor.background).count();
         let releases = scenario.releases()?;
-        Ok(Stage {
+        Ok(Simulation {
             scenario,
             hierarchy,
             page_bytes,
@@ -396,7 +396,7 @@ impl<'a> Stage<'a> {
     }
 
     fn outcome(self) -> Outcome {
-        let Stage { hierarchy, page_bytes, actors, cpus, memory_frames, .. } = self;
+        let Simulation { hierarchy, page_bytes, actors, cpus, memory_frames, .. } = self;
         let cache = |(id, level): (CacheId, &Level)| {
             let colors = level.color_count(page_bytes);
             let (tasks, columns) = (actors.len(), colors as usize);

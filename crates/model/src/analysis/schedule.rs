@@ -1,8 +1,8 @@
-//! The analyses' twin: the schedule itself, played event by event with a cache that remembers who loaded each partition.
+//! The reference implementation of the analyses: plays a schedule event by event, with a cache that remembers who loaded each partition.
 //!
 //! It knows nothing of response-time equations. A job refills what it does not find, one partition after the other, Δ
 //! each; whatever runs displaces what it shares. No bound of a sound analysis is ever exceeded by any schedule played
-//! here, and each schedule is a witness that a bound below it would be wrong.
+//! here, and each schedule shows that a bound below it would be wrong.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
-//! The hierarchy once more, as slowly and plainly as it can be said: the twin that the real one is held equal to.
+//! The reference implementation of the hierarchy, as slow and plain as it can be. Tests check that the real one counts the same.
 //!
-//! A chain of levels with lines of one size, no sectors, no masks. Policies are told by what happened, not by their bits: LRU and
+//! A chain of levels with lines of one size, no sectors, no masks. Policies follow from what happened, not from their bits: LRU and
 //! FIFO by times, tree-PLRU by which half of the set was used longer ago.
 
 use std::collections::BTreeSet;
@@ -36,7 +36,7 @@ struct NaiveLevel {
     rng: fastrand::Rng,
 }
 
-struct Naive {
+struct ReferenceHierarchy {
     levels: Vec<NaiveLevel>,
     memory: MemoryCounts,
     semantics: Semantics,
@@ -54,8 +54,8 @@ fn older(used: &[u64], ways: std::ops::Range<usize>) -> usize {
     older(used, if left { ways.start..middle } else { middle..ways.end })
 }
 
-impl Naive {
-    fn new(levels: Vec<Level>, semantics: Semantics) -> Naive {
+impl ReferenceHierarchy {
+    fn new(levels: Vec<Level>, semantics: Semantics) -> ReferenceHierarchy {
         let set = |level: &Level| Set {
             ways: vec![None; level.geometry.ways as usize],
             used: vec![0; level.geometry.ways as usize],
@@ -68,7 +68,7 @@ impl Naive {
             rng: fastrand::Rng::with_seed(if let Policy::Random { seed } = level.policy { seed } else { 0 }),
             level,
         });
-        Naive { levels: levels.collect(), memory: MemoryCounts::default(), semantics, time: 0 }
+        ReferenceHierarchy { levels: levels.collect(), memory: MemoryCounts::default(), semantics, time: 0 }
     }
 
     fn set(&mut self, at: usize, line: u64) -> &mut Set {
@@ -318,7 +318,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn every_machine_counts_as_its_naive_twin(
+    fn every_machine_counts_as_its_reference_implementation(
         inner in level(true),
         outer in proptest::collection::vec(level(false), 0..3),
         semantics in semantics(),
@@ -326,18 +326,18 @@ proptest! {
     ) {
         let levels: Vec<Level> = std::iter::once(inner).chain(outer).collect();
         let mut hierarchy = Hierarchy::chain(levels.clone(), semantics).unwrap();
-        let mut naive = Naive::new(levels, semantics);
+        let mut reference = ReferenceHierarchy::new(levels, semantics);
         for (line, write) in accesses {
             let address = line * LINE;
             if write {
                 hierarchy.access(Access::write(address));
-                naive.write(0, line, false, true);
+                reference.write(0, line, false, true);
             } else {
                 hierarchy.access(Access::read(address));
-                naive.read(0, line);
+                reference.read(0, line);
             }
             let counts: Vec<Counts> = hierarchy.level_counts().into_iter().map(|level| level.counts).collect();
-            prop_assert_eq!((counts, hierarchy.memory()), naive.counts());
+            prop_assert_eq!((counts, hierarchy.memory()), reference.counts());
         }
     }
 }

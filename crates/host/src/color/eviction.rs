@@ -1,4 +1,4 @@
-//! Looking at evictions: how much of a page a traversal of other pages pushes out of a cache level.
+//! Eviction tests: how much of a page a traversal of other pages evicts from a cache level.
 
 use std::time::{Duration, Instant};
 
@@ -8,37 +8,37 @@ use serde::{Deserialize, Serialize};
 use crate::counters::Counters;
 use crate::error::HostError;
 use crate::machine::sysfs::Sysfs;
-use crate::sys::heap::Ground;
+use crate::sys::heap::BackingMemory;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Something that can tell how much of a page other pages evict: by time, by hardware counters, or on a modeled cache.
+/// An eviction test: measures how much of a page other pages evict, by time, by hardware counters, or on a modeled cache.
 ///
 /// Shares are 0 to 1. Noise (a neighbor on the core, an interrupt) only ever raises a share; replacement luck can lower one.
-pub trait Look {
+pub trait EvictionTest {
     /// Touches `targets`, traverses `set` `passes` times, and writes for each target the share of its lines that are gone
     /// since.
-    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
+    fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
-    /// Why nothing can be looked at any more, if that is so.
+    /// Why no test can be made any more, if that is so.
     fn failure(&mut self) -> Option<HostError> {
         None
     }
 
-    /// Looks one after the other, each at some targets after a set; the shares of each.
-    fn look_at_all(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
+    /// Runs `tests` one after the other, each a set and its targets. Returns the shares of each.
+    fn run_all(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
         let one = |(set, targets): &(&[u32], &[u32])| {
             let mut shares = Vec::with_capacity(targets.len());
-            self.look(set, targets, passes, &mut shares);
+            self.run(set, targets, passes, &mut shares);
             shares
         };
-        looks.iter().map(one).collect()
+        tests.iter().map(one).collect()
     }
 
-    /// Lowest share of `target` in up to `repeats` looks; stops at the first that is at most `enough`.
+    /// The lowest share of `target` in up to `repeats` tests. Stops at the first that is at most `enough`.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
         let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
         for _ in 0..repeats {
-            self.look(set, &[target], passes, &mut shares);
+            self.run(set, &[target], passes, &mut shares);
             low = low.min(shares[0]);
             if low <= enough {
                 break;
@@ -47,33 +47,33 @@ pub trait Look {
         low
     }
 
-    /// The share of `target` that is gone after a wait in which nothing is touched: the control of a look that takes as long.
+    /// The share of `target` that is gone after a wait in which nothing is touched: the control of a test that takes as long.
     fn control(&mut self, target: u32, wait: Duration) -> f32 {
         let mut shares = Vec::with_capacity(1);
         let _ = wait;
-        self.look(&[], &[target], 0, &mut shares);
+        self.run(&[], &[target], 0, &mut shares);
         shares[0]
     }
 
-    /// Whether `set` evicts `target` in `needed` of up to `looks` looks, in none of which a page would be lost without that.
+    /// Whether `set` evicts `target` in `needed` of up to `tests` tests, none of which was disturbed.
     ///
-    /// What disturbs comes in bursts that are longer than many looks, so a look at nothing decides whether they count. After several
-    /// bursts the answer is no.
-    fn evicts(&mut self, set: &[u32], target: u32, passes: u32, looks: u32, needed: u32) -> bool {
+    /// Disturbances come in bursts that are longer than many tests, so a control without a traversal decides whether the tests count.
+    /// After several bursts the answer is no.
+    fn evicts(&mut self, set: &[u32], target: u32, passes: u32, tests: u32, needed: u32) -> bool {
         const BURSTS: u32 = 6;
         const BURST: Duration = Duration::from_micros(50);
         let mut shares = Vec::with_capacity(1);
         for burst in 1..=BURSTS {
             let begin = Instant::now();
             let mut kept = 0;
-            for _ in 0..looks {
-                self.look(set, &[target], passes, &mut shares);
+            for _ in 0..tests {
+                self.run(set, &[target], passes, &mut shares);
                 kept += u32::from(shares[0] < EVICTED);
-                if kept > looks - needed {
+                if kept > tests - needed {
                     return false;
                 }
             }
-            if self.control(target, begin.elapsed() / looks) < EVICTED {
+            if self.control(target, begin.elapsed() / tests) < EVICTED {
                 return true;
             }
             std::thread::sleep(burst * BURST);
@@ -82,22 +82,22 @@ pub trait Look {
     }
 }
 
-/// A look at the pages of an arena.
-pub trait ArenaLook: Look {
-    /// Makes `pages` resident and fit for looks.
+/// An eviction test of the pages of an arena.
+pub trait ArenaEvictionTest: EvictionTest {
+    /// Makes `pages` resident and fit for tests.
     fn make_ready(&mut self, pages: std::ops::Range<u32>);
 
-    /// The memory looked at.
+    /// The memory whose pages are tested.
     fn arena(&self) -> &Arena;
 
-    /// Gives the memory back.
+    /// Returns the memory.
     fn into_arena(self: Box<Self>) -> Arena;
 }
 
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Lines of a page that a look walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
+/// Lines of a page that a test walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
 /// today's cores, which bring in the rest of a page after some misses, have not begun.
 pub const STEPS: u32 = 16;
 
@@ -106,24 +106,24 @@ const CALIBRATION_WALKS: usize = 120;
 const CALIBRATION_WALKS_AT_LEAST: usize = 24;
 const CALIBRATION_TIME: Duration = Duration::from_secs(1);
 
-/// The level looked at and the one inside it.
+/// The sizes of the level under test and of the one inside it.
 #[derive(Clone, Copy, Debug)]
 pub struct LevelSizes {
     /// Bytes per line.
     pub line_bytes: usize,
     /// Size of the next level inside.
     pub inner: Bytes,
-    /// Size of the level looked at.
+    /// Size of the level under test.
     pub level: Bytes,
 }
 
 impl LevelSizes {
-    /// Pages that push a page out of the inner level and stay small beside the level looked at.
+    /// Pages that evict a page from the inner level and stay small beside the level under test.
     pub(crate) fn inner_pages(&self) -> usize {
         (2 * self.inner.0 as usize / page_bytes()).max(4)
     }
 
-    /// Pages that push a page out of the level looked at, and not much further: a level outside may have other users.
+    /// Pages that evict a page from the level under test, and not much further: a level outside may have other users.
     fn outer_pages(&self) -> usize {
         2 * self.level.0 as usize / page_bytes()
     }
@@ -158,8 +158,8 @@ impl Traversal {
 
 /// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page. Their places are
 /// irregular, as a core that sees a stride fetches ahead.
-pub struct Walker<G: Ground = Arena> {
-    memory: G,
+pub struct Walker<M: BackingMemory = Arena> {
+    memory: M,
     line_bytes: usize,
     rng: fastrand::Rng,
     /// All lines of a page; the first [`STEPS`] are walked.
@@ -167,17 +167,17 @@ pub struct Walker<G: Ground = Arena> {
     traversal: Traversal,
 }
 
-impl<G: Ground> Walker<G> {
+impl<M: BackingMemory> Walker<M> {
     /// Walks pages of `memory`, once they are [made ready](Self::make_ready), and traverses whole pages.
-    pub fn new(memory: G, line_bytes: usize, seed: u64) -> Walker<G> {
+    pub fn new(memory: M, line_bytes: usize, seed: u64) -> Walker<M> {
         let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
-        // The same for all that look at the same pages.
+        // The same for all walkers of the same pages.
         fastrand::Rng::with_seed(1).shuffle(&mut lines);
         Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), lines, traversal: Traversal::WholePages }
     }
 
     /// The same, with another traversal.
-    pub fn with_traversal(self, traversal: Traversal) -> Walker<G> {
+    pub fn with_traversal(self, traversal: Traversal) -> Walker<M> {
         Walker { traversal, ..self }
     }
 
@@ -187,17 +187,17 @@ impl<G: Ground> Walker<G> {
         for page in pages {
             let walked = Traversal::WalkedLines.touched(self.lines.len());
             self.rng.shuffle(&mut self.lines[..walked]);
-            self.memory.ground().write_chain(page, &self.lines[..walked], self.line_bytes);
+            self.memory.arena().write_chain(page, &self.lines[..walked], self.line_bytes);
         }
     }
 
     /// The memory walked.
-    pub fn memory(&self) -> &G {
+    pub fn memory(&self) -> &M {
         &self.memory
     }
 
     /// The memory, without its walker.
-    pub fn into_memory(self) -> G {
+    pub fn into_memory(self) -> M {
         self.memory
     }
 
@@ -208,7 +208,7 @@ impl<G: Ground> Walker<G> {
 
     fn touch_first(&self, pages: &[u32], traversal: Traversal) {
         let lines = &self.lines[..traversal.touched(self.lines.len())];
-        self.memory.ground().touch_lines(pages, lines, self.line_bytes);
+        self.memory.arena().touch_lines(pages, lines, self.line_bytes);
     }
 
     /// Touches `targets` and then traverses `set`, `passes` times.
@@ -223,7 +223,7 @@ impl<G: Ground> Walker<G> {
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
         let walked = Traversal::WalkedLines.touched(self.lines.len());
         let from = usize::from(self.lines[self.rng.usize(..walked)]) * self.line_bytes;
-        self.memory.ground().walk(target, from as u64, steps)
+        self.memory.arena().walk(target, from as u64, steps)
     }
 }
 
@@ -270,7 +270,7 @@ impl WalkTicks {
 }
 
 /// Tells a second level that does not keep its contents from one whose misses are too fast, by walks over lines of the first level: at once after
-/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and it is not told.
+/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and the two cases are not distinguished.
 fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
     /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
     /// by those of the third, on AMD Zen 5.
@@ -291,50 +291,50 @@ fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycle
     }
 }
 
-/// Pages that show what became of a level while their task did not run.
-pub struct Witness<G: Ground = Arena> {
-    walker: Walker<G>,
+/// Canary pages: they show how much of a level was evicted while their task did not run.
+pub struct Canaries<M: BackingMemory = Arena> {
+    walker: Walker<M>,
     pages: Vec<u32>,
     /// The same in the order in which they are walked.
     sample: Vec<u32>,
     ticks: WalkTicks,
 }
 
-/// Pages of a witness that are walked at most: while it walks more, others take what it has not come to.
-const WITNESSES_WALKED: usize = 32;
+/// Canary pages that are walked at most. While more are walked, others evict those that come last.
+const CANARIES_WALKED: usize = 32;
 
-impl<G: Ground> Witness<G> {
-    /// All pages of `memory`; `ticks`: of the level.
-    pub fn new(memory: G, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Witness<G> {
-        let pages: Vec<u32> = (0..memory.ground().page_count() as u32).collect();
+impl<M: BackingMemory> Canaries<M> {
+    /// Makes all pages of `memory` canary pages. `ticks`: walk times of the level.
+    pub fn new(memory: M, line_bytes: usize, ticks: WalkTicks, seed: u64) -> Canaries<M> {
+        let pages: Vec<u32> = (0..memory.arena().page_count() as u32).collect();
         let mut walker = Walker::new(memory, line_bytes, seed);
         walker.make_ready(0..pages.len() as u32);
-        Witness { walker, sample: pages.clone(), pages, ticks }
+        Canaries { walker, sample: pages.clone(), pages, ticks }
     }
 
-    /// Brings its lines into the level.
+    /// Brings the lines of all canary pages into the level.
     pub fn refresh(&mut self) {
         self.walker.rng.shuffle(&mut self.sample);
         self.walker.touch(&self.pages);
         self.walker.touch(&self.pages);
     }
 
-    /// Share of its lines that are gone, as a walk over part of each page shows; over pages drawn at random where there are many.
+    /// The share of the canary lines that are gone, by a walk over part of each page. Where there are many pages, some are drawn at random.
     pub fn lost(&mut self) -> f64 {
-        let walked = self.sample.len().min(WITNESSES_WALKED);
+        let walked = self.sample.len().min(CANARIES_WALKED);
         let walk = |page: &u32| f64::from(self.ticks.share_missing(self.walker.walk(*page, STEPS)));
         self.sample[..walked].iter().map(walk).sum::<f64>() / walked as f64
     }
 }
 
-/// Looks by time: a dependent walk over some lines of a page is slow where they must come from further out.
-pub struct TimedLook {
+/// An eviction test by time: a dependent walk over some lines of a page is slow if they must come from further out.
+pub struct TimedEvictionTest {
     walker: Walker,
     ticks: WalkTicks,
 }
 
-impl TimedLook {
-    /// Measures how long walks take whose lines are in the level and further out, and which lines a traversal has to touch, for looks at the
+impl TimedEvictionTest {
+    /// Measures how long walks take whose lines are in the level and further out, and which lines a traversal has to touch, for tests of the
     /// pages of `arena`.
     ///
     /// That is measured on memory of its own, in huge pages where the kernel has them. Single frames come in the order in which they were
@@ -389,7 +389,7 @@ impl TimedLook {
             [one] => one,
             _ => ticks.traversal_by(by_walked_lines),
         };
-        Ok(TimedLook { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
+        Ok(TimedEvictionTest { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
     }
 
     /// Which lines a traversal has to touch.
@@ -417,7 +417,7 @@ impl TimedLook {
     }
 }
 
-impl Look for TimedLook {
+impl EvictionTest for TimedEvictionTest {
     fn control(&mut self, target: u32, wait: Duration) -> f32 {
         self.walker.prepare(&[], &[target], 0);
         let begin = Instant::now();
@@ -428,7 +428,7 @@ impl Look for TimedLook {
         self.ticks.share_missing(ticks)
     }
 
-    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+    fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
         self.walker.prepare(set, targets, passes);
         shares.clear();
         for target in targets {
@@ -438,7 +438,7 @@ impl Look for TimedLook {
     }
 }
 
-impl ArenaLook for TimedLook {
+impl ArenaEvictionTest for TimedEvictionTest {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }
@@ -452,21 +452,21 @@ impl ArenaLook for TimedLook {
     }
 }
 
-/// Looks by hardware counters: demand misses of a walk over the whole page.
-pub struct CountedLook {
+/// An eviction test by hardware counters: demand misses of a walk over the page.
+pub struct CountedEvictionTest {
     walker: Walker,
     counters: Counters,
 }
 
-impl CountedLook {
-    /// Looks at pages of `arena`; the first of `counters` counts demand misses of the level.
+impl CountedEvictionTest {
+    /// Tests pages of `arena`. The first of `counters` counts demand misses of the level.
     pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
-        CountedLook { counters, walker: Walker::new(arena, line_bytes, seed) }
+        CountedEvictionTest { counters, walker: Walker::new(arena, line_bytes, seed) }
     }
 }
 
-impl Look for CountedLook {
-    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+impl EvictionTest for CountedEvictionTest {
+    fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
         let lines = STEPS;
         self.walker.prepare(set, targets, passes);
         shares.clear();
@@ -474,7 +474,7 @@ impl Look for CountedLook {
         for target in targets {
             self.walker.walk(*target, lines);
             let after = self.counters.read();
-            // A look during which the counters were taken away says nothing: it counts as noise, which only adds misses.
+            // A test during which the counters were taken away says nothing: it counts as noise, which only adds misses.
             let misses = match (&before, &after) {
                 (Ok(before), Ok(after)) => self.counters.between(before, after).map_or(u64::MAX, |c| c.values()[0]),
                 _ => u64::MAX,
@@ -485,7 +485,7 @@ impl Look for CountedLook {
     }
 }
 
-impl ArenaLook for CountedLook {
+impl ArenaEvictionTest for CountedEvictionTest {
     fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         self.walker.make_ready(pages);
     }
@@ -524,11 +524,11 @@ mod tests {
     fn a_level_that_loses_its_contents_is_told_from_one_whose_misses_are_fast() {
         // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
         let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
-        let told = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
-        assert!(matches!(told(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
-        assert!(matches!(told(208, 208, 104), HostError::TimingBlurred { .. }));
+        let error = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
+        assert!(matches!(error(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
+        assert!(matches!(error(208, 208, 104), HostError::TimingBlurred { .. }));
         // A third level: its lines are further out than four times those of the first, and nothing is wrong.
-        assert!(matches!(told(546, 546, 208), HostError::TimingBlurred { .. }));
+        assert!(matches!(error(546, 546, 208), HostError::TimingBlurred { .. }));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What every measuring verb begins with: the machine, a CPU to measure on, settings, colored memory.
+//! The context of every measuring verb: the machine, the CPU to measure on, settings, colored memory.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::{Collection, Survey, Target};
@@ -34,11 +34,11 @@ const STACK: Bytes = Bytes(256 << 10);
 )]
 pub struct InDoubt(String);
 
-/// A machine to measure on.
-pub struct Station {
-    /// Its files.
+/// The machine that a verb measures on, the CPU it measures on, and the seed of its random choices.
+pub struct Context {
+    /// The files that describe the machine.
     pub sysfs: Sysfs,
-    /// What is known of it.
+    /// What is known of the machine.
     pub machine: Machine,
     /// What could not be learned.
     pub notes: Vec<Note>,
@@ -46,22 +46,22 @@ pub struct Station {
     pub processor: Processor,
     /// CPUs this process may run on.
     pub allowed: Vec<CpuId>,
-    /// Where measurements run.
+    /// The CPU that measurements run on.
     pub cpu: CpuId,
     /// Seed of every random choice.
     pub seed: u64,
 }
 
-impl Station {
-    /// At `place`; tells its CPU and its seed, which is drawn where none was asked for.
-    pub fn new(place: &Place) -> Result<Station> {
-        let station = Station::at(place.cpu, seed(place.seed))?;
-        eprintln!("on CPU {}, seed {}", station.cpu.0, station.seed);
-        Ok(station)
+impl Context {
+    /// Reads the machine as [`Context::at`] does, and prints the CPU and the seed. The seed is drawn where `place` has none.
+    pub fn new(place: &Place) -> Result<Context> {
+        let context = Context::at(place.cpu, seed(place.seed))?;
+        eprintln!("on CPU {}, seed {}", context.cpu.0, context.seed);
+        Ok(context)
     }
 
     /// Reads the machine and chooses the CPU, by default the last one allowed; changes nothing.
-    pub fn at(cpu: Option<u32>, seed: u64) -> Result<Station> {
+    pub fn at(cpu: Option<u32>, seed: u64) -> Result<Context> {
         ensure!(
             clock::usable(),
             "this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on"
@@ -79,23 +79,23 @@ impl Station {
             }
             None => *allowed.last().context("this process may run on no CPU")?,
         };
-        Ok(Station { sysfs, machine, notes, processor, allowed, cpu, seed })
+        Ok(Context { sysfs, machine, notes, processor, allowed, cpu, seed })
     }
 
-    /// Pins the calling thread to the station's CPU, at real-time priority where that is permitted.
+    /// Pins the calling thread to the CPU of the context, at real-time priority where that is permitted.
     pub fn settle(&self) -> RealtimeSettings {
         // Memory is not locked: a lock does not keep frames in place, and pages that are used all the time are not swapped.
         RealtimeRequest::new().pin(self.cpu).fifo(FIFO_PRIORITY).timer_slack(Ns(1)).prefault_stack(STACK).apply()
     }
 
-    /// Pins the calling thread to the station's CPU.
+    /// Pins the calling thread to the CPU of the context.
     pub fn pin(&self) -> RealtimeSettings {
         RealtimeRequest::new().pin(self.cpu).apply()
     }
 
     /// What could not be learned of the machine, or set for `settings`, as warnings.
     pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
-        self.notes.iter().chain(settings.notes()).map(evidence::told).collect()
+        self.notes.iter().chain(settings.notes()).map(evidence::note_text).collect()
     }
 
     /// So many blocks and samples, measured here.
@@ -130,13 +130,13 @@ impl Station {
     pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
         /// Per color and way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
-        /// Pages of the largest task, its witness included, with room to spare.
+        /// Pages of the largest task, its canary pages included, with room to spare.
         const TASK_PAGES: usize = 64;
         let task = own.map_or(0, |colors| TASK_PAGES.div_ceil(colors.max(1)));
         self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
     }
 
-    /// Finds `wanted` pages of every color, and verifies the colors: how, and memory of them. Runs on the station's CPU.
+    /// Finds `wanted` pages of every color, and verifies the colors: how, and memory of them. Runs on the CPU of the context.
     ///
     /// Fails with [`InDoubt`] when they cannot be trusted.
     pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<(PaletteEvidence, FramePool)> {

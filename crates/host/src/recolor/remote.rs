@@ -1,4 +1,4 @@
-//! Colors of pages inside a process, told without frame numbers: a helper there times which pages of known color evict which.
+//! Remote eviction tests: a helper inside another process times which of its pages are evicted by pages of known color.
 
 use std::fs::File;
 use std::mem::offset_of;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use isochrome_model::units::Cycles;
 
 use super::process::Pid;
-use super::room::Room;
+use super::scratch_area::ScratchArea;
 use super::{RecolorError, Wanted};
 use crate::color::PASSES;
+use crate::color::eviction::{EvictionTest, STEPS, WalkTicks};
 use crate::color::known::Page;
-use crate::color::look::{Look, STEPS, WalkTicks};
 use crate::color::reference::Reference;
 use crate::color::tester::Tester;
 use crate::error::HostError;
@@ -24,7 +24,7 @@ use crate::sys::memory::page_bytes;
 pub const BYTES: u64 = 256 << 10;
 
 /// In front of it.
-const HEADER: u64 = size_of::<agent::Sight>() as u64;
+const HEADER: u64 = size_of::<agent::TestHeader>() as u64;
 
 // As the helper asks for.
 const _: () = assert!(STEPS.is_power_of_two());
@@ -35,14 +35,14 @@ const WORDS: usize = ((BYTES - HEADER) / 8) as usize;
 /// The helper waits for as long for the next request, and an answer is waited for as long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two looks for an answer: each may interrupt the helper, and disturb the test that it makes.
+/// Between two checks for an answer: each may interrupt the helper, and disturb the test that it makes.
 const GLANCE: Duration = Duration::from_micros(300);
 
 /// Walks of each kind taken to calibrate.
 const CALIBRATION_WALKS: usize = 200;
 
-/// A helper that answers, and what its answers mean.
-pub struct Sight<'a> {
+/// Eviction tests of the pages of another process, made by a helper inside it.
+pub struct RemoteEvictionTest<'a> {
     pid: Pid,
     memory: File,
     at: u64,
@@ -61,38 +61,57 @@ pub struct Sight<'a> {
 }
 
 /// What lies in front of the requests before the helper begins.
-pub fn before() -> agent::Sight {
+pub fn before() -> agent::TestHeader {
     let patience = clock::rate_hz() * PATIENCE.as_secs();
-    agent::Sight { request: 0, answer: 0, patience, passes: 0, looks: 0, looks_len: 0, left: 0 }
+    agent::TestHeader { request: 0, answer: 0, patience, passes: 0, tests: 0, tests_len: 0, left: 0 }
 }
 
-/// What tests pages of a process by eviction, by the helper in `room`, which has just been made. How long walks take is measured where
+/// What tests pages of a process by eviction, by the helper in `area`, which has just been made. How long walks take is measured where
 /// `wanted` does not know it yet.
-pub fn tester<'a>(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Tester<Sight<'a>>, RecolorError> {
-    let sight = Sight::new(room, reference, wanted)?;
-    let sets = sight.sets.clone();
-    Ok(Tester::new(sight, sets, fastrand::u64(..)))
+pub fn tester<'a>(
+    area: &ScratchArea,
+    reference: &'a Reference,
+    wanted: &Wanted,
+) -> Result<Tester<RemoteEvictionTest<'a>>, RecolorError> {
+    let remote = RemoteEvictionTest::new(area, reference, wanted)?;
+    let sets = remote.sets.clone();
+    Ok(Tester::new(remote, sets, fastrand::u64(..)))
 }
 
-impl<'a> Sight<'a> {
-    fn new(room: &Room, reference: &'a Reference, wanted: &Wanted) -> Result<Sight<'a>, RecolorError> {
-        let (pid, at, base) = (room.pid, room.sight(), room.place.reference);
+impl<'a> RemoteEvictionTest<'a> {
+    fn new(
+        area: &ScratchArea,
+        reference: &'a Reference,
+        wanted: &Wanted,
+    ) -> Result<RemoteEvictionTest<'a>, RecolorError> {
+        let (pid, at, base) = (area.pid, area.test_requests(), area.layout.reference);
         let page = page_bytes() as u64;
         let pages: Vec<u64> = reference.sets.iter().flatten().map(|number| base + u64::from(*number) * page).collect();
         let mut numbers = 0..pages.len() as u32;
         let sets = reference.sets.iter().map(|set| numbers.by_ref().take(set.len()).collect()).collect();
         let (memory, ticks) = (pid.memory()?, WalkTicks { hit: 0.0, miss: 1.0 });
         let rng = fastrand::Rng::new();
-        let mut sight =
-            Sight { pid, memory, at, reference, pages, sets, made: 0, ticks, rng, patience: PATIENCE, failed: None };
+        let mut remote = RemoteEvictionTest {
+            pid,
+            memory,
+            at,
+            reference,
+            pages,
+            sets,
+            made: 0,
+            ticks,
+            rng,
+            patience: PATIENCE,
+            failed: None,
+        };
         match wanted.known.ticks() {
-            Some(ticks) => sight.ticks = ticks,
+            Some(ticks) => remote.ticks = ticks,
             None => {
-                sight.calibrate()?;
-                wanted.known.keep_ticks(sight.ticks);
+                remote.calibrate()?;
+                wanted.known.keep_ticks(remote.ticks);
             }
         }
-        Ok(sight)
+        Ok(remote)
     }
 
     /// Waits no longer than that for an answer: the process stands still meanwhile.
@@ -122,9 +141,9 @@ impl<'a> Sight<'a> {
             hitting.push((others.copied().take(inner).collect::<Vec<u32>>(), [target]));
             missing.push((own.iter().copied().filter(|page| *page != target).collect::<Vec<u32>>(), [target]));
         }
-        let mut walks = |looks: &[(Vec<u32>, [u32; 1])]| {
-            let looks: Vec<(&[u32], &[u32])> = looks.iter().map(|(set, target)| (&set[..], &target[..])).collect();
-            self.walks(&looks, PASSES).map(|walks| walks.concat())
+        let mut walks = |tests: &[(Vec<u32>, [u32; 1])]| {
+            let tests: Vec<(&[u32], &[u32])> = tests.iter().map(|(set, target)| (&set[..], &target[..])).collect();
+            self.walks(&tests, PASSES).map(|walks| walks.concat())
         };
         let (hits, misses) = (walks(&hitting)?, walks(&missing)?);
         self.ticks = WalkTicks::of(hits, misses).map_err(|error| self.blind(error))?;
@@ -136,9 +155,9 @@ impl<'a> Sight<'a> {
     }
 
     /// Times of walks over part of each of some targets, after these and then `passes` times a set were touched.
-    fn walks(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, RecolorError> {
-        let mut walks = Vec::with_capacity(looks.len());
-        let mut rest = looks;
+    fn walks(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, RecolorError> {
+        let mut walks = Vec::with_capacity(tests.len());
+        let mut rest = tests;
         while !rest.is_empty() {
             let (request, taken) = self.request(rest);
             let (now, later) = rest.split_at(taken);
@@ -148,20 +167,20 @@ impl<'a> Sight<'a> {
         Ok(walks)
     }
 
-    /// What is written for as many of `looks` as have room: the looks, then what they refer to; and how many these are.
-    fn request(&mut self, looks: &[(&[u32], &[u32])]) -> (Vec<u64>, usize) {
-        const HEAD: usize = size_of::<agent::Look>() / 8;
-        let mut room = WORDS;
+    /// The request for as many of `tests` as fit: the tests, then what they refer to. Also returns how many these are.
+    fn request(&mut self, tests: &[(&[u32], &[u32])]) -> (Vec<u64>, usize) {
+        const HEAD: usize = size_of::<agent::Test>() / 8;
+        let mut left = WORDS;
         let line_bytes = self.reference.geometry.line_bytes.0;
         let lines = page_bytes() as u64 / line_bytes;
         let touched = self.reference.traversal.touched(lines as usize);
         let fits = |(set, targets): &&(&[u32], &[u32])| {
             let words = HEAD + touched + set.len() + 2 * targets.len();
-            room.checked_sub(words).map(|rest| room = rest).is_some()
+            left.checked_sub(words).map(|rest| left = rest).is_some()
         };
-        let taken = looks.iter().take_while(fits).count();
-        let (mut words, mut lists, mut ticks) = (Vec::new(), Vec::new(), self.ticks_at(&looks[..taken]));
-        for (set, targets) in &looks[..taken] {
+        let taken = tests.iter().take_while(fits).count();
+        let (mut words, mut lists, mut ticks) = (Vec::new(), Vec::new(), self.ticks_at(&tests[..taken]));
+        for (set, targets) in &tests[..taken] {
             let mut list = |entries: Vec<u64>| {
                 let at = self.at + HEADER + 8 * (HEAD * taken + lists.len()) as u64;
                 let len = entries.len() as u64;
@@ -184,36 +203,36 @@ impl<'a> Sight<'a> {
         (words, taken)
     }
 
-    /// Where the times of `looks` are written.
-    fn ticks_at(&self, looks: &[(&[u32], &[u32])]) -> u64 {
-        let targets: usize = looks.iter().map(|(_, targets)| targets.len()).sum();
+    /// The address where the times of `tests` are written.
+    fn ticks_at(&self, tests: &[(&[u32], &[u32])]) -> u64 {
+        let targets: usize = tests.iter().map(|(_, targets)| targets.len()).sum();
         self.at + HEADER + 8 * (WORDS - targets) as u64
     }
 
-    /// The times of `looks`, which are requested by `words`.
+    /// Makes the request `words`, and returns the times of `tests`.
     fn answer(
         &mut self,
         words: &[u64],
-        looks: &[(&[u32], &[u32])],
+        tests: &[(&[u32], &[u32])],
         passes: u32,
     ) -> Result<Vec<Vec<Cycles>>, RecolorError> {
         self.write(self.at + HEADER, words)?;
-        let passes_at = self.at + offset_of!(agent::Sight, passes) as u64;
-        self.write(passes_at, &[u64::from(passes), self.at + HEADER, looks.len() as u64])?;
+        let passes_at = self.at + offset_of!(agent::TestHeader, passes) as u64;
+        self.write(passes_at, &[u64::from(passes), self.at + HEADER, tests.len() as u64])?;
         self.made += 1;
-        self.write(self.at + offset_of!(agent::Sight, request) as u64, &[self.made])?;
+        self.write(self.at + offset_of!(agent::TestHeader, request) as u64, &[self.made])?;
         let begin = Instant::now();
-        while self.read(self.at + offset_of!(agent::Sight, answer) as u64, 1)? != [self.made] {
+        while self.read(self.at + offset_of!(agent::TestHeader, answer) as u64, 1)? != [self.made] {
             if begin.elapsed() > self.patience {
                 return Err(self.blind(HostError::NoAnswer));
             }
             // The helper may be waiting for this very CPU.
             std::thread::sleep(GLANCE);
         }
-        let ticks_at = self.ticks_at(looks);
+        let ticks_at = self.ticks_at(tests);
         let ticks = self.read(ticks_at, ((self.at + BYTES - ticks_at) / 8) as usize)?;
         let mut ticks = ticks.into_iter().map(Cycles);
-        Ok(looks.iter().map(|(_, targets)| ticks.by_ref().take(targets.len()).collect()).collect())
+        Ok(tests.iter().map(|(_, targets)| ticks.by_ref().take(targets.len()).collect()).collect())
     }
 
     fn write(&self, at: u64, words: &[u64]) -> Result<(), RecolorError> {
@@ -229,35 +248,35 @@ impl<'a> Sight<'a> {
     }
 }
 
-impl Look for Sight<'_> {
+impl EvictionTest for RemoteEvictionTest<'_> {
     fn failure(&mut self) -> Option<HostError> {
         self.failed.take().map(HostError::from)
     }
 
-    fn look(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
-        *shares = self.look_at_all(&[(set, targets)], passes).remove(0);
+    fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {
+        *shares = self.run_all(&[(set, targets)], passes).remove(0);
     }
 
-    fn look_at_all(&mut self, looks: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
-        let walks = if self.failed.is_some() { Ok(Vec::new()) } else { self.walks(looks, passes) };
+    fn run_all(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Vec<Vec<f32>> {
+        let walks = if self.failed.is_some() { Ok(Vec::new()) } else { self.walks(tests, passes) };
         match walks {
-            Ok(walks) if walks.len() == looks.len() => {
+            Ok(walks) if walks.len() == tests.len() => {
                 let shares =
                     |walks: Vec<Cycles>| walks.into_iter().map(|ticks| self.ticks.share_missing(ticks)).collect();
                 walks.into_iter().map(shares).collect()
             }
-            // Without an answer a look says nothing: it counts as noise, and the failure is told at the end.
+            // Without an answer a test says nothing: it counts as noise, and the failure is reported at the end.
             failed => {
                 self.failed = self.failed.take().or(failed.err());
-                looks.iter().map(|(_, targets)| vec![1.0; targets.len()]).collect()
+                tests.iter().map(|(_, targets)| vec![1.0; targets.len()]).collect()
             }
         }
     }
 }
 
-impl Drop for Sight<'_> {
+impl Drop for RemoteEvictionTest<'_> {
     fn drop(&mut self) {
         // Where this fails the helper goes by itself after a while.
-        let _ = self.write(self.at + offset_of!(agent::Sight, request) as u64, &[LAST]);
+        let _ = self.write(self.at + offset_of!(agent::TestHeader, request) as u64, &[LAST]);
     }
 }

@@ -1,10 +1,10 @@
-//! CPUs for the tasks alone: what else may run there is sent elsewhere, and comes back.
+//! CPU shielding: keeps other programs off the CPUs of the tasks for the length of a run.
 //!
-//! Where cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps others off. Elsewhere, and the reason is
-//! told, threads that may run on one of the CPUs are kept off it by their affinity. What they could before is in a journal in the runtime
-//! folder, written before the first change; whoever finds the journal of a process that has ended puts it right ([`restore_left`]): other
-//! programs get their CPUs back, and programs that it started and that still run are ended. They are known by a variable in their
-//! environment, which forks inherit. Threads of the kernel stay where they are.
+//! Where cgroup v2 can make a partition for each CPU (`cpuset`), the kernel keeps others off. Elsewhere the affinity of other threads is
+//! set so that they keep off, and the run reports why. A journal in the runtime folder has the affinities from before; it is written before
+//! the first change. Whoever finds the journal of a process that has ended puts things right ([`restore_left`]): other programs get their
+//! CPUs back, and programs that the process started and that still run are ended. They carry a variable in their environment, which forks
+//! inherit. Threads of the kernel stay where they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -74,8 +74,8 @@ pub struct Restored {
     pub trouble: Option<String>,
 }
 
-/// CPUs that are cleared until this goes.
-pub struct Clearing {
+/// Keeps other programs off some CPUs until it is dropped.
+pub struct CpuShield {
     path: PathBuf,
     journal: Journal,
     /// Threads that may run on these CPUs only.
@@ -205,11 +205,11 @@ impl Journal {
     }
 }
 
-impl Clearing {
+impl CpuShield {
     /// Keeps other programs off `cpus` where `alone`; enters the run in the journal in any case.
     ///
     /// Fails with [`HostError::CpuTaken`] where another run has one of them.
-    pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<Clearing, HostError> {
+    pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<CpuShield, HostError> {
         runtime::make(folder)?;
         let owner = Owner::of(std::process::id())?;
         let others = Journal::all(folder).into_iter().map(|(_, journal)| journal);
@@ -231,16 +231,16 @@ impl Clearing {
             partitions: Partitions::default(),
         };
         journal.write(&path)?;
-        let mut clearing = Clearing { path, journal, staying: 0, by_affinity: None, restored: false };
-        if alone && let Err(why) = clearing.part(cpus)? {
-            clearing.by_affinity = Some(why);
-            clearing.clear(cpus)?;
+        let mut shield = CpuShield { path, journal, staying: 0, by_affinity: None, restored: false };
+        if alone && let Err(why) = shield.shield_by_partitions(cpus)? {
+            shield.by_affinity = Some(why);
+            shield.shield_by_affinity(cpus)?;
         }
-        Ok(clearing)
+        Ok(shield)
     }
 
-    /// Makes partitions of cgroup v2; why there are none.
-    fn part(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, HostError> {
+    /// Makes a partition of cgroup v2 for each CPU. The inner error says why that is not possible here.
+    fn shield_by_partitions(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, HostError> {
         let intended = match Partitions::intended(self.journal.owner.pid, cpus) {
             Ok(intended) => intended,
             Err(why) => return Ok(Err(why)),
@@ -257,12 +257,13 @@ impl Clearing {
         Ok(made)
     }
 
-    /// The file by which a process joins the partition of `cpu`, where there is one.
+    /// `cgroup.procs` of the cpuset partition that owns `cpu`, if there is one.
     pub fn partition_of(&self, cpu: CpuId) -> Option<PathBuf> {
         self.journal.partitions.of(cpu).filter(|_| self.by_affinity.is_none())
     }
 
-    fn clear(&mut self, cpus: &[CpuId]) -> Result<(), HostError> {
+    /// Takes `cpus` from the affinity of every thread that can run elsewhere.
+    fn shield_by_affinity(&mut self, cpus: &[CpuId]) -> Result<(), HostError> {
         for _ in 0..ROUNDS {
             let known = self.journal.moved.len();
             self.staying = 0;
@@ -328,7 +329,7 @@ impl Clearing {
     }
 }
 
-impl Drop for Clearing {
+impl Drop for CpuShield {
     fn drop(&mut self) {
         self.put_back();
     }

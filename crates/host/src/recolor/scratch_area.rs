@@ -1,4 +1,4 @@
-//! Memory mapped inside a process for the work on it: where, what lies in it, and the helpers that touch it and look at it.
+//! The scratch area: memory mapped inside a process while its pages are moved, and the helpers that work in it.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use isochrome_model::units::Bytes;
 
 use super::hold::{Hold, Pace};
 use super::process::{Pid, Region};
-use super::{AHEAD, Limits, RecolorError, Wanted, sight};
+use super::{AHEAD, Limits, RecolorError, Wanted, remote};
 use crate::color::reference::Reference;
 use crate::error::HostError;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
@@ -43,19 +43,24 @@ const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
 pub const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
 pub const REFERENCE_MAPPED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
 
-/// The memory mapped for the work inside the process.
-pub struct Room<'a> {
+/// Memory that is mapped inside a process for as long as its pages are moved.
+///
+/// Dropping it unmaps it.
+pub struct ScratchArea<'a> {
     pub pid: Pid,
-    pub place: Place,
-    /// Pages of known color that are part of it, if they are needed.
+    pub layout: Layout,
+    /// The reference whose pages are mapped in it, if pages are tested by eviction.
     pub reference: Option<&'a Reference>,
-    /// Whether it is there while the process goes on.
+    /// Whether it stays mapped while the process runs.
     pub left: bool,
 }
 
-/// Its parts, one behind the other: code, pages of known color, table and stack, a page to save another one in, scratch pages, pool.
+/// First addresses of the parts of a scratch area, in ascending order.
+///
+/// `code`: what helpers execute. `reference`: pages of known color. `table`: requests to a helper, with its `stack` at the end.
+/// `saved`: one page, to save another one in. `scratch`: pages that a run of pages is moved out to. `pool`: frames for what must move.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Layout {
     pub code: u64,
     pub reference: u64,
     pub table: u64,
@@ -66,31 +71,31 @@ pub struct Place {
     pub end: u64,
 }
 
-impl<'a> Room<'a> {
-    /// Finds a place for it: in a gap between mappings that is large enough and far from what grows.
+impl<'a> ScratchArea<'a> {
+    /// Chooses where the area goes: in a gap between mappings that is wide enough and far from what grows.
     pub fn new(
         pid: Pid,
         regions: &[Region],
-        strays: usize,
+        off_color: usize,
         wanted: &Wanted<'a>,
         limits: &Limits,
-    ) -> Result<Room<'a>, RecolorError> {
+    ) -> Result<ScratchArea<'a>, RecolorError> {
         let reference = wanted.reference();
         let page = page_bytes() as u64;
         // Measured once, which takes longer than a pause may.
         clock::rate_hz();
         // More pages may have come by the time the process stands still.
-        let entries = strays + strays / 4 + 1024;
+        let entries = off_color + off_color / 4 + 1024;
         let table = HEADER + (entries * size_of::<Entry>()) as u64;
         // A stack of a few words at the end of the table's last page.
-        let small = SMALL_TABLE + if reference.is_some() { sight::BYTES } else { 0 };
+        let small = SMALL_TABLE + if reference.is_some() { remote::BYTES } else { 0 };
         let table_bytes = (table + STACK).max(HELPERS * SMALL_TABLE).max(small).next_multiple_of(page);
-        let room = pid.memory_room().map_or(u64::MAX, |room| room.0 / 10 * 9);
-        let memory = limits.memory.0.min(room);
+        let available = pid.memory_room().map_or(u64::MAX, |available| available.0 / 10 * 9);
+        let memory = limits.memory.0.min(available);
         // Of frames drawn evenly, so many hold enough of the colors.
-        let even = strays as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
+        let even = off_color as u64 * page * wanted.color_count() as u64 / wanted.colors.len() as u64;
         if even > memory {
-            return Err(RecolorError::TooLittleMemory { pages: strays, needed: Bytes(even), limit: Bytes(memory) });
+            return Err(RecolorError::TooLittleMemory { pages: off_color, needed: Bytes(even), limit: Bytes(memory) });
         }
         let pool_bytes = (even * DRAWN.0 / DRAWN.1 + DRAWN_BESIDE.0).min(memory) / page * page;
         let reference_bytes = reference.map_or(0, |reference| reference.bytes.0);
@@ -106,26 +111,26 @@ impl<'a> Room<'a> {
         let saved = table + table_bytes;
         let scratch = saved + page;
         let pool = scratch + RUN as u64 * page;
-        let place =
-            Place { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
-        Ok(Room { pid, place, reference, left: false })
+        let layout =
+            Layout { code, reference: code + page, table, stack: saved, saved, scratch, pool, end: code + bytes };
+        Ok(ScratchArea { pid, layout, reference, left: false })
     }
 
-    /// First address, bytes.
-    pub fn area(&self) -> (u64, u64) {
-        (self.place.code, self.place.end - self.place.code)
+    /// First address and length in bytes.
+    pub fn range(&self) -> (u64, u64) {
+        (self.layout.code, self.layout.end - self.layout.code)
     }
 
-    /// Most pages that the table has room for.
+    /// Most pages that the table can hold.
     pub fn entries(&self) -> usize {
-        (self.place.stack - self.place.table - STACK - HEADER) as usize / size_of::<Entry>()
+        (self.layout.stack - self.layout.table - STACK - HEADER) as usize / size_of::<Entry>()
     }
 
-    /// Maps it: nothing in it is touched yet, nor locked.
+    /// Maps the area. Nothing in it is touched or locked yet.
     pub fn map(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
-        let Place { code, table, end, .. } = self.place;
-        hold.journal.area = self.area();
+        let Layout { code, table, end, .. } = self.layout;
+        hold.journal.area = self.range();
         hold.journal.write()?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
         // Without access at first: where the program locks all that it maps, touching is not for the kernel to do.
@@ -172,14 +177,14 @@ impl<'a> Room<'a> {
         let shown = reference.path.clone().unwrap_or_default();
         let path = CString::new(shown.as_os_str().as_bytes()).unwrap_or_default();
         hold.check_reference_allowed()?;
-        hold.write(path.as_bytes_with_nul(), self.place.table)?;
-        let arguments = [libc::AT_FDCWD as u64, self.place.table, REFERENCE_OPENED, 0, 0, 0];
+        hold.write(path.as_bytes_with_nul(), self.layout.table)?;
+        let arguments = [libc::AT_FDCWD as u64, self.layout.table, REFERENCE_OPENED, 0, 0, 0];
         let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Unmeasured {
             pid: self.pid.0,
             source: Box::new(HostError::NotOpenedThere { path: shown, source }),
         })?;
         // As above: a program that locks all that it maps would fill the holes of the file.
-        let (start, bytes) = (self.place.reference, reference.bytes.0);
+        let (start, bytes) = (self.layout.reference, reference.bytes.0);
         let arguments = [start, bytes, libc::PROT_NONE as u64, REFERENCE_MAPPED, file, 0];
         let mapped = hold.must("map the pages of known color", libc::SYS_mmap, arguments);
         hold.must("close a file", libc::SYS_close, [file, 0, 0, 0, 0, 0])?;
@@ -194,34 +199,34 @@ impl<'a> Room<'a> {
         Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
     }
 
-    /// Where the helper that looks finds its requests: behind a table of one entry and the stack.
-    pub fn sight(&self) -> u64 {
-        self.place.table + SMALL_TABLE
+    /// Where the helper that makes eviction tests finds its requests: behind a table of one entry and the stack.
+    pub fn test_requests(&self) -> u64 {
+        self.layout.table + SMALL_TABLE
     }
 
-    /// Makes the helper that looks.
-    pub fn make_sight(&self, hold: &mut Hold) -> Result<(), RecolorError> {
-        let table = self.place.table;
+    /// Makes the helper that makes eviction tests.
+    pub fn make_test_helper(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let table = self.layout.table;
         let header = Table { entries: table + HEADER, count: 1, ..self.header() };
-        let entry = Entry { page: self.sight(), slot: 0, way: Way::Look as u32, run: 1, status: 0 };
+        let entry = Entry { page: self.test_requests(), slot: 0, way: Way::Test as u32, run: 1, status: 0 };
         hold.write(agent::bytes_of(&header), table)?;
         hold.write(agent::bytes_of(&entry), table + HEADER)?;
-        hold.write(agent::bytes_of(&sight::before()), self.sight())?;
-        hold.make_helper(self.place.code, table, table + SMALL_TABLE, Pace::Calm)
+        hold.write(agent::bytes_of(&remote::before()), self.test_requests())?;
+        hold.make_helper(self.layout.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
     /// Has `bytes` of the pool from `start` on touched while the process goes on, in which it is mapped from then on. `pauses` gathers for
     /// how long a thread stood still, in ns.
     pub fn touch(&mut self, start: u64, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        self.beside(pauses, |room, hold| room.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
+        self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
     }
 
     /// The same in huge pages of `huge` bytes, as far as the kernel has some to give. They are split.
     pub fn touch_huge(&mut self, start: u64, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
-        let touched = self.beside(pauses, |room, hold| {
+        let touched = self.beside(pauses, |area, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
             hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_HUGEPAGE as u64, 0, 0, 0])?.ok();
-            room.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
+            area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE)
         });
         // The kernel takes back what holds nothing but zeros when it splits a huge page (Linux 6.12). [Linux, mm/migrate.c,
         // try_to_map_unused_to_zeropage]
@@ -233,9 +238,9 @@ impl<'a> Room<'a> {
             }
         }
         let blocks: Vec<u64> = (start.next_multiple_of(huge)..start + bytes).step_by(huge as usize).collect();
-        let split = self.beside(pauses, |room, hold| {
+        let split = self.beside(pauses, |area, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0])?.ok();
-            room.split(hold, &blocks)
+            area.split(hold, &blocks)
         });
         touched.and(split)
     }
@@ -244,31 +249,31 @@ impl<'a> Room<'a> {
     fn beside(
         &mut self,
         pauses: &mut Vec<u64>,
-        prepare: impl FnOnce(&Room, &mut Hold) -> Result<(), RecolorError>,
+        prepare: impl FnOnce(&ScratchArea, &mut Hold) -> Result<(), RecolorError>,
     ) -> Result<(), RecolorError> {
-        let mut hold = Hold::one(self.pid, if self.left { self.area() } else { (0, 0) })?;
+        let mut hold = Hold::one(self.pid, if self.left { self.range() } else { (0, 0) })?;
         if !std::mem::take(&mut self.left) {
             self.map(&mut hold)?;
         }
         prepare(self, &mut hold)?;
         let (helpers, stop) = hold.leave()?;
         pauses.push(stop.as_nanos() as u64);
-        // From here on dropping the room unmaps it.
+        // From here on dropping the scratch area unmaps it.
         self.left = true;
         helpers.wait()
     }
 
     /// Makes helpers that give back what was touched, up to `end`.
     pub fn give_back(&self, hold: &mut Hold, end: u64) -> Result<(), RecolorError> {
-        let scratch = self.place.scratch;
+        let scratch = self.layout.scratch;
         self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
     }
 
-    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it is told something of a part of one.
+    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it gets advice about a part of one.
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());
-        self.adviser(hold, self.place.table, self.place.stack, parts, libc::MADV_COLD)
+        self.adviser(hold, self.layout.table, self.layout.stack, parts, libc::MADV_COLD)
     }
 
     /// Makes helpers that give the kernel advice about `bytes` from `start` on.
@@ -280,7 +285,7 @@ impl<'a> Room<'a> {
             let to = (from + share).min(start + bytes);
             let portion = (to - from).div_ceil(PORTIONS).max(PORTION).next_multiple_of(page_bytes() as u64);
             let portions = (from..to).step_by(portion as usize).map(|at| (at, portion.min(to - at)));
-            let table = self.place.table + helper * SMALL_TABLE;
+            let table = self.layout.table + helper * SMALL_TABLE;
             self.adviser(hold, table, table + SMALL_TABLE, portions, advice)?;
         }
         Ok(())
@@ -302,21 +307,21 @@ impl<'a> Room<'a> {
         let mut text = agent::bytes_of(&header).to_vec();
         entries.iter().for_each(|entry| text.extend_from_slice(agent::bytes_of(entry)));
         hold.write(&text, table)?;
-        hold.make_helper(self.place.code, table, stack, Pace::Calm)
+        hold.make_helper(self.layout.code, table, stack, Pace::Calm)
     }
 
     /// A table without entries and without a userfaultfd.
     pub fn header(&self) -> Table {
         Table {
             userfault: -1,
-            entries: self.place.table + HEADER,
+            entries: self.layout.table + HEADER,
             count: 0,
-            scratch: self.place.scratch,
+            scratch: self.layout.scratch,
             page_bytes: page_bytes() as u64,
             advice: libc::MADV_DONTNEED as u64,
             done: 0,
             request: [0; 6],
-            saved: self.place.saved,
+            saved: self.layout.saved,
             deadline: u64::MAX,
             ended: 0,
         }
@@ -328,24 +333,24 @@ impl<'a> Room<'a> {
         if !std::mem::take(&mut self.left) {
             return Ok(());
         }
-        if touched.saturating_sub(self.place.pool) > AHEAD.0 {
+        if touched.saturating_sub(self.layout.pool) > AHEAD.0 {
             // To unmap what is large takes long, and whoever maps something meanwhile waits.
-            let mut hold = Hold::one(self.pid, self.area())?;
+            let mut hold = Hold::one(self.pid, self.range())?;
             self.give_back(&mut hold, touched)?;
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
             helpers.finish()?;
         }
-        let stop = Hold::one(self.pid, self.area())?.resume()?;
+        let stop = Hold::one(self.pid, self.range())?.resume()?;
         pauses.push(stop.as_nanos() as u64);
         Ok(())
     }
 }
 
-impl Drop for Room<'_> {
+impl Drop for ScratchArea<'_> {
     fn drop(&mut self) {
         // Where this fails the journal stays for a repair.
-        let _ = self.remove(self.place.end, &mut Vec::new());
+        let _ = self.remove(self.layout.end, &mut Vec::new());
     }
 }
 
