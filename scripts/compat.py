@@ -132,7 +132,7 @@ def reports(text):
 
 def summed(parts):
     """One report of several processes."""
-    whole = {"resident": 0, "on_color": 0, "off_color": 0, "immovable": {}, "verified": {"pages": 0, "on_color": 0}, "pauses_ns": [], "moved": False}
+    whole = {"resident": 0, "on_color": 0, "off_color": 0, "immovable": {}, "verified": {"pages": 0, "right": 0}, "pauses_ns": [], "moved": False}
     for part in parts:
         for key in ("resident", "on_color", "off_color"):
             whole[key] += part.get(key) or 0
@@ -880,7 +880,7 @@ def row_of(program, plain, colored, options):
         "exec_share": share(final),
         "recolor_share_median": quantile(shares, 50) if shares else None,
         "recolor_share_min": shares[0] if shares else None,
-        "verified_share_min": min((100 * one["on_color"] / one["pages"] for one in tested), default=None),
+        "verified_share_min": min((100 * one["right"] / one["pages"] for one in tested), default=None),
         "pauses": len(pauses),
         "pause_ms": [quantile(pauses, p) / 1e6 for p in (50, 99, 100)] if pauses else None,
         "seconds_to_colors": first.get("seconds_to_colors"),

@@ -415,8 +415,8 @@ class Campaign:
         verified = report["verified"]
         if not verified or verified["pages"] == 0:
             fail("nothing was verified")
-        elif verified["on_color"] < ON_COLOR_THRESHOLD * verified["pages"]:
-            fail(f"verified: {verified['on_color']} of {verified['pages']} pages")
+        elif verified["right"] < ON_COLOR_THRESHOLD * verified["pages"]:
+            fail(f"verified: {verified['right']} of {verified['pages']} pages")
         share = self.options.color_count / len(color_list(self.options.colors))
         bound = 1.25 * share * pages * PAGE + (64 << 20)
         if report["touched_bytes_max"] > bound:
@@ -484,7 +484,7 @@ def summarize(results):
             spread([report["touched_bytes_max"] for report in reports], 2**-20, "{:.0f}"),
             spread(pauses, 1e-6, "{:.1f}"),
             f"{sums['on_color'] / sum(sums.values()):.4f}" if any(sums.values()) else "-",
-            f"{sum(part['on_color'] for part in verified) / verified_pages:.4f}" if verified_pages else "-",
+            f"{sum(part['right'] for part in verified) / verified_pages:.4f}" if verified_pages else "-",
             f"{on / (on + off):.4f} of {on + off}" if on + off else "-",
         ])
     print_table(rows)

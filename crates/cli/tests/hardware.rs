@@ -200,7 +200,7 @@ fn lies_in_four_colors(mut exec: Command, outcome: &std::path::Path) -> Outcome 
     assert!(in_time, "not on its colors after a minute: {said}");
     let count = |value: &Value| value.as_u64().unwrap();
     let (on_color, off_color) = (count(&outcome["on_color"]), count(&outcome["off_color"]));
-    let [pages, verified] = ["pages", "on_color"].map(|key| count(&outcome["verified"][key]));
+    let [pages, verified] = ["pages", "right"].map(|key| count(&outcome["verified"][key]));
     println!("{on_color} pages on color, {off_color} off color; by eviction tests {verified} of {pages}; {outcome}");
     // The buffer of 64 MiB.
     assert!(on_color >= 16384 && on_color as f64 >= 0.99 * (on_color + off_color) as f64, "{outcome}");

@@ -68,6 +68,7 @@ pub struct Verified {
     /// Pages about which a decision fell.
     pub pages: usize,
     /// Those of them that are on color.
+    #[serde(rename = "right")]
     pub on_color: usize,
     /// Further pages about which none fell: in use on another CPU, or gone meanwhile.
     pub undecided: usize,
