@@ -6,6 +6,7 @@
 
 mod trial;
 
+use std::io::Write;
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -214,21 +215,30 @@ fn exec_after_loss() -> Outcome {
     let outcome = folder.path().join("outcome");
     let mut exec = isochrome(&["exec", "--colors", "0-3", "--interval", "200ms", "-o"]);
     exec.env("ISOCHROME_RUNTIME_DIR", folder.path()).arg(&outcome);
-    let grow =
-        "import sys,time\na=bytearray(b'x'*(4<<20))\nsys.stdin.readline()\nb=bytearray(b'x'*(16<<20))\ntime.sleep(8)\n";
+    let grow = "import sys\na=bytearray(b'x'*(4<<20))\nsys.stdin.readline()\nb=bytearray(b'x'*(16<<20))\nsys.stdin.readline()\n";
     let mut program = exec.args(["python3", "-c", grow]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
     while !outcome.exists() && begin.elapsed() < Duration::from_secs(30) {
         std::thread::sleep(Duration::from_millis(50));
     }
-    let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
-    let mut pages = files.filter(|path| path.extension().is_some_and(|extension| extension == "pages"));
-    let punched = pages.all(|path| {
-        let length = std::fs::metadata(&path).unwrap().len().to_string();
+    let pages = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|extension| extension == "pages")).collect::<Vec<_>>()
+    };
+    let before = pages();
+    let punched = before.iter().all(|path| {
+        let length = std::fs::metadata(path).unwrap().len().to_string();
         let mut punch = Command::new("fallocate");
         punch.args(["--punch-hole", "--offset", "0", "--length", &length]).arg(path);
         punch.status().is_ok_and(|status| status.success())
     });
+    program.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
+    // Until new pages have taken their place, however long that takes, and the program is on its colors again.
+    let begin = Instant::now();
+    while (pages() == before || pages().len() > 1) && begin.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_secs(8));
     drop(program.stdin.take());
     let output = program.wait_with_output().unwrap();
     if !punched {
