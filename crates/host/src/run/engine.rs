@@ -700,10 +700,10 @@ impl Session<'_, '_> {
             }
             self.read_marks(watch, &mut observations);
             // What happened before the batch before this one was read has arrived by now.
-            observations.sort_by_key(|happening| happening.at);
+            observations.sort_by_key(|observation| observation.at);
             let ripe = if last { observations.len() } else { observations.partition_point(|one| one.at < horizon) };
-            for happening in observations.drain(..ripe) {
-                watch.note(happening);
+            for observation in observations.drain(..ripe) {
+                watch.note(observation);
             }
             // All that happened before this is noted.
             let known = std::mem::replace(&mut horizon, now);
