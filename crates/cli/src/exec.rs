@@ -391,7 +391,11 @@ impl<'a> Keeper<'a> {
                 RecolorError::NoCave { .. } => true,
                 // One that began another program while it was held has nothing left to repair but the journal.
                 RecolorError::Unrepaired { .. } => recolor::repair(pid).is_ok(),
-                RecolorError::Unmeasured { .. } => self.renew(coloring, &error),
+                RecolorError::Unmeasured { .. } => self.renew(coloring, &error).is_some(),
+                // Where pages of known color have lost it, there may be frames after all.
+                RecolorError::TooFewFrames { .. } => {
+                    self.renew(coloring, &error).is_some_and(|numbers| numbers != Numbers::Kept)
+                }
                 // Until it has begun its program, the child of a process that has given up rights may not be traced.
                 RecolorError::Denied { .. } | RecolorError::NotStopping { .. } => self.begin.elapsed() < SETTLE_MAX,
                 _ => false,
@@ -401,6 +405,9 @@ impl<'a> Keeper<'a> {
             if !passes {
                 self.warn(error.to_string());
             }
+        }
+        if !failed && !passing {
+            self.renewals = 0;
         }
         let tally = self.watch.tally();
         let moved = tally.sweeps > sweeps;
@@ -448,17 +455,17 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Has the pages of known color checked where `error` casts doubt on them; whether that was done.
-    fn renew(&mut self, coloring: &Coloring, error: &RecolorError) -> bool {
+    /// Has the pages of known color checked where `error` casts doubt on them. What became of the numbers, where that was done.
+    fn renew(&mut self, coloring: &Coloring, error: &RecolorError) -> Option<Numbers> {
         if self.renewals >= ATTEMPTS {
-            return false;
+            return None;
         }
         let numbers = coloring.renew_after(error);
         self.renewals += u32::from(numbers.is_some());
         if let Some(changed) = numbers.clone().filter(|numbers| *numbers != Numbers::Kept) {
             self.report.numbers = Some(changed);
         }
-        numbers.is_some()
+        numbers
     }
 
     /// Says what would be done.

@@ -226,12 +226,11 @@ fn exec_after_loss() -> Outcome {
         files.filter(|path| path.extension().is_some_and(|extension| extension == "pages")).collect::<Vec<_>>()
     };
     let before = pages();
-    let punched = before.iter().all(|path| {
-        let length = std::fs::metadata(path).unwrap().len().to_string();
-        let mut punch = Command::new("fallocate");
-        punch.args(["--punch-hole", "--offset", "0", "--length", &length]).arg(path);
-        punch.status().is_ok_and(|status| status.success())
-    });
+    // The copy is made while the frames of the original are still held, so that it has others.
+    for path in &before {
+        let copy = path.with_extension("copy");
+        std::fs::copy(path, &copy).and_then(|_| std::fs::rename(&copy, path)).unwrap();
+    }
     program.stdin.as_ref().unwrap().write_all(b"\n").unwrap();
     // Until new pages have taken their place, however long that takes, and the program is on its colors again.
     let begin = Instant::now();
@@ -241,9 +240,6 @@ fn exec_after_loss() -> Outcome {
     std::thread::sleep(Duration::from_secs(8));
     drop(program.stdin.take());
     let output = program.wait_with_output().unwrap();
-    if !punched {
-        return Err(NotRun("fallocate is not installed".to_owned()));
-    }
     let output = judged(output)?;
     let outcome: Value = serde_json::from_str(&std::fs::read_to_string(outcome).unwrap()).unwrap();
     println!("{outcome}; {}", String::from_utf8_lossy(&output.stderr));

@@ -612,6 +612,18 @@ pub enum HostError {
         /// The color.
         color: u16,
     },
+    /// Pages of known color evict those of other colors: some are no longer what they were.
+    #[error(
+        "pages of known color evict pages of other colors: they were given other frames; of {pairs} eviction tests beside a control without a traversal, {by_set} lost such a page in the test alone, and {by_itself} in the control alone\n  hint: try again, and they are measured anew"
+    )]
+    ReferenceMixed {
+        /// Pairs in which the test alone lost a page that nothing should have competed with.
+        by_set: u64,
+        /// Pairs in which the control alone did.
+        by_itself: u64,
+        /// Pairs of a test and its control.
+        pairs: usize,
+    },
     /// The CPUs this thread may run on could not be learned.
     #[error(
         "the CPUs this process may run on: {source}\n  hint: run outside of what blocks sched_getaffinity, such as a seccomp filter"
@@ -632,6 +644,7 @@ impl HostError {
                 | HostError::PaletteContradicted { .. }
                 | HostError::ReferenceInDoubt { .. }
                 | HostError::ReferenceLost { .. }
+                | HostError::ReferenceMixed { .. }
                 | HostError::CacheUnsteady { .. }
                 | HostError::CacheNotKept { .. }
                 | HostError::NoAnswer

@@ -1,5 +1,7 @@
 //! Eviction tests on a modeled cache, to test the search and the classification without hardware.
 
+use std::collections::BTreeSet;
+
 use super::eviction::{ArenaEvictionTest, EvictionTest};
 use crate::sys::memory::Arena;
 
@@ -33,7 +35,8 @@ impl ModeledEvictionTest {
 impl EvictionTest for ModeledEvictionTest {
     fn run(&mut self, set: &[u32], targets: &[u32], _passes: u32, shares: &mut Vec<f32>) {
         let mut rivals = [0; COLORS];
-        for page in set {
+        // A page that is touched again and again takes one way.
+        for page in set.iter().collect::<BTreeSet<_>>() {
             rivals[usize::from(self.colors[*page as usize])] += 1;
         }
         // Targets of a batch touched after one also compete with it.

@@ -301,10 +301,18 @@ impl Reference {
             eviction_test => eviction_test?,
         };
         let mut tester = Tester::new(eviction_test, self.sets.clone(), seed);
-        let answers = tester.classify_sets(Effort::STATEMENT)?;
+        let answers = match tester.classify_sets(Effort::STATEMENT) {
+            Err(HostError::ReferenceMixed { .. }) => return Ok(None),
+            answers => answers?,
+        };
         let enough = self.target().search().set_len_min();
         for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
-            // A page keeps its color unless a test decided otherwise.
+            let confirmed =
+                answers.iter().filter(|answer| **answer == Some(Answer::Color(Color(color as u16)))).count();
+            // A page keeps its color unless a test decided otherwise, as long as most of its set have theirs.
+            if 2 * confirmed < set.len() {
+                return Ok(None);
+            }
             let mut kept = answers.iter().map(|answer| match answer {
                 Some(Answer::Color(of_page)) => usize::from(of_page.0) == color,
                 Some(Answer::Other) => false,

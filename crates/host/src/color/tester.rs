@@ -10,6 +10,7 @@
 use std::time::{Duration, Instant};
 
 use isochrome_model::palette::decode::{Answer, Decoder, TestRates};
+use isochrome_model::stats::sign_test;
 use isochrome_model::units::Color;
 
 use super::eviction::{EVICTED, EvictionTest};
@@ -74,6 +75,14 @@ const UNEVICTED_RATE: f64 = 0.5;
 const SCREENED: usize = 48;
 const SCREENED_TWICE: u8 = 2;
 const SCREENINGS_MAX: usize = 8;
+
+/// Tests of one call after which the cause of disturbances is told apart for the first time, where most tests are disturbed; then after twice as
+/// many each time. Pairs that it takes, how often the single page of a control is touched for each of the set, since it stays in the level and
+/// takes less time, and how probable the outcome may be at most by chance.
+const TELL_APART_AFTER: u64 = 128;
+const TELL_APART_PAIRS: usize = 128;
+const CONTROL_REPEATS: usize = 8;
+const TELL_APART_ERROR: f64 = 1e-4;
 
 /// Share of a canary page's lines from which a test was disturbed: undisturbed, next to nothing is lost.
 pub(crate) const DISTURBED: f32 = 0.25;
@@ -177,7 +186,8 @@ impl<E: EvictionTest> Tester<E> {
     /// The answer for each of `targets`: which of the colors `among` it has; `None` where no decision fell in the time.
     ///
     /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
-    /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, and with [`HostError::Interrupted`].
+    /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, with [`HostError::ReferenceMixed`] where sets evict
+    /// pages of other colors, and with [`HostError::Interrupted`].
     pub fn classify(
         &mut self,
         targets: &[u32],
@@ -267,6 +277,7 @@ impl<E: EvictionTest> Tester<E> {
         let mut open: Vec<Open> =
             (0..targets.len()).map(|at| Open { at, decoder: decoder.clone(), tests: 0 }).collect();
         let mut batch = (PER_COLOR * among.len()).clamp(1, BATCH_MAX);
+        let mut tell_apart_after = TELL_APART_AFTER;
         while !open.is_empty() && begin.elapsed() < effort.limit {
             if interrupt::interrupted() {
                 return Err(HostError::Interrupted);
@@ -281,6 +292,12 @@ impl<E: EvictionTest> Tester<E> {
                 answers[open.at].is_none() && open.tests < TESTS_MAX
             });
             batch = self.shorter(batch, before);
+            let (made, lost) = (self.tests - tests, self.disturbed - disturbed);
+            if made >= tell_apart_after && 2 * lost > made && !open.is_empty() {
+                tell_apart_after = 2 * made;
+                let left = || begin.elapsed() < effort.limit;
+                self.tell_apart(&open, targets, among, batch, left)?;
+            }
         }
         let (tests, disturbed) = (self.tests - tests, self.disturbed - disturbed);
         let undecided = answers.iter().filter(|answer| answer.is_none()).count();
@@ -288,6 +305,48 @@ impl<E: EvictionTest> Tester<E> {
             return Err(HostError::CacheUnsteady { disturbed, tests });
         }
         Ok(answers)
+    }
+
+    /// Where canary pages are lost: tells eviction sets that evict pages of other colors from a cache that loses its contents by itself.
+    ///
+    /// Each test is made together with its control, which walks the same pages and touches one page of the set instead of all. What is
+    /// lost with the set and kept without, more often than the other way round, is what the set evicts (sign test on the pairs that differ).
+    /// Says nothing where no time is left. Fails with [`HostError::ReferenceMixed`], and as the eviction test does.
+    fn tell_apart(
+        &mut self,
+        open: &[Open],
+        targets: &[u32],
+        among: &[Color],
+        batch: usize,
+        is_time_left: impl Fn() -> bool,
+    ) -> Result<(), HostError> {
+        let (mut by_set, mut by_itself) = (0, 0);
+        for _ in 0..TELL_APART_PAIRS {
+            if !is_time_left() {
+                return Ok(());
+            }
+            let from = self.rng.usize(..open.len());
+            let range = from..(from + batch).min(open.len());
+            let pages: Vec<u32> = open[range.clone()].iter().map(|open| targets[open.at]).collect();
+            let tested = self.half(among.len());
+            let test = self.prepare(range, &pages, among, tested);
+            let Some(first) = test.set.first() else { return Ok(()) };
+            let alone = vec![*first; CONTROL_REPEATS * test.set.len()];
+            let mut pair = [(&test.set[..], &test.walked[..]), (&alone[..], &test.walked[..])];
+            let is_swapped = self.rng.bool();
+            if is_swapped {
+                pair.swap(0, 1);
+            }
+            let shares = self.eviction_test.run_all(&pair, test.passes);
+            self.eviction_test.failure().map_or(Ok(()), Err)?;
+            let lost = [usize::from(is_swapped), usize::from(!is_swapped)].map(|at| test.was_disturbed(&shares[at]));
+            by_set += u64::from(lost == [true, false]);
+            by_itself += u64::from(lost == [false, true]);
+        }
+        if sign_test(by_set, by_set + by_itself) < TELL_APART_ERROR {
+            return Err(HostError::ReferenceMixed { by_set, by_itself, pairs: TELL_APART_PAIRS });
+        }
+        Ok(())
     }
 
     /// Makes some tests of all pages that are open, in batches.
@@ -484,6 +543,19 @@ mod tests {
             sets[2][..7].iter().for_each(|page| eviction_test.colors[*page as usize] = 9);
             let lost = tester.colors_of(&targets, &among);
             assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
+        }
+    }
+
+    /// Frames that were freed last are often of few colors: an `exec` waited a minute for answers by such pages, and then blamed the cache.
+    #[test]
+    fn eviction_sets_whose_pages_are_all_of_a_few_colors_are_told_from_a_cache_that_loses_its_contents() {
+        for (seed, real) in [(1, 1), (2, 2), (3, 3)] {
+            let mut tester = tester(ModeledEvictionTest::new(16, 8, 4096, seed), seed);
+            let Tester { eviction_test, sets, .. } = &mut tester;
+            (0u16..).zip(sets.concat()).for_each(|(n, page)| eviction_test.colors[page as usize] = n % real);
+            let targets: Vec<u32> = (1000..3000).collect();
+            let outcome = tester.classify(&targets, &[1, 2, 3, 4].map(Color), Effort::STATEMENT);
+            assert!(matches!(outcome, Err(HostError::ReferenceMixed { .. })), "{real} colors: {outcome:?}");
         }
     }
 

@@ -265,11 +265,18 @@ impl RecolorError {
     /// Whether the pages of known color may have lost it, because the kernel has given them other frames, or may have been replaced
     /// by another command, which removes the file of the old ones.
     pub fn doubts_reference(&self) -> bool {
-        let RecolorError::Unmeasured { source, .. } = self else { return false };
-        matches!(
-            **source,
-            HostError::ReferenceLost { .. } | HostError::TimingBlurred { .. } | HostError::NotOpenedThere { .. }
-        )
+        match self {
+            // Where pages of several colors are of one, there are no pages that one of these alone evicts.
+            RecolorError::TooFewFrames { .. } => true,
+            RecolorError::Unmeasured { source, .. } => matches!(
+                **source,
+                HostError::ReferenceLost { .. }
+                    | HostError::ReferenceMixed { .. }
+                    | HostError::TimingBlurred { .. }
+                    | HostError::NotOpenedThere { .. }
+            ),
+            _ => false,
+        }
     }
 }
 
@@ -283,5 +290,7 @@ mod tests {
         let gone = HostError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
         assert!(RecolorError::unmeasured(Pid(1))(gone).doubts_reference());
         assert!(!RecolorError::NoColors.doubts_reference());
+        // Where all pages of known color were of one, an `exec` found no frames for a minute.
+        assert!(RecolorError::TooFewFrames { pages: 1, limit: Bytes(1) }.doubts_reference());
     }
 }

@@ -1,6 +1,6 @@
 //! Tests and intervals of counts.
 
-use statrs::distribution::{ChiSquared, ContinuousCDF};
+use statrs::distribution::{Binomial, ChiSquared, ContinuousCDF, DiscreteCDF};
 
 /// How probable counts at least this uneven are if each count has the same expectation: the p-value of Pearson's
 /// chi-square test against the uniform distribution, 0 to 1. Small means: not even.
@@ -33,6 +33,15 @@ pub fn proportion_interval(successes: u64, n: u64) -> (f64, f64) {
     ((middle - half).max(0.0), (middle + half).min(1.0))
 }
 
+/// How probable at least `successes` of `n` trials are where success and failure are equally probable: the one-sided p-value of the
+/// sign test, 0 to 1. Of no trials: 1.
+pub fn sign_test(successes: u64, n: u64) -> f64 {
+    if successes == 0 {
+        return 1.0;
+    }
+    Binomial::new(0.5, n).map_or(1.0, |distribution| distribution.sf(successes - 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +54,13 @@ mod tests {
         let (low, high) = proportion_interval(0, 10);
         assert!(low == 0.0 && (high - 0.2775).abs() < 1e-4, "{low} {high}");
         assert_eq!(proportion_interval(0, 0), (0.0, 1.0));
+    }
+
+    #[test]
+    fn the_sign_test_counts_the_outcomes_of_fair_coins() {
+        assert_eq!((sign_test(0, 0), sign_test(0, 5)), (1.0, 1.0));
+        // 1/32, and (5 + 1)/32.
+        assert!((sign_test(5, 5) - 1.0 / 32.0).abs() < 1e-12 && (sign_test(4, 5) - 6.0 / 32.0).abs() < 1e-12);
     }
 
     #[test]

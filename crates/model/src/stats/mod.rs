@@ -12,7 +12,7 @@ mod line;
 mod summary;
 
 pub use blocks::{Gate, accepted, halves};
-pub use counts::{chi_square_uniform, proportion_interval};
+pub use counts::{chi_square_uniform, proportion_interval, sign_test};
 pub use effect::{BLOCKS_MIN, Effect, SIGNIFICANT, blocks_needed, holm, visible_effect};
 pub use line::{Line, Straightness};
 pub(crate) use summary::nearest_rank;
