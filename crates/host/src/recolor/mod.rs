@@ -30,7 +30,7 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::color::known::{KnownColors, Page, Verified};
+use crate::color::known::{KnownColors, Page, Verified, samples};
 use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
@@ -389,32 +389,38 @@ const VERIFYING_REST: Duration = Duration::from_millis(10);
 /// Pages that are tested in one pause.
 const ASKED_AT_ONCE: usize = 96;
 
-/// Puts a sample of the pages of `pid` that should be on color to eviction tests, in pauses of the process, which `pauses` gathers, in ns.
+/// Puts a sample of the pages of `pid` that should be on color to eviction tests, and further ones while these leave it in doubt, in pauses of
+/// the process, which `pauses` gathers, in ns.
 /// `None` where colors are not measured, or nothing is on color.
 fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> Result<Option<Verified>, RecolorError> {
     let known = wanted.known;
     let on_color = |(page, entry): Page| wanted.allowed_page(pid, page, entry).is_some();
     let (regions, pages) = readable_pages(pid, &on_color)?;
-    let mut open = known.sample(&pages);
-    if known.reference().is_none() || wanted.anything_goes() || open.is_empty() {
+    let samples = samples(&pages);
+    if known.reference().is_none() || wanted.anything_goes() || samples.is_empty() {
         return Ok(None);
     }
     let mut asking = Asking::new(pid, &regions, wanted, limits)?;
     let mut verified = Verified::default();
-    for round in 0..VERIFYING_ROUNDS {
-        // What disturbs comes and goes.
-        std::thread::sleep(round * VERIFYING_REST);
-        let mut undecided = Vec::new();
-        for part in open.chunks(ASKED_AT_ONCE) {
-            let asked = asking.ask(part.to_vec(), wanted.colors, pauses)?;
-            let (decided, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, answer)| answer.is_some());
-            let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
-            verified.add(known.verified(pid.0, &pages, &answers));
-            undecided.extend(open.into_iter().map(|(page, _)| page));
+    for mut open in samples {
+        for round in 0..VERIFYING_ROUNDS {
+            // What disturbs comes and goes.
+            std::thread::sleep(round * VERIFYING_REST);
+            let mut undecided = Vec::new();
+            for part in open.chunks(ASKED_AT_ONCE) {
+                let asked = asking.ask(part.to_vec(), wanted.colors, pauses)?;
+                let (decided, open): (Vec<_>, Vec<_>) = asked.into_iter().partition(|(_, answer)| answer.is_some());
+                let (pages, answers): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+                verified.add(known.verified(pid.0, &pages, &answers));
+                undecided.extend(open.into_iter().map(|(page, _)| page));
+            }
+            open = undecided;
+            if open.is_empty() {
+                break;
+            }
         }
-        open = undecided;
-        verified.undecided = open.len();
-        if open.is_empty() {
+        verified.undecided += open.len();
+        if verified.is_decided() {
             break;
         }
     }
