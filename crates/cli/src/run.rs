@@ -1,37 +1,31 @@
 //! `isochrome run`: runs the programs of a plan together and checks every job against its bound.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
-use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::counters::events::Event;
 use isochrome_host::partition::resctrl;
 use isochrome_host::probe::{ProbeRequest, probe};
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, Report};
-use isochrome_host::run::engine::{self, Hooks, OnViolation, Outcome, Planned, Request};
+use isochrome_host::run::blocks::{self, Block};
+use isochrome_host::run::engine::{self, Hooks, OnViolation, Outcome, Request};
+use isochrome_host::run::planned::{self, PlanMismatch, Planned};
+use isochrome_host::run::recording::{BlockRecord, JOBS, Recorder};
+use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
-use isochrome_host::sys::scheduling::Scheduling;
-use isochrome_host::{interrupt, runtime};
-use isochrome_model::analysis::reservation::{Need, reserve};
-use isochrome_model::evidence::RawFile;
+use isochrome_model::evidence::{Evidence, RawFile};
 use isochrome_model::machine::Waiting;
 use isochrome_model::plan::Plan;
-use isochrome_model::running::{
-    Comparison, Conclusion, Failure, JobRecord, Placement, Requirement, Reserved, ResponseBound, Run, Setting, Tally,
-    TaskOutcome, Window,
-};
+use isochrome_model::running::{Conclusion, Failure, Placement, Run, Setting};
 use isochrome_model::stats::blocks_needed;
-use isochrome_model::taskset::programs::{Partitioning, Program, Programs};
+use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
-use isochrome_report as report;
-use sha2::{Digest, Sha256};
 
 use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::coloring::Coloring;
@@ -39,29 +33,8 @@ use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, evidence, files};
 
-/// Length of a window of a comparison.
-const WINDOW: Ns = Ns(250_000_000);
-
-/// Pairs of blocks of a comparison, where the run is long enough for them. Programs are started anew for every block.
-const PAIRS: u64 = 20;
-
-/// The shortest and the longest block. A run that is too short for two of the shortest has two that are shorter.
-const BLOCK: [Ns; 2] = [Ns(500_000_000), Ns(3_000_000_000)];
-
-/// Pairs of blocks at most.
-const PAIRS_MAX: u64 = 1000;
-
-/// Bytes of jobs kept in memory before they are written; they are written every second in any case.
-const UNWRITTEN: usize = 64 << 10;
-
 /// The longest hyperperiods make sense to be asked for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
-
-/// A program with the colors that its partitions are; none for best effort.
-struct Placed {
-    planned: Planned,
-    partitions: Vec<u32>,
-}
 
 pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let text = files::read(&options.plan)?;
@@ -71,32 +44,17 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     let programs = plan.programs.as_ref().with_context(|| {
         format!("{shown}: a plan without programs\n  hint: plan what `isochrome profile taskset.toml -o profile.json` writes")
     })?;
-    let mut placed = placed(&plan, programs).with_context(|| shown.to_string())?;
+    let mismatch = |error| anyhow!("{shown}: {error}\n  hint: {}", hint(&error));
+    let mut planned = planned::planned(&plan, programs).map_err(mismatch)?;
     let reserved = match options.policy {
         Policy::Fifo => Vec::new(),
-        Policy::Deadline => by_deadlines(&mut placed).with_context(|| shown.to_string())?,
+        Policy::Deadline => planned::reserve_by_deadlines(&mut planned).map_err(mismatch)?,
     };
     let length = length(options, programs)?;
-    let first_cpu = placed.first().map(|placed| placed.planned.cpu.0);
-    let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
-    let mut context = Context::new(&place)?;
-    if let Some(fingerprint) = &plan.fingerprint {
-        ensure!(
-            *fingerprint == context.machine.fingerprint(),
-            "{shown}: the times behind its bounds were measured on another machine\n  hint: isochrome profile taskset.toml -o profile.json, here, and plan again"
-        );
-    }
-    for planned in placed.iter().map(|placed| &placed.planned) {
-        ensure!(
-            context.allowed.contains(&planned.cpu),
-            "{}: CPU {} is not one this process may run on\n  hint: choose other CPUs in the task set",
-            planned.program.name,
-            planned.cpu.0
-        );
-    }
+    let mut context = context(options, &plan, programs, &planned)?;
     let by = |methods: &[Partitioning]| methods.contains(&programs.method);
     let colors = by(&[Partitioning::Colors, Partitioning::Both]);
-    let coloring = if colors { Some(coloring(options, programs.level, &placed, context.seed)?) } else { None };
+    let coloring = if colors { Some(coloring(options, programs.level, &planned, context.seed)?) } else { None };
     let given = if by(&[Partitioning::Ways, Partitioning::Both]) {
         let divided = Divided::of(&context.sysfs, &context.machine, programs.level, &programs.cpus)?;
         Some(divided.planned(&plan, programs.method).with_context(|| shown.to_string())?)
@@ -104,26 +62,123 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         None
     };
     let folder = &options.output;
-    fs::create_dir_all(folder)
-        .with_context(|| format!("{}: cannot create\n  hint: choose another folder with -o", folder.display()))?;
+    let unwritable = || format!("{}: cannot create\n  hint: choose another folder with -o", folder.display());
+    fs::create_dir_all(folder).with_context(unwritable)?;
 
+    let is_compared = options.compare == Some(CompareWith::None);
     let retention = options.compare.and_then(|_| retention(&mut context, programs));
-    let mut recorder = Recorder::new(folder, &placed, options.compare.is_some())?;
+    let mut recorder = Recorder::new(folder, &planned, options.compare.is_some()).with_context(unwritable)?;
     let mut rng = fastrand::Rng::with_seed(context.seed);
-    let blocks = if options.compare.is_some() { pairs(length) } else { 1 };
-    let block = Ns(length.0 / blocks);
-    let planned: Vec<Planned> = placed.iter().map(|placed| placed.planned.clone()).collect();
+    let count = if options.compare.is_some() { blocks::pairs(length) } else { 1 };
     let counted = proved_events(&context.sysfs.processor()?, programs.level).map(|[_, misses, ..]| misses);
-    let mut uncounted = counted.as_ref().err().map(ToString::to_string);
+    let uncounted = counted.as_ref().err().map(ToString::to_string);
     let counted = counted.ok();
     if options.compare.is_some() {
-        let tasks = placed.iter().filter(|placed| placed.planned.requirement.is_some()).count();
+        let tasks = planned.iter().filter(|planned| planned.requirement.is_some()).count();
         let needed = blocks_needed(tasks * if counted.is_some() { 3 } else { 2 });
-        eprintln!("{blocks} pairs of blocks; a difference can be significant from {needed} on");
+        eprintln!("{count} pairs of blocks; a difference can be significant from {needed} on");
     }
-    let request = Request {
-        programs: &planned,
-        length: block,
+    let runtime = runtime::folder();
+    let request = request(options, &planned, Ns(length.0 / count), counted, &runtime);
+    let (sum, done) = blocks::run(count, is_compared, &mut rng, |block| {
+        let Block { number, partitioned } = block;
+        if count > 1 {
+            let kind = if partitioned { "as planned" } else { "without partitions" };
+            eprintln!("block {} of {count}, {kind}", number + 1);
+        }
+        let (coloring, given) = (coloring.as_ref().filter(|_| partitioned), given.as_ref().filter(|_| partitioned));
+        let outcome = one_block(&request, Means { coloring, given }, &mut recorder.block(number, partitioned))?;
+        if !partitioned && !outcome.failures.is_empty() {
+            eprintln!("without partitions: {:?}", outcome.failures);
+        }
+        anyhow::Ok(outcome)
+    })?;
+    let mut outcome = sum.context("interrupted before anything was run as planned")?;
+    let uncounted = uncounted.or(outcome.uncounted.take());
+    let raw = recorder.close();
+    if let (Err(error), None) = (&raw, &outcome.unrecorded) {
+        outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
+    }
+    let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
+    inputs.extend(executables(programs));
+    let recorded = Run {
+        cpus: programs.cpus.clone(),
+        partitioned: !by(&[Partitioning::None]),
+        method: programs.method,
+        reserved,
+        level: programs.level,
+        duration: outcome.duration,
+        tasks: recorder.outcomes(true, &outcome.placements),
+        violations: outcome.violations,
+        failures: outcome.failures,
+        overhead: outcome.overhead,
+        steal_time: outcome.steal_time,
+        settings: outcome.settings,
+        inputs,
+        memory: outcome.memory,
+        retention,
+        comparison: options.compare.map(|_| recorder.compared(&planned, done)),
+    };
+    let mut warnings = warnings(&context, options, &recorded);
+    warnings.extend(counting(uncounted, counted));
+    warnings.extend(given.as_ref().and_then(Given::warning));
+    warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
+    let raw_files: Vec<RawFile> = raw.into_iter().collect();
+    let evidence = evidence::of(&context, None, vec![recorded.section()], &raw_files, warnings);
+    report(options, &evidence, outcome.unrecorded, recorder.written)?;
+    Ok(match recorded.conclusion().0 {
+        Conclusion::Holds => Verdict::Holds,
+        Conclusion::Violated => Verdict::Violated,
+        Conclusion::Inconclusive => Verdict::Inconclusive,
+    })
+}
+
+/// What to do about a plan that cannot be run.
+fn hint(mismatch: &PlanMismatch) -> &'static str {
+    match mismatch {
+        PlanMismatch::NoTasks | PlanMismatch::NoPlace { .. } => "isochrome plan says why",
+        PlanMismatch::NoTime { .. } => "budget = \"1ms\" in the task set, or plan again",
+        PlanMismatch::ForeignCpu { .. }
+        | PlanMismatch::NoProgram { .. }
+        | PlanMismatch::NoPeriod { .. }
+        | PlanMismatch::NoCpus => "plan again",
+    }
+}
+
+/// The context of a run; fails where the plan is for another machine, or for CPUs that this process may not use.
+fn context(options: &RunPlanOptions, plan: &Plan, programs: &Programs, planned: &[Planned]) -> Result<Context> {
+    let first_cpu = planned.first().map(|planned| planned.cpu.0);
+    let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
+    let context = Context::new(&place)?;
+    if let Some(fingerprint) = &plan.fingerprint {
+        ensure!(
+            *fingerprint == context.machine.fingerprint(),
+            "{}: the times behind its bounds were measured on another machine\n  hint: isochrome profile taskset.toml -o profile.json, here, and plan again",
+            options.plan.display()
+        );
+    }
+    for planned in planned {
+        ensure!(
+            context.allowed.contains(&planned.cpu),
+            "{}: CPU {} is not one this process may run on\n  hint: choose other CPUs in the task set",
+            planned.program.name,
+            planned.cpu.0
+        );
+    }
+    Ok(context)
+}
+
+/// What is run in a block of this `length`.
+fn request<'a>(
+    options: &RunPlanOptions,
+    programs: &'a [Planned],
+    length: Ns,
+    counted: Option<Event>,
+    folder: &'a Path,
+) -> Request<'a> {
+    Request {
+        programs,
+        length,
         on_violation: match options.on_violation {
             ViolationAction::Trace => OnViolation::Trace,
             ViolationAction::Signal => OnViolation::Signal,
@@ -133,113 +188,40 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
         alone: !options.share_cpus,
         lock: !options.no_mlock,
         counted,
-        folder: &runtime::folder(),
-    };
-    // As planned; the other side of a comparison is kept apart.
-    let mut sum: Option<Outcome> = None;
-    let mut done = 0;
-    'blocks: for number in 0..blocks {
-        let mut sides = vec![true];
-        if options.compare == Some(CompareWith::None) {
-            sides.push(false);
-            rng.shuffle(&mut sides);
-        }
-        for side in sides {
-            let means = Means { coloring: coloring.as_ref().filter(|_| side), given: given.as_ref().filter(|_| side) };
-            if blocks > 1 {
-                eprintln!(
-                    "block {} of {blocks}, {}",
-                    number + 1,
-                    if side { "as planned" } else { "without partitions" }
-                );
-            }
-            let outcome = one_block(&request, &placed, means, &mut recorder.block(number, side))?;
-            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.failures.is_empty();
-            if side {
-                sum = Some(match sum.take() {
-                    Some(sum) => together(sum, outcome),
-                    None => outcome,
-                });
-            } else if !outcome.failures.is_empty() || outcome.unrecorded.is_some() {
-                // A failure without partitions does not count against the plan, but nothing more can be compared.
-                eprintln!("without partitions: {:?}", outcome.failures);
-                if let Some(sum) = &mut sum {
-                    sum.unrecorded = sum.unrecorded.take().or(outcome.unrecorded);
-                }
-            }
-            if over || interrupt::interrupted() {
-                break 'blocks;
-            }
-        }
-        done = number + 1;
+        folder,
     }
-    let mut outcome = sum.context("interrupted before anything was run as planned")?;
-    uncounted = uncounted.or(outcome.uncounted.take());
-    let raw = recorder.close();
-    if let (Err(error), None) = (&raw, &outcome.unrecorded) {
-        outcome.unrecorded = Some(io::Error::new(error.kind(), error.to_string()));
-    }
-    let mut inputs = vec![RawFile { path: file_name(&options.plan), sha256: files::sha256(&text) }];
-    inputs.extend(executables(programs));
-    let tasks = recorder.outcomes(true, &outcome.placements);
-    let comparison = options.compare.map(|_| recorder.compared(&placed, done));
-    let recorded = Run {
-        cpus: programs.cpus.clone(),
-        partitioned: !by(&[Partitioning::None]),
-        method: programs.method,
-        reserved,
-        level: programs.level,
-        duration: outcome.duration,
-        tasks,
-        violations: outcome.violations,
-        failures: outcome.failures,
-        overhead: outcome.overhead,
-        steal_time: outcome.steal_time,
-        settings: outcome.settings,
-        inputs,
-        memory: outcome.memory,
-        retention,
-        comparison,
-    };
-    let mut warnings = warnings(&context, options, &recorded);
-    match (uncounted, counted) {
-        (Some(why), _) => {
-            warnings.push(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()))
-        }
-        (None, Some(event)) => {
-            warnings.push(format!("Misses per job are {}, in user mode ({}).", event.name, event.source))
-        }
-        (None, None) => {}
-    }
-    warnings.extend(given.as_ref().and_then(Given::warning));
-    warnings.extend(outcome.notes.iter().map(|note| note.replace("\n  hint:", "; hint:")));
-    let raw_files: Vec<RawFile> = raw.into_iter().collect();
-    let evidence = evidence::of(&context, None, vec![recorded.section()], &raw_files, warnings);
-    let (conclusion, _) = recorded.conclusion();
-    let written = files::write_json(&folder.join("evidence.json"), &evidence)
-        .and_then(|()| files::write(&folder.join("index.html"), &report::html(&evidence)));
-    if let Some(error) = outcome.unrecorded {
-        let jobs = folder.join("jobs.csv");
+}
+
+/// Writes evidence and report into the folder of the run, and prints them. Fails where jobs could not be written, of which `written` were.
+fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
+    let folder = &options.output;
+    let kept = files::write_json(&folder.join("evidence.json"), evidence)
+        .and_then(|()| files::write(&folder.join("index.html"), &isochrome_report::html(evidence)));
+    if let Some(error) = unrecorded {
+        let jobs = folder.join(JOBS);
         return Err(error).with_context(|| {
             format!(
-                "{}: jobs could not be written any more; the {} before stay readable\n  hint: choose a folder with more room: -o DIR",
+                "{}: jobs could not be written any more; the {written} before stay readable\n  hint: choose a folder with more room: -o DIR",
                 jobs.display(),
-                recorder.written
             )
         });
     }
-    written?;
+    kept?;
     if options.json {
-        files::print_json(&evidence)?;
+        files::print_json(evidence)?;
     } else {
-        files::print(&report::text::table(&evidence))?;
+        files::print(&isochrome_report::text::table(evidence))?;
     }
     eprintln!("evidence and report: {}", folder.join("index.html").display());
-    Ok(match conclusion {
-        Conclusion::Holds => Verdict::Holds,
-        Conclusion::Violated => Verdict::Violated,
-        Conclusion::Inconclusive => Verdict::Inconclusive,
-    })
+    Ok(())
+}
+
+/// What was counted of each job, or why nothing was.
+fn counting(uncounted: Option<String>, counted: Option<Event>) -> Option<String> {
+    if let Some(why) = uncounted {
+        return Some(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()));
+    }
+    counted.map(|event| format!("Misses per job are {}, in user mode ({}).", event.name, event.source))
 }
 
 fn file_name(path: &Path) -> String {
@@ -277,12 +259,6 @@ fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     Ok(length)
 }
 
-/// Pairs of blocks of a comparison in which each kind runs for `length`.
-fn pairs(length: Ns) -> u64 {
-    let [shortest, longest] = BLOCK;
-    (length.0 / shortest.0).min(PAIRS).max(length.0 / longest.0).clamp(2, PAIRS_MAX)
-}
-
 fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
     let (mut x, mut y) = (a, b);
     while y > 0 {
@@ -291,105 +267,16 @@ fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
     (a / x).checked_mul(b)
 }
 
-/// The programs with their places in the plan: the tasks CPU by CPU, highest priority first, then what is best effort.
-fn placed(plan: &Plan, programs: &Programs) -> Result<Vec<Placed>> {
-    let mut left: BTreeMap<&str, &Program> =
-        programs.tasks.iter().map(|program| (program.name.as_str(), program)).collect();
-    let mut placed = Vec::new();
-    for core in &plan.cores {
-        let cpu = CpuId(core.cpu);
-        ensure!(programs.cpus.contains(&cpu), "CPU {} is not one of its CPUs\n  hint: plan again", cpu.0);
-        for (place, task) in core.tasks.iter().enumerate() {
-            let program = left
-                .remove(task.name.as_str())
-                .with_context(|| format!("{}: no program of this name\n  hint: plan again", task.name))?;
-            ensure!(program.period.0 > 0, "{}: has no period\n  hint: plan again", task.name);
-            let requirement = Requirement {
-                name: task.name.clone(),
-                period: program.period,
-                deadline: Ns(task.deadline_ns),
-                bound: task.response_ns.map(|bound| ResponseBound(Ns(bound))),
-                without_interference: task.no_interference_ns.map(Ns),
-                budget: program.budget,
-                wcet: task.wcet_ns.map(Ns),
-                utilization: task.utilization,
-            };
-            let scheduling = Some(engine::fifo(place, core.tasks.len()));
-            let planned = Planned {
-                program: program.clone(),
-                cpu,
-                scheduling,
-                requirement: Some(requirement),
-                joins: Vec::new(),
-            };
-            placed.push(Placed { planned, partitions: task.partitions.clone() });
-        }
-    }
-    ensure!(!placed.is_empty(), "a plan without tasks\n  hint: isochrome plan says why");
-    for program in left.into_values() {
-        ensure!(program.best_effort, "{}: has no place in the plan\n  hint: isochrome plan says why", program.name);
-        let cpu = program.cpu.or(programs.cpus.first().copied()).context("no CPUs\n  hint: plan again")?;
-        let planned = Planned { program: program.clone(), cpu, scheduling: None, requirement: None, joins: Vec::new() };
-        placed.push(Placed { planned, partitions: Vec::new() });
-    }
-    Ok(placed)
-}
-
-/// Has the tasks scheduled by deadlines; what is reserved on their CPUs.
-///
-/// A job's budget, or else what eq. 1 charges it, is reserved, and what the CPU has left on top; the budget is then what is reserved. Bounds
-/// of the plan are those of fixed priorities.
-fn by_deadlines(placed: &mut [Placed]) -> Result<Vec<Reserved>> {
-    let number = |name: &str| -> Option<f64> { Sysfs::system().text(&format!("proc/sys/kernel/{name}"))?.parse().ok() };
-    let most = match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
-        // -1: everything is admitted.
-        (Some(runtime), Some(period)) if runtime >= 0.0 => (runtime / period).min(1.0),
-        _ => 1.0,
-    };
-    let cpus: BTreeSet<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
-    let mut all = Vec::new();
-    for cpu in cpus {
-        let mut tasks: Vec<(&mut Requirement, &mut Option<Scheduling>)> = placed
-            .iter_mut()
-            .map(|placed| &mut placed.planned)
-            .filter(|planned| planned.cpu == cpu)
-            .filter_map(|planned| Some((planned.requirement.as_mut()?, &mut planned.scheduling)))
-            .collect();
-        let need = |requirement: &Requirement| {
-            let charged = requirement.utilization.map(|share| Ns((share * requirement.period.0 as f64).ceil() as u64));
-            let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);
-            let time = time.with_context(|| {
-                format!("{}: nothing says how much time to reserve for it\n  hint: budget = \"1ms\" in the task set, or plan again", requirement.name)
-            })?;
-            Ok(Need {
-                time_ns: time.0,
-                fixed: requirement.budget.is_some(),
-                deadline_ns: requirement.deadline.0.max(1),
-            })
-        };
-        let needs = tasks.iter().map(|(requirement, _)| need(requirement)).collect::<Result<Vec<_>>>()?;
-        let (runtimes, density) = reserve(&needs, most);
-        for ((requirement, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
-            **scheduling = Some(Scheduling::deadline(runtime, requirement.deadline.0, requirement.period.0));
-            (requirement.bound, requirement.budget) = (None, Some(Ns(runtime)));
-        }
-        if !tasks.is_empty() {
-            all.push(Reserved { cpu, density, most });
-        }
-    }
-    Ok(all)
-}
-
 /// The palette, for all programs.
-fn coloring(options: &RunPlanOptions, level: u8, placed: &[Placed], seed: u64) -> Result<Coloring> {
+fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64) -> Result<Coloring> {
     // Each program gets colors of its own; tasks of a plan may share partitions.
     let group = Some(format!("run-{}", std::process::id()));
     let chosen = ChosenColors { group, ..options.frames.colors("0", Some(level)) };
-    let mut cpus: Vec<CpuId> = placed.iter().map(|placed| placed.planned.cpu).collect();
+    let mut cpus: Vec<CpuId> = planned.iter().map(|planned| planned.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
     let coloring = Coloring::of(&chosen, cpus, seed)?;
-    let most = placed.iter().flat_map(|placed| &placed.partitions).max().copied().unwrap_or(0);
+    let most = planned.iter().flat_map(|planned| &planned.partitions).max().copied().unwrap_or(0);
     ensure!(
         most <= coloring.color_count(),
         "the plan has partition {most}, the cache {} colors\n  hint: plan with as many partitions as colors",
@@ -405,7 +292,7 @@ struct Means<'a> {
 }
 
 /// Runs the programs once.
-fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut BlockRecord) -> Result<Outcome> {
+fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result<Outcome> {
     let Means { coloring, given } = means;
     let joining = |(task, planned): (usize, &Planned)| {
         let joins = given.and_then(|given| given.joins(task)).into_iter().collect();
@@ -413,11 +300,12 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
     };
     let programs: Vec<Planned> = request.programs.iter().enumerate().map(joining).collect();
     let request = &Request { programs: &programs, ..*request };
+    let placed = request.programs;
     // Best effort has what no task has.
     let taken: Vec<u32> = placed.iter().flat_map(|placed| placed.partitions.iter().copied()).collect();
     let colors = |task: usize, count: u32| -> Vec<Color> {
         let own = &placed[task].partitions;
-        let partitions = (1..=count).filter(|partition| match placed[task].planned.requirement {
+        let partitions = (1..=count).filter(|partition| match placed[task].requirement {
             Some(_) => own.contains(partition),
             None => !taken.contains(partition),
         });
@@ -426,7 +314,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
     let of = |task: usize| {
         let coloring = coloring?;
         let colors = colors(task, coloring.color_count());
-        (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].planned.cpu]))
+        (!colors.is_empty()).then(|| coloring.of_another(colors, vec![placed[task].cpu]))
     };
     // By program: where evictions tell colors, they are known of what was moved.
     let watches: RefCell<Vec<Watch>> = RefCell::new(placed.iter().map(|_| Watch::default()).collect());
@@ -462,7 +350,7 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
     if let (Some(ways), Some(given)) = (ways, given) {
         for (task, placed) in placed.iter().enumerate() {
             if let Some(what) = given.group_of(task).and_then(|group| ways.changed(group)) {
-                let task = placed.planned.program.name.clone();
+                let task = placed.program.name.clone();
                 outcome.failures.push(Failure { task, at: outcome.duration, what: format!("lost its ways: {what}") });
             }
         }
@@ -478,39 +366,6 @@ fn one_block(request: &Request, placed: &[Placed], means: Means, block: &mut Blo
         });
     }
     Ok(outcome)
-}
-
-/// Two blocks as one.
-fn together(mut sum: Outcome, next: Outcome) -> Outcome {
-    let Outcome {
-        placements,
-        violations,
-        failures,
-        overhead,
-        steal_time,
-        duration,
-        settings,
-        memory,
-        notes,
-        uncounted,
-        interrupted,
-        unrecorded,
-    } = next;
-    sum.placements = placements;
-    sum.violations.extend(violations);
-    sum.failures.extend(failures);
-    sum.notes.extend(notes);
-    sum.overhead.add(&overhead);
-    sum.steal_time.0 += steal_time.0;
-    sum.duration.0 += duration.0;
-    sum.settings = settings;
-    for ((_, most), (_, memory)) in sum.memory.iter_mut().zip(memory) {
-        *most = (*most).max(memory);
-    }
-    sum.uncounted = sum.uncounted.or(uncounted);
-    sum.interrupted |= interrupted;
-    sum.unrecorded = sum.unrecorded.or(unrecorded);
-    sum
 }
 
 /// The programs' own files.
@@ -550,149 +405,4 @@ fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<Strin
         warnings.push("Where memory lay at the end could not be seen.".to_owned());
     }
     warnings
-}
-
-/// Records the jobs of a run: writes them to a file, and keeps the tallies of both sides.
-struct Recorder {
-    path: PathBuf,
-    file: File,
-    hash: Sha256,
-    unwritten: String,
-    unwritten_jobs: u64,
-    last: Instant,
-    bytes: u64,
-    /// Jobs in the file.
-    written: u64,
-    names: Vec<String>,
-    /// The tallies of the run as planned, and of the run without partitions.
-    tallies: [Vec<Option<Tally>>; 2],
-    /// The windows of each side by task. They are filled only if the sides are compared.
-    windows: [Vec<Vec<Window>>; 2],
-    comparing: bool,
-}
-
-impl Recorder {
-    fn new(folder: &Path, placed: &[Placed], comparing: bool) -> Result<Recorder> {
-        let path = folder.join("jobs.csv");
-        let shown = path.display().to_string();
-        let file = File::create(&path)
-            .with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))?;
-        let requirements: Vec<Option<Requirement>> =
-            placed.iter().map(|placed| placed.planned.requirement.clone()).collect();
-        let tallies = || requirements.iter().map(|requirement| requirement.clone().map(Tally::new)).collect();
-        let windows = || vec![Vec::new(); placed.len()];
-        Ok(Recorder {
-            path,
-            file,
-            hash: Sha256::new(),
-            unwritten: JobRecord::CSV_HEADER.to_owned(),
-            unwritten_jobs: 0,
-            last: Instant::now(),
-            bytes: 0,
-            written: 0,
-            names: placed.iter().map(|placed| placed.planned.program.name.clone()).collect(),
-            tallies: [tallies(), tallies()],
-            windows: [windows(), windows()],
-            comparing,
-        })
-    }
-
-    fn block(&mut self, number: u64, partitioned: bool) -> BlockRecord<'_> {
-        let tasks = self.names.len();
-        BlockRecord { recorder: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
-    }
-
-    /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
-    fn flush(&mut self) -> io::Result<()> {
-        let written = self.file.write_all(self.unwritten.as_bytes());
-        if written.is_err() {
-            // The end of a line that was cut off belongs to no job.
-            let _ = self.file.set_len(self.bytes);
-        } else {
-            self.bytes += self.unwritten.len() as u64;
-            self.written += self.unwritten_jobs;
-            self.hash.update(self.unwritten.as_bytes());
-        }
-        self.unwritten.clear();
-        self.unwritten_jobs = 0;
-        self.last = Instant::now();
-        written
-    }
-
-    fn close(&mut self) -> io::Result<RawFile> {
-        self.flush()?;
-        self.file.sync_all()?;
-        let sha256 = self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(RawFile { path: file_name(&self.path), sha256 })
-    }
-
-    fn outcomes(&self, partitioned: bool, placements: &[Option<Placement>]) -> Vec<TaskOutcome> {
-        let tallies = self.tallies[usize::from(!partitioned)].iter().zip(placements);
-        tallies
-            .filter_map(|(tally, placement)| {
-                Some(TaskOutcome { placement: placement.clone(), ..tally.as_ref()?.outcome() })
-            })
-            .collect()
-    }
-
-    fn compared(&self, placed: &[Placed], blocks: u64) -> Comparison {
-        let tasks = placed.iter().enumerate().filter(|(_, placed)| placed.planned.requirement.is_some());
-        let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
-        Comparison::of(WINDOW, blocks, tasks.map(|(task, _)| (self.names[task].as_str(), sides(task))))
-    }
-}
-
-/// Records the jobs of one block.
-struct BlockRecord<'a> {
-    recorder: &'a mut Recorder,
-    number: u64,
-    partitioned: bool,
-    /// By task: the number of the window that is open, and its jobs so far.
-    window: Vec<(u64, Window)>,
-}
-
-impl BlockRecord<'_> {
-    fn record(&mut self, job: &JobRecord) -> io::Result<()> {
-        let side = usize::from(!self.partitioned);
-        if let Some(tally) = &mut self.recorder.tallies[side][job.task] {
-            tally.push(job);
-        }
-        if self.recorder.comparing {
-            let number = job.release.0 / WINDOW.0;
-            if self.window[job.task].0 != number {
-                self.close_window(job.task);
-                self.window[job.task].0 = number;
-            }
-            self.window[job.task].1.push(job);
-        }
-        let Recorder { names, unwritten, .. } = &mut *self.recorder;
-        job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
-        self.recorder.unwritten_jobs += 1;
-        if self.recorder.unwritten.len() > UNWRITTEN || self.recorder.last.elapsed() > Duration::from_secs(1) {
-            self.recorder.flush()?;
-        }
-        Ok(())
-    }
-
-    fn close_window(&mut self, task: usize) {
-        let window = std::mem::replace(&mut self.window[task].1, Window::new(self.number));
-        if window.jobs > 0 {
-            self.recorder.windows[usize::from(!self.partitioned)][task].push(window);
-        }
-    }
-
-    fn end(&mut self) {
-        (0..self.window.len()).for_each(|task| self.close_window(task));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_comparison_has_twenty_pairs_of_blocks_unless_they_were_shorter_than_half_a_second_or_longer_than_three() {
-        let of = |ms: u64| pairs(Ns(ms * 1_000_000));
-        assert_eq!([400, 1000, 5000, 10_000, 60_000, 90_000].map(of), [2, 2, 10, 20, 20, 30]);
-    }
 }

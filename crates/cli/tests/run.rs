@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::counters::events::PAGE_FAULTS;
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::run::engine::{self, Hooks, OnViolation, Planned, Request};
+use isochrome_host::run::engine::{self, Hooks, OnViolation, Request};
+use isochrome_host::run::planned::{self, Planned};
 use isochrome_model::machine::{Fact, Refill, Source};
 use isochrome_model::running::{JobRecord, Requirement};
 use isochrome_model::taskset::programs::Program;
@@ -348,13 +349,14 @@ fn counted(fixture: &Fixture) -> Outcome {
             utilization: None,
         };
         let place = usize::from(name != "fast");
-        let scheduling = Some(engine::fifo(place, 2));
+        let scheduling = Some(planned::fifo(place, 2));
         Planned {
             program,
             cpu: CpuId(fixture.cpu as u32),
             scheduling,
             requirement: Some(requirement),
             joins: Vec::new(),
+            partitions: Vec::new(),
         }
     };
     let programs = [program("fast", "20", FAULTS[0], 1000), program("slow", "1500", FAULTS[1], 5000)];

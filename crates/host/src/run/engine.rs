@@ -15,13 +15,14 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use isochrome_model::running::{Failure, JobRecord, Limit, Overhead, Placement, Requirement, Setting, Violation};
-use isochrome_model::taskset::programs::{Jobs, Program};
+use isochrome_model::taskset::programs::Jobs;
 use isochrome_model::units::{Bytes, CpuId, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::JobError;
 use super::line::{LineProgram, command};
+use super::planned::Planned;
 use super::releases::{LATE_MAX, Said, Spoken, release};
 use super::shielding::{CpuShield, VARIABLE};
 use crate::counters::events::Event as Counted;
@@ -39,7 +40,6 @@ use crate::sched::tracefs::Tracefs;
 use crate::sched::{EventKind, SchedEvent};
 use crate::sys::clock::monotonic;
 use crate::sys::launch::{self, Launch};
-use crate::sys::scheduling::Scheduling;
 
 /// Between two batches of events.
 const BATCH: Duration = Duration::from_millis(50);
@@ -74,9 +74,6 @@ const TOLD: usize = 20;
 /// Memory that a program may have on top of what it was declared with: its libraries' data, its stack, its allocator.
 const MEMORY_SLACK: Bytes = Bytes(1 << 20);
 
-/// The last lowest priority: tasks lie above the kernel's lowest and far below what it uses for itself.
-const LOWEST_PRIORITY: u8 = 2;
-
 /// Memory that a program of which none was declared may have mapped and never touched, for it to be touched beforehand.
 const UNTOUCHED: Bytes = Bytes(64 << 20);
 
@@ -86,26 +83,6 @@ const SIGUSR1: i32 = 10;
 const SIGTERM: i32 = 15;
 /// Ends a program.
 const SIGKILL: i32 = 9;
-
-/// A program with its place in the plan.
-#[derive(Clone, Debug)]
-pub struct Planned {
-    /// What is started.
-    pub program: Program,
-    /// Where.
-    pub cpu: CpuId,
-    /// How it is scheduled once it is ready; `None` for best effort.
-    pub scheduling: Option<Scheduling>,
-    /// The timing requirement that its jobs are checked against. `None` for best effort.
-    pub requirement: Option<Requirement>,
-    /// Files by which its process joins groups before it begins ([`Launch::joins`]).
-    pub joins: Vec<PathBuf>,
-}
-
-/// SCHED_FIFO for the task at `place` (0: the highest) of `count` on a CPU.
-pub fn fifo(place: usize, count: usize) -> Scheduling {
-    Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
-}
 
 /// What to do when a job exceeds a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,12 @@
 //! Jobs of programs that run: released, seen, and timed.
 
+pub mod blocks;
 pub mod engine;
 pub mod line;
 pub mod marks;
+pub mod planned;
 pub mod profiling;
+pub mod recording;
 mod releases;
 pub mod shielding;
 

@@ -9,7 +9,8 @@ use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
 use super::JobError;
-use super::engine::{self, Hooks, OnViolation, Place, Planned, Request};
+use super::engine::{self, Hooks, OnViolation, Place, Request};
+use super::planned::{self, Planned};
 use crate::counters::events::Event;
 use crate::error::HostError;
 use crate::interrupt;
@@ -46,9 +47,10 @@ pub fn profiling_run(
     let planned = Planned {
         program: program.clone(),
         cpu,
-        scheduling: Some(engine::fifo(0, 1)),
+        scheduling: Some(planned::fifo(0, 1)),
         requirement: Some(requirement),
         joins,
+        partitions: Vec::new(),
     };
     let request = Request {
         programs: &[planned],

@@ -1,0 +1,110 @@
+//! Blocks of a run: the programs are started anew for each, as planned and, in a comparison, without partitions, in random order.
+
+use isochrome_model::units::Ns;
+
+use super::engine::Outcome;
+use crate::interrupt;
+
+/// Pairs of blocks of a comparison, where the run is long enough for them. Programs are started anew for every block.
+const PAIRS: u64 = 20;
+
+/// The shortest and the longest block. A run that is too short for two of the shortest has two that are shorter.
+const BLOCK: [Ns; 2] = [Ns(500_000_000), Ns(3_000_000_000)];
+
+/// Pairs of blocks at most.
+const PAIRS_MAX: u64 = 1000;
+
+/// A block to be run.
+#[derive(Clone, Copy, Debug)]
+pub struct Block {
+    /// Its number, from 0.
+    pub number: u64,
+    /// Whether it is run as planned, or without partitions.
+    pub partitioned: bool,
+}
+
+/// Pairs of blocks of a comparison in which each kind runs for `length`.
+pub fn pairs(length: Ns) -> u64 {
+    let [shortest, longest] = BLOCK;
+    (length.0 / shortest.0).min(PAIRS).max(length.0 / longest.0).clamp(2, PAIRS_MAX)
+}
+
+/// Runs `blocks` blocks as planned, each beside one without partitions if it is `compared`. Stops after one that was interrupted or in which
+/// something failed.
+///
+/// Returns what came of those as planned, `None` where there was none, and how many pairs are complete. A failure without partitions does not
+/// count against the plan, but nothing more can be compared.
+pub fn run<E>(
+    blocks: u64,
+    compared: bool,
+    rng: &mut fastrand::Rng,
+    mut one: impl FnMut(Block) -> Result<Outcome, E>,
+) -> Result<(Option<Outcome>, u64), E> {
+    let mut sum: Option<Outcome> = None;
+    for number in 0..blocks {
+        let mut sides = vec![true];
+        if compared {
+            sides.push(false);
+            rng.shuffle(&mut sides);
+        }
+        for partitioned in sides {
+            let outcome = one(Block { number, partitioned })?;
+            let over = outcome.interrupted || outcome.unrecorded.is_some() || !outcome.failures.is_empty();
+            match &mut sum {
+                Some(sum) if partitioned => sum.add(outcome),
+                None if partitioned => sum = Some(outcome),
+                Some(sum) => sum.unrecorded = sum.unrecorded.take().or(outcome.unrecorded),
+                None => {}
+            }
+            if over || interrupt::interrupted() {
+                return Ok((sum, number));
+            }
+        }
+    }
+    Ok((sum, blocks))
+}
+
+impl Outcome {
+    /// Adds what came of the next block.
+    fn add(&mut self, next: Outcome) {
+        let Outcome {
+            placements,
+            violations,
+            failures,
+            overhead,
+            steal_time,
+            duration,
+            settings,
+            memory,
+            notes,
+            uncounted,
+            interrupted,
+            unrecorded,
+        } = next;
+        self.placements = placements;
+        self.violations.extend(violations);
+        self.failures.extend(failures);
+        self.notes.extend(notes);
+        self.overhead.add(&overhead);
+        self.steal_time.0 += steal_time.0;
+        self.duration.0 += duration.0;
+        self.settings = settings;
+        for ((_, most), (_, memory)) in self.memory.iter_mut().zip(memory) {
+            *most = (*most).max(memory);
+        }
+        self.uncounted = self.uncounted.take().or(uncounted);
+        self.interrupted |= interrupted;
+        self.unrecorded = self.unrecorded.take().or(unrecorded);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_has_twenty_pairs_of_blocks_unless_they_were_shorter_than_half_a_second_or_longer_than_three() {
+        let of = |ms: u64| pairs(Ns(ms * 1_000_000));
+        assert_eq!([400, 1000, 5000, 10_000, 60_000, 90_000].map(of), [2, 2, 10, 20, 20, 30]);
+    }
+}

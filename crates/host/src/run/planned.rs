@@ -1,0 +1,176 @@
+//! Programs with their places in a plan: CPU, priority or reservation, and what their jobs are checked against.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use isochrome_model::analysis::reservation::{Need, reserve};
+use isochrome_model::plan::Plan;
+use isochrome_model::running::{Requirement, Reserved, ResponseBound};
+use isochrome_model::taskset::programs::{Program, Programs};
+use isochrome_model::units::{CpuId, Ns};
+
+use crate::machine::sysfs::Sysfs;
+use crate::sys::scheduling::Scheduling;
+
+/// The lowest priority of a task: above the kernel's lowest, and far below what the kernel uses for itself.
+const LOWEST_PRIORITY: u8 = 2;
+
+/// Why the programs of a plan cannot be run as planned.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanMismatch {
+    /// The plan has tasks on a CPU that the task set does not name.
+    #[error("CPU {0} is not one of the CPUs of its task set", cpu.0)]
+    ForeignCpu {
+        /// The CPU.
+        cpu: CpuId,
+    },
+    /// A task of the plan has no program.
+    #[error("{task}: no program of this name")]
+    NoProgram {
+        /// The task.
+        task: String,
+    },
+    /// The jobs of a task have no period.
+    #[error("{task}: has no period")]
+    NoPeriod {
+        /// The task.
+        task: String,
+    },
+    /// The plan has a CPU for none of its tasks.
+    #[error("a plan without tasks")]
+    NoTasks,
+    /// A program has no CPU in the plan.
+    #[error("{program}: has no place in the plan")]
+    NoPlace {
+        /// The program.
+        program: String,
+    },
+    /// The task set names no CPU.
+    #[error("no CPUs")]
+    NoCpus,
+    /// A task has neither a budget nor an execution time.
+    #[error("{task}: nothing says how much time to reserve for it")]
+    NoTime {
+        /// The task.
+        task: String,
+    },
+}
+
+/// A program with its place in the plan.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What is started.
+    pub program: Program,
+    /// Where.
+    pub cpu: CpuId,
+    /// How it is scheduled once it is ready; `None` for best effort.
+    pub scheduling: Option<Scheduling>,
+    /// The timing requirement that its jobs are checked against. `None` for best effort.
+    pub requirement: Option<Requirement>,
+    /// Files by which its process joins groups before it begins ([`Launch::joins`]).
+    pub joins: Vec<PathBuf>,
+    /// The partitions of the plan that it has; none for best effort.
+    pub partitions: Vec<u32>,
+}
+
+/// SCHED_FIFO for the task at `place` (0: the highest) of `count` on a CPU.
+pub fn fifo(place: usize, count: usize) -> Scheduling {
+    Scheduling::fifo((usize::from(LOWEST_PRIORITY) + count - 1 - place).min(47) as u8)
+}
+
+/// The programs with their places in `plan`: the tasks CPU by CPU, highest priority first, then what is best effort.
+pub fn planned(plan: &Plan, programs: &Programs) -> Result<Vec<Planned>, PlanMismatch> {
+    let mut left: BTreeMap<&str, &Program> =
+        programs.tasks.iter().map(|program| (program.name.as_str(), program)).collect();
+    let mut all = Vec::new();
+    for core in &plan.cores {
+        let cpu = CpuId(core.cpu);
+        if !programs.cpus.contains(&cpu) {
+            return Err(PlanMismatch::ForeignCpu { cpu });
+        }
+        for (place, task) in core.tasks.iter().enumerate() {
+            let name = || task.name.clone();
+            let program = left.remove(task.name.as_str()).ok_or_else(|| PlanMismatch::NoProgram { task: name() })?;
+            if program.period.0 == 0 {
+                return Err(PlanMismatch::NoPeriod { task: name() });
+            }
+            let requirement = Requirement {
+                name: name(),
+                period: program.period,
+                deadline: Ns(task.deadline_ns),
+                bound: task.response_ns.map(|bound| ResponseBound(Ns(bound))),
+                without_interference: task.no_interference_ns.map(Ns),
+                budget: program.budget,
+                wcet: task.wcet_ns.map(Ns),
+                utilization: task.utilization,
+            };
+            all.push(Planned {
+                program: program.clone(),
+                cpu,
+                scheduling: Some(fifo(place, core.tasks.len())),
+                requirement: Some(requirement),
+                joins: Vec::new(),
+                partitions: task.partitions.clone(),
+            });
+        }
+    }
+    if all.is_empty() {
+        return Err(PlanMismatch::NoTasks);
+    }
+    for program in left.into_values() {
+        if !program.best_effort {
+            return Err(PlanMismatch::NoPlace { program: program.name.clone() });
+        }
+        let cpu = program.cpu.or(programs.cpus.first().copied()).ok_or(PlanMismatch::NoCpus)?;
+        let program = program.clone();
+        all.push(Planned {
+            program,
+            cpu,
+            scheduling: None,
+            requirement: None,
+            joins: Vec::new(),
+            partitions: Vec::new(),
+        });
+    }
+    Ok(all)
+}
+
+/// Has the tasks scheduled by deadlines. Returns what is reserved on their CPUs.
+///
+/// A job's budget, or else what eq. 1 charges it, is reserved, and what the CPU has left on top; the budget is then what is reserved. Bounds
+/// of the plan are those of fixed priorities, and are removed.
+pub fn reserve_by_deadlines(planned: &mut [Planned]) -> Result<Vec<Reserved>, PlanMismatch> {
+    let number = |name: &str| -> Option<f64> { Sysfs::system().text(&format!("proc/sys/kernel/{name}"))?.parse().ok() };
+    let most = match (number("sched_rt_runtime_us"), number("sched_rt_period_us")) {
+        // -1: everything is admitted.
+        (Some(runtime), Some(period)) if runtime >= 0.0 => (runtime / period).min(1.0),
+        _ => 1.0,
+    };
+    let cpus: BTreeSet<CpuId> = planned.iter().map(|planned| planned.cpu).collect();
+    let mut all = Vec::new();
+    for cpu in cpus {
+        let mut tasks: Vec<(&mut Requirement, &mut Option<Scheduling>)> = planned
+            .iter_mut()
+            .filter(|planned| planned.cpu == cpu)
+            .filter_map(|planned| Some((planned.requirement.as_mut()?, &mut planned.scheduling)))
+            .collect();
+        let needs = tasks.iter().map(|(requirement, _)| need(requirement)).collect::<Result<Vec<_>, _>>()?;
+        let (runtimes, density) = reserve(&needs, most);
+        for ((requirement, scheduling), runtime) in tasks.iter_mut().zip(runtimes) {
+            **scheduling = Some(Scheduling::deadline(runtime, requirement.deadline.0, requirement.period.0));
+            (requirement.bound, requirement.budget) = (None, Some(Ns(runtime)));
+        }
+        if !tasks.is_empty() {
+            all.push(Reserved { cpu, density, most });
+        }
+    }
+    Ok(all)
+}
+
+/// The time that a job is to have.
+fn need(requirement: &Requirement) -> Result<Need, PlanMismatch> {
+    let charged = requirement.utilization.map(|share| Ns((share * requirement.period.0 as f64).ceil() as u64));
+    let time = requirement.budget.or(charged).or(requirement.wcet).filter(|time| time.0 > 0);
+    let time = time.ok_or_else(|| PlanMismatch::NoTime { task: requirement.name.clone() })?;
+    Ok(Need { time_ns: time.0, fixed: requirement.budget.is_some(), deadline_ns: requirement.deadline.0.max(1) })
+}

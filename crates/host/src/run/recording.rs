@@ -1,0 +1,158 @@
+//! The jobs of a run: written to a file as they come, and summed up by task and side.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use isochrome_model::evidence::RawFile;
+use isochrome_model::running::{Comparison, JobRecord, Placement, Requirement, Tally, TaskOutcome, Window};
+use isochrome_model::units::Ns;
+use sha2::{Digest, Sha256};
+
+use super::planned::Planned;
+
+/// The file of jobs in the folder of a run.
+pub const JOBS: &str = "jobs.csv";
+
+/// Length of a window of a comparison.
+const WINDOW: Ns = Ns(250_000_000);
+
+/// Bytes of jobs kept in memory before they are written; they are written every second in any case.
+const UNWRITTEN: usize = 64 << 10;
+
+/// Records the jobs of a run: writes them to a file, and keeps the tallies of both sides.
+pub struct Recorder {
+    file: File,
+    hash: Sha256,
+    unwritten: String,
+    unwritten_jobs: u64,
+    last: Instant,
+    bytes: u64,
+    /// Jobs in the file.
+    pub written: u64,
+    names: Vec<String>,
+    /// The tallies of the run as planned, and of the run without partitions.
+    tallies: [Vec<Option<Tally>>; 2],
+    /// The windows of each side by task. They are filled only if the sides are compared.
+    windows: [Vec<Vec<Window>>; 2],
+    comparing: bool,
+}
+
+impl Recorder {
+    /// Begins the file of jobs in `folder`. `comparing`: whether windows are kept, to compare the two sides.
+    pub fn new(folder: &Path, planned: &[Planned], comparing: bool) -> io::Result<Recorder> {
+        let file = File::create(folder.join(JOBS))?;
+        let requirements: Vec<Option<Requirement>> =
+            planned.iter().map(|planned| planned.requirement.clone()).collect();
+        let tallies = || requirements.iter().map(|requirement| requirement.clone().map(Tally::new)).collect();
+        let windows = || vec![Vec::new(); planned.len()];
+        Ok(Recorder {
+            file,
+            hash: Sha256::new(),
+            unwritten: JobRecord::CSV_HEADER.to_owned(),
+            unwritten_jobs: 0,
+            last: Instant::now(),
+            bytes: 0,
+            written: 0,
+            names: planned.iter().map(|planned| planned.program.name.clone()).collect(),
+            tallies: [tallies(), tallies()],
+            windows: [windows(), windows()],
+            comparing,
+        })
+    }
+
+    /// Records the jobs of block `number` from now on; `partitioned`: which side it is of.
+    pub fn block(&mut self, number: u64, partitioned: bool) -> BlockRecord<'_> {
+        let tasks = self.names.len();
+        BlockRecord { recorder: self, number, partitioned, window: vec![(0, Window::new(number)); tasks] }
+    }
+
+    /// Writes what is not written yet. After an error the file ends with the last whole job that was written before.
+    fn flush(&mut self) -> io::Result<()> {
+        let written = self.file.write_all(self.unwritten.as_bytes());
+        if written.is_err() {
+            // The end of a line that was cut off belongs to no job.
+            let _ = self.file.set_len(self.bytes);
+        } else {
+            self.bytes += self.unwritten.len() as u64;
+            self.written += self.unwritten_jobs;
+            self.hash.update(self.unwritten.as_bytes());
+        }
+        self.unwritten.clear();
+        self.unwritten_jobs = 0;
+        self.last = Instant::now();
+        written
+    }
+
+    /// Writes what is left. Returns the file and its hash.
+    pub fn close(&mut self) -> io::Result<RawFile> {
+        self.flush()?;
+        self.file.sync_all()?;
+        let sha256 = self.hash.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(RawFile { path: JOBS.to_owned(), sha256 })
+    }
+
+    /// What came of each task with a requirement, on one side.
+    pub fn outcomes(&self, partitioned: bool, placements: &[Option<Placement>]) -> Vec<TaskOutcome> {
+        let tallies = self.tallies[usize::from(!partitioned)].iter().zip(placements);
+        tallies
+            .filter_map(|(tally, placement)| {
+                Some(TaskOutcome { placement: placement.clone(), ..tally.as_ref()?.outcome() })
+            })
+            .collect()
+    }
+
+    /// The two sides, compared over so many pairs of blocks.
+    pub fn compared(&self, planned: &[Planned], blocks: u64) -> Comparison {
+        let tasks = planned.iter().enumerate().filter(|(_, planned)| planned.requirement.is_some());
+        let sides = |task: usize| self.windows.each_ref().map(|side| &side[task][..]);
+        Comparison::of(WINDOW, blocks, tasks.map(|(task, _)| (self.names[task].as_str(), sides(task))))
+    }
+}
+
+/// Records the jobs of one block.
+pub struct BlockRecord<'a> {
+    recorder: &'a mut Recorder,
+    number: u64,
+    partitioned: bool,
+    /// By task: the number of the window that is open, and its jobs so far.
+    window: Vec<(u64, Window)>,
+}
+
+impl BlockRecord<'_> {
+    /// Takes in a job. Fails where it cannot be written.
+    pub fn record(&mut self, job: &JobRecord) -> io::Result<()> {
+        let side = usize::from(!self.partitioned);
+        if let Some(tally) = &mut self.recorder.tallies[side][job.task] {
+            tally.push(job);
+        }
+        if self.recorder.comparing {
+            let number = job.release.0 / WINDOW.0;
+            if self.window[job.task].0 != number {
+                self.close_window(job.task);
+                self.window[job.task].0 = number;
+            }
+            self.window[job.task].1.push(job);
+        }
+        let Recorder { names, unwritten, .. } = &mut *self.recorder;
+        job.csv_line(self.number, self.partitioned, &names[job.task], unwritten);
+        self.recorder.unwritten_jobs += 1;
+        if self.recorder.unwritten.len() > UNWRITTEN || self.recorder.last.elapsed() > Duration::from_secs(1) {
+            self.recorder.flush()?;
+        }
+        Ok(())
+    }
+
+    fn close_window(&mut self, task: usize) {
+        let window = std::mem::replace(&mut self.window[task].1, Window::new(self.number));
+        if window.jobs > 0 {
+            self.recorder.windows[usize::from(!self.partitioned)][task].push(window);
+        }
+    }
+
+    /// Ends the block: the windows that are open are complete.
+    pub fn end(&mut self) {
+        (0..self.window.len()).for_each(|task| self.close_window(task));
+    }
+}
