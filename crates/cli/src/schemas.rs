@@ -12,6 +12,7 @@ use isochrome_model::machine::{self, Machine};
 use isochrome_model::palette::{self, Palette, Samples, samples};
 use isochrome_model::placement;
 use isochrome_model::plan::Plan;
+use isochrome_model::plan::allocation::Analyzed;
 use isochrome_model::profile::{self, Profile};
 use isochrome_model::running::Run;
 use isochrome_model::watch::Watched;
@@ -99,7 +100,7 @@ fn all() -> Vec<(String, Value)> {
         of::<Watched>(watch::WATCHED),
         of::<Profile>(profile::SCHEMA),
         of::<Plan>(plan::SCHEMA),
-        of::<plan::Analyzed>(plan::ANALYSIS_SCHEMA),
+        of::<Analyzed>(plan::ANALYSIS_SCHEMA),
         of::<recolor::Shown>(placed::SCHEMA),
         of::<recolor::Repair>(recolor::REPAIR_SCHEMA),
         of_evidence(),

@@ -1,11 +1,13 @@
 //! Which core, which cache partitions: from a task set to a plan.
 
 pub mod allocate;
+pub mod allocation;
 mod compare;
 mod draw;
 mod explain;
 mod heuristics;
 mod optimal;
+mod text;
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,6 +28,7 @@ pub use draw::COLORS;
 pub use draw::{Timeline, bars, color_map, gantt};
 pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;
+pub use text::{analysis_text, plan_text};
 
 /// Partitions a plan can distribute, at most.
 pub const PLAN_PARTITIONS_MAX: u32 = 64;

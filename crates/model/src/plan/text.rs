@@ -1,0 +1,204 @@
+//! Plans and analyses in words.
+
+use std::fmt::Write as _;
+
+use super::allocation::{ANEW_TASKS_MAX, Analyzed, Core, WithRefill};
+use super::{Goal, Method, Objective, PLAN_PARTITIONS_MAX, Plan, Reason, remedies};
+use crate::analysis::sensitivity::Change;
+use crate::analysis::{ASSUMPTIONS, Analysis, Charges, liu_layland_bound, utilization};
+use crate::taskset::{TIME_MAX_NS, TaskSet};
+use crate::units::format_list;
+
+fn milliseconds(time_ns: Option<u64>) -> String {
+    time_ns.map_or_else(|| "late".to_owned(), |time| format!("{:.4}", time as f64 / 1e6))
+}
+
+/// `plan` in words, with the reasons for each place.
+pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
+    let mut text = String::new();
+    for core in &plan.cores {
+        let _ = writeln!(
+            text,
+            "CPU {}  partitions {}  utilization {:.4}",
+            core.cpu,
+            format_list(&core.partitions),
+            core.utilization
+        );
+        for task in &core.tasks {
+            let reason =
+                reasons.iter().find(|reason| reason.task == task.name).map_or("", |reason| reason.text.as_str());
+            let _ = writeln!(
+                text,
+                "  {:<20} partitions {:<16} response {:>10} of {:>10} ms, {} without cache delays\n    {reason}",
+                task.name,
+                format_list(&task.partitions),
+                milliseconds(task.response_ns),
+                milliseconds(Some(task.deadline_ns)),
+                milliseconds(task.no_interference_ns),
+            );
+        }
+    }
+    text += &if plan.schedulable { schedulable_text(plan) } else { unschedulable_text(set, plan) };
+    text + &assumptions()
+}
+
+fn schedulable_text(plan: &Plan) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "\nschedulable by {}: {} partitions, utilization {:.4}",
+        plan.analysis, plan.partitions_used, plan.utilization
+    );
+    if let Some(margin) = plan.margin {
+        let _ = writeln!(text, "all execution times can grow by a factor of {margin}");
+    }
+    match plan.refill_most_ns {
+        Some(TIME_MAX_NS) => text += "any refill time will do: no partition is shared\n",
+        Some(refill_ns) => {
+            let _ = writeln!(text, "the refill time can grow to {} us", refill_ns as f64 / 1e3);
+        }
+        None => {}
+    }
+    if !plan.bundles_apart.is_empty() {
+        let _ = writeln!(
+            text,
+            "no core takes these bundles; each of their tasks has partitions of its own instead: {}",
+            plan.bundles_apart.join(", ")
+        );
+    }
+    for Goal { objective, value, bound, gap } in &plan.then {
+        let proven = match (gap, bound) {
+            (Some(0.0), _) => "proven optimal".to_owned(),
+            (Some(gap), Some(bound)) => format!("at best {bound}, within {:.3} %", gap * 100.0),
+            _ => "nothing is proven".to_owned(),
+        };
+        let value = match objective {
+            Objective::Refill if *value >= TIME_MAX_NS as f64 => "any time".to_owned(),
+            Objective::Refill => format!("{} us", value / 1e3),
+            _ => format!("{value}"),
+        };
+        let _ = writeln!(text, "then {objective}: {value} ({proven})");
+    }
+    match (plan.gap, plan.bound) {
+        (Some(0.0), _) => text += "proven optimal\n",
+        (Some(gap), Some(bound)) => {
+            let _ = writeln!(text, "no plan is better than {bound:.5}: within {:.3} % of the optimum", gap * 100.0);
+        }
+        _ => text += "nothing is proven about how good this is (--method optimal does)\n",
+    }
+    text
+}
+
+fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
+    // Without a bound every plan is excluded; so is a plan that would need more partitions than there are.
+    let excluded = match plan.objective {
+        Objective::Partitions => plan.bound.is_none_or(|fewest| fewest > f64::from(set.platform().partitions)),
+        Objective::Utilization => plan.bound.is_none(),
+        Objective::Margin | Objective::Refill => false,
+    };
+    // That bundles must be apart one after the other is no proof.
+    let proven = plan.method == Method::Optimal && excluded && plan.bundles_apart.is_empty();
+    format!(
+        "not schedulable{}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core\n",
+        if proven { ", proven" } else { " as far as this method can tell" },
+        plan.unplaced.join(", "),
+    )
+}
+
+fn assumptions() -> String {
+    ASSUMPTIONS.iter().fold("\nThis assumes:\n".to_owned(), |text, line| text + "- " + line + "\n")
+}
+
+/// What an analysis says of the cores of an allocation, in words.
+pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> String {
+    let charges = Charges::of(set);
+    let mut text = String::new();
+    let sets = cores
+        .iter()
+        .map(|core| core.members.iter().copied().zip(core.tasks.iter().map(|task| task.partitions)).collect())
+        .collect();
+    for (at, core) in cores.iter().enumerate() {
+        text += &core_text(set, core, analyzed);
+        if core.members.len() <= ANEW_TASKS_MAX && set.platform().partitions <= PLAN_PARTITIONS_MAX {
+            for remedy in remedies(set, &sets, at, analyzed.analysis) {
+                let _ = writeln!(text, "  would mend it: {remedy}");
+            }
+        }
+    }
+    let verdict = if analyzed.schedulable { "schedulable" } else { "NOT schedulable" };
+    let _ =
+        writeln!(text, "\n{verdict} by {}; utilization {:.4} over all cores", analyzed.analysis, analyzed.utilization);
+    for WithRefill { refill, refill_ns, schedulable } in &analyzed.refills {
+        let verdict = if *schedulable { "schedulable" } else { "NOT schedulable" };
+        let _ = writeln!(text, "with the {} refill time, {} us: {verdict}", refill.name(), *refill_ns as f64 / 1e3);
+    }
+    let _ = writeln!(text, "the bounds charge a refill time of {} us", charges.refill_ns as f64 / 1e3);
+    if analyzed.analysis == Analysis::NoInterference {
+        text += "this ignores cache delays and is optimistic wherever partitions are shared\n";
+    }
+    text + &assumptions()
+}
+
+/// The bounds of a core's tasks, and how far the verdict carries.
+fn core_text(set: &TaskSet, core: &Core, analyzed: &Analyzed) -> String {
+    let charges = Charges::of(set);
+    let mut text = String::new();
+    let ms = |time: u64| format!("{:.4}", time as f64 / 1e6);
+    let used = utilization(&core.tasks, charges);
+    let _ = writeln!(
+        text,
+        "CPU {}  utilization {used:.4} (Eq. 1; as a test for D = T it would have to be at most {:.4})\n  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}",
+        core.cpu,
+        liu_layland_bound(core.tasks.len()),
+        "times in ms",
+        "response",
+        "deadline",
+        "own",
+        "interference",
+        "warm-up",
+        "CRPD"
+    );
+    for (&task, bound) in core.members.iter().zip(&core.bounds) {
+        let known = &set.tasks()[task];
+        let _ = writeln!(
+            text,
+            "  {:<20} {:>11} {:>11} {:>10} {:>12} {:>9} {:>9}",
+            known.name,
+            milliseconds(bound.verdict.response_ns()),
+            ms(known.deadline_ns),
+            ms(bound.own_ns),
+            ms(bound.interference_ns),
+            ms(bound.omega_ns),
+            ms(bound.gamma_ns),
+        );
+    }
+    let mut limit = |what: &str, change: Change, shown: &dyn Fn(u64) -> String| {
+        let _ = match change {
+            Change::Most(value) => writeln!(text, "  {what}: at most {}", shown(value)),
+            Change::Unlimited => writeln!(text, "  {what}: any"),
+            Change::Hopeless => writeln!(text, "  {what}: none helps"),
+        };
+    };
+    if let Some(known) = analyzed.cores.iter().find(|known| known.cpu == core.cpu) {
+        limit("refill time per partition for which this holds", known.largest_refill_ns, &|ns| {
+            format!("{} us", ns as f64 / 1e3)
+        });
+        limit("factor on all execution times for which this holds", known.largest_scale_ppm, &|ppm| {
+            format!("{:.6}", ppm as f64 / 1e6)
+        });
+        if let Some(count) = known.fewest_partitions {
+            let _ = writeln!(text, "  partitions that are enough, allocated anew: {count}");
+        }
+        for jump in &known.refill_breaks {
+            let _ = writeln!(
+                text,
+                "  above a refill time of {} us {} is preempted once more: {} -> {} ms",
+                jump.above_ns as f64 / 1e3,
+                jump.task,
+                milliseconds(jump.response_before_ns),
+                milliseconds(jump.response_after_ns),
+            );
+        }
+    }
+    text
+}
