@@ -199,13 +199,14 @@ impl Watch {
         self.tally.resident += report.resident();
         self.tally.on_color += report.on_color();
         for page in &classified.off_color {
-            if !seen.stubborn.contains(&page.address) {
-                self.tally.off_color += 1;
-                continue;
+            let start = seen.regions.get(page.region).map(|region| region.start);
+            let why =
+                start.filter(|_| seen.stubborn.contains(&page.address)).and_then(|start| seen.reasons.get(&start));
+            match why {
+                Some(why) => *self.tally.immovable.entry(why.clone()).or_default() += 1,
+                // Also one that was moved, and whose frame another program was quicker to take: nothing keeps it from being moved.
+                None => self.tally.off_color += 1,
             }
-            let why = seen.regions.get(page.region).and_then(|region| seen.reasons.get(&region.start));
-            let why = why.map_or("could not be moved yet", String::as_str);
-            *self.tally.immovable.entry(why.to_owned()).or_default() += 1;
         }
         for region in report.regions.iter().filter(|region| region.immovable > 0) {
             let why = region.why.clone().unwrap_or_default();
