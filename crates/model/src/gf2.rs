@@ -16,11 +16,16 @@
 //! With enough masks to choose from, some explain any few labels. [`infer_masks`] therefore asks for so many samples
 //! that labels which have nothing to do with the frames, as in a virtual machine, cannot pass by luck.
 
+mod subspace;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use subspace::Subspace;
+use subspace::bits;
 
 /// Draws stop when one without a wrong label has been missed with this probability at most.
 const MISS_PROBABILITY: f64 = 1e-9;
@@ -30,120 +35,6 @@ const DRAWS_MAX: f64 = 20_000.0;
 const DRAWS_MIN: f64 = 100.0;
 /// The probability that unrelated labels pass is at most 2 to the minus this.
 const LUCK_BITS: f64 = 40.0;
-
-/// A subspace of the 64-bit vectors over GF(2), as its reduced basis: each basis vector is the only one that has its
-/// own lowest bit set, and they are ordered by it. Equal subspaces have equal bases.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Subspace {
-    basis: Vec<u64>,
-}
-
-impl Subspace {
-    /// Adds a vector to those that span the space. False if the space had it already.
-    pub fn insert(&mut self, vector: u64) -> bool {
-        let vector = self.reduce(vector);
-        if vector == 0 {
-            return false;
-        }
-        let lowest_bit = lowest(vector);
-        for other in &mut self.basis {
-            if *other & lowest_bit != 0 {
-                *other ^= vector;
-            }
-        }
-        let place = self.basis.partition_point(|&other| lowest(other) < lowest_bit);
-        self.basis.insert(place, vector);
-        true
-    }
-
-    /// Whether `vector` is a XOR of vectors of the space.
-    pub fn contains(&self, vector: u64) -> bool {
-        self.reduce(vector) == 0
-    }
-
-    /// Number of dimensions.
-    pub fn rank(&self) -> usize {
-        self.basis.len()
-    }
-
-    /// The reduced basis, by ascending lowest bit.
-    pub fn basis(&self) -> &[u64] {
-        &self.basis
-    }
-
-    /// The lowest bits of the basis vectors. The values of these coordinates determine a vector of the space.
-    pub fn pivots(&self) -> u64 {
-        self.basis.iter().fold(0, |pivots, &vector| pivots | lowest(vector))
-    }
-
-    /// All vectors over the coordinates `within` that have even parity with every vector of the space.
-    pub fn annihilator(&self, within: u64) -> Self {
-        let projected: Self = self.basis.iter().map(|vector| vector & within).collect();
-        let pivots = projected.pivots();
-        // A bit that is no pivot is free to be set; each pivot is then set where that makes the parity even.
-        let free = bits(within & !pivots);
-        free.map(|bit| {
-            let meeting = projected.basis.iter().filter(|&&vector| vector & bit != 0);
-            meeting.fold(bit, |mask, &vector| mask | lowest(vector))
-        })
-        .collect()
-    }
-
-    /// A basis with the fewest set bits of all, in ascending order.
-    ///
-    /// Tries every vector of the space, so at most 16 dimensions; beyond, it is the reduced basis.
-    pub fn fewest_bits_basis(&self) -> Vec<u64> {
-        if self.rank() > 16 {
-            return self.basis.clone();
-        }
-        let mut vectors = vec![0];
-        for basis_vector in &self.basis {
-            vectors.extend_from_within(..);
-            let half = vectors.len() / 2;
-            vectors[half..].iter_mut().for_each(|vector| *vector ^= basis_vector);
-        }
-        // Taking the lightest first is optimal: independent sets of vectors form a matroid.
-        vectors.sort_unstable_by_key(|vector| (vector.count_ones(), *vector));
-        let mut spanned = Self::default();
-        vectors.retain(|&vector| spanned.insert(vector));
-        vectors.sort_unstable();
-        vectors
-    }
-
-    fn reduce(&self, vector: u64) -> u64 {
-        self.basis.iter().fold(vector, |rest, other| if rest & lowest(*other) != 0 { rest ^ other } else { rest })
-    }
-}
-
-impl Extend<u64> for Subspace {
-    fn extend<T: IntoIterator<Item = u64>>(&mut self, vectors: T) {
-        for vector in vectors {
-            self.insert(vector);
-        }
-    }
-}
-
-impl FromIterator<u64> for Subspace {
-    fn from_iter<T: IntoIterator<Item = u64>>(vectors: T) -> Self {
-        let mut spanned = Self::default();
-        spanned.extend(vectors);
-        spanned
-    }
-}
-
-/// The lowest set bit, alone.
-fn lowest(vector: u64) -> u64 {
-    vector & vector.wrapping_neg()
-}
-
-/// The set bits one by one, lowest first.
-fn bits(mut vector: u64) -> impl Iterator<Item = u64> {
-    std::iter::from_fn(move || {
-        let bit = lowest(vector);
-        vector ^= bit;
-        (bit != 0).then_some(bit)
-    })
-}
 
 /// The color of `frame` under `masks` (at most 16): bit `i` is the parity of `frame & masks[i]`.
 pub fn color_under(masks: &[u64], frame: u64) -> u16 {
@@ -379,15 +270,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// All XORs of subsets of `vectors`: the span by its definition.
-    fn naive_span(vectors: &[u64]) -> BTreeSet<u64> {
-        let xor_of = |subset: u32| {
-            let chosen = vectors.iter().enumerate().filter(|(i, _)| subset >> i & 1 == 1);
-            chosen.fold(0, |xor, (_, vector)| xor ^ vector)
-        };
-        (0..1u32 << vectors.len()).map(xor_of).collect()
-    }
-
     /// `mask_count` independent masks over the lowest `width` bits.
     fn random_masks(random: &mut fastrand::Rng, mask_count: usize, width: u32) -> Vec<u64> {
         let mut spanned = Subspace::default();
@@ -583,49 +465,6 @@ mod tests {
         let Linearity::NotLinear { best_agreement } = infer_masks(&samples, 0.95, 1) else { panic!("not linear") };
         // The best parity of it is a bit alone, right in 6 of 8 cases.
         assert!(best_agreement <= 0.75, "{best_agreement}");
-    }
-
-    proptest! {
-        #[test]
-        fn subspace_is_the_naive_span(vectors in prop::collection::vec(0u64..64, 0..7)) {
-            let spanned: Subspace = vectors.iter().copied().collect();
-            let naive = naive_span(&vectors);
-            prop_assert_eq!(1 << spanned.rank(), naive.len());
-            for vector in 0..64 {
-                prop_assert_eq!(spanned.contains(vector), naive.contains(&vector));
-            }
-            prop_assert_eq!(naive_span(spanned.basis()), naive_span(&vectors));
-            let reversed: Subspace = vectors.iter().rev().copied().collect();
-            prop_assert_eq!(&spanned, &reversed, "the basis depends on the space alone");
-        }
-
-        #[test]
-        fn annihilator_is_all_masks_of_even_parity(
-            vectors in prop::collection::vec(0u64..64, 0..7), within in 0u64..64
-        ) {
-            let spanned: Subspace = vectors.iter().copied().collect();
-            let annihilator = spanned.annihilator(within);
-            for mask in 0u64..64 {
-                let even = vectors.iter().all(|vector| (vector & mask).count_ones() % 2 == 0);
-                prop_assert_eq!(annihilator.contains(mask), even && mask & !within == 0);
-            }
-        }
-
-        #[test]
-        fn fewest_bits_basis_spans_the_same_with_no_lighter_one(vectors in prop::collection::vec(0u64..64, 0..4)) {
-            let spanned: Subspace = vectors.iter().copied().collect();
-            let basis = spanned.fewest_bits_basis();
-            prop_assert_eq!(basis.iter().copied().collect::<Subspace>(), spanned.clone());
-            let weight = |vectors: &[u64]| vectors.iter().map(|vector| vector.count_ones()).sum::<u32>();
-            let all: Vec<u64> = naive_span(&vectors).into_iter().collect();
-            // Every choice of `rank` vectors (at most 8 vectors, so at most 256 subsets) that spans the space.
-            for subset in 0..1u32 << all.len() {
-                let chosen: Vec<u64> = (0..all.len()).filter(|i| subset >> i & 1 == 1).map(|i| all[i]).collect();
-                if chosen.len() == spanned.rank() && chosen.iter().copied().collect::<Subspace>() == spanned {
-                    prop_assert!(weight(&basis) <= weight(&chosen));
-                }
-            }
-        }
     }
 
     proptest! {

@@ -39,6 +39,65 @@ struct Row {
     largest: u64,
 }
 
+impl Row {
+    /// Partitions refilled after one preemption by `above`, the task of this row, now that `task` is the lowest below it.
+    ///
+    /// `union`: the partitions of the tasks below τ(j), or of τ(j) and all above it, whichever the analysis needs.
+    fn hit<const W: usize>(&mut self, above: &CoreTask, task: &CoreTask, union: &mut [u64], analysis: Analysis) -> u64 {
+        match analysis {
+            Analysis::Kim2013 | Analysis::UcbUnion => {
+                let reused = if analysis == Analysis::Kim2013 { &task.partitions.0 } else { &task.useful.0 };
+                for word in 0..W {
+                    union[word] |= reused[word];
+                }
+                common::<W>(&above.partitions.0, union)
+            }
+            Analysis::EcbOnly => u64::from(above.partitions.len()),
+            Analysis::UcbOnly => {
+                self.largest = self.largest.max(u64::from(task.useful.len()));
+                self.largest
+            }
+            Analysis::EcbUnion => {
+                // `union` holds the union of everything down to j here, set when j was taken.
+                self.largest = self.largest.max(common::<W>(&task.useful.0, union));
+                self.largest
+            }
+            _ => 0,
+        }
+    }
+}
+
+impl Workspace {
+    /// Forgets the last core and finds what does not depend on windows: ω(j,n) of every task, and its blocking.
+    fn prepare<const W: usize>(&mut self, core: &[CoreTask], cold_start: bool, refill: u64) {
+        let Self { rows, first_omega, blocking, windows, bounds, below, .. } = self;
+        rows.clear();
+        bounds.clear();
+        windows.clear();
+        below.clear();
+        below.resize(core.len() * W, 0);
+
+        let mut uses = Uses::<W>::NONE;
+        core.iter().for_each(|task| uses.add(&task.partitions.0));
+        let cold = if cold_start { u64::MAX } else { 0 };
+        let displaced = uses.twice.map(|word| word | cold);
+        first_omega.clear();
+        first_omega.extend(core.iter().map(|task| common::<W>(&task.partitions.0, &displaced).saturating_mul(refill)));
+
+        // A task can wait for the nonpreemptive stretch of a lower one, with the refills in it; and, pushed by its own
+        // previous job's last stretch, for its own.
+        blocking.clear();
+        blocking.resize(core.len(), 0);
+        let mut longest = 0;
+        for (index, task) in core.iter().enumerate().rev() {
+            if task.nonpreemptive_ns > 0 {
+                longest = longest.max(task.nonpreemptive_ns.saturating_add(first_omega[index]));
+            }
+            blocking[index] = task.blocking_ns.saturating_add(longest);
+        }
+    }
+}
+
 /// Bounds for all tasks of a core, highest priority first.
 pub fn analyze(core: &[CoreTask], charges: Charges, analysis: Analysis) -> Vec<Bound> {
     let mut workspace = Workspace::default();
@@ -72,8 +131,21 @@ fn dispatch<const PARTS: bool>(core: &[CoreTask], charges: Charges, analysis: An
     }
 }
 
-fn first<const W: usize>(words: &[u64; WORDS]) -> [u64; W] {
-    std::array::from_fn(|word| words[word])
+/// Partitions used by one task or more, and by two or more.
+struct Uses<const W: usize> {
+    once: [u64; W],
+    twice: [u64; W],
+}
+
+impl<const W: usize> Uses<W> {
+    const NONE: Self = Self { once: [0; W], twice: [0; W] };
+
+    fn add(&mut self, partitions: &[u64; WORDS]) {
+        for ((once, twice), word) in self.once.iter_mut().zip(&mut self.twice).zip(partitions) {
+            *twice |= *once & word;
+            *once |= word;
+        }
+    }
 }
 
 fn common<const W: usize>(a: &[u64; WORDS], b: &[u64]) -> u64 {
@@ -91,77 +163,22 @@ fn iterate<const W: usize, const PARTS: bool>(
     let switches = charges.switch_ns.saturating_mul(2);
     let multiset =
         matches!(analysis, Analysis::UcbUnionMultiset | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset);
+    workspace.prepare::<W>(core, charges.cold_start, refill);
     let Workspace { rows, first_omega, blocking, windows, bounds, below, worst } = workspace;
-    rows.clear();
-    bounds.clear();
-    windows.clear();
-    below.clear();
-    below.resize(core.len() * W, 0);
-
-    // Partitions used by two tasks or more of the whole core.
-    let (mut once, mut twice) = ([0u64; W], [0u64; W]);
-    for task in core {
-        for word in 0..W {
-            twice[word] |= once[word] & task.partitions.0[word];
-            once[word] |= task.partitions.0[word];
-        }
-    }
-    first_omega.clear();
-    first_omega.extend(core.iter().map(|task| {
-        let cold = if charges.cold_start { u64::MAX } else { 0 };
-        let cold_words: [u64; W] = std::array::from_fn(|word| twice[word] | cold);
-        common::<W>(&task.partitions.0, &cold_words).saturating_mul(refill)
-    }));
-
-    // A task can wait for the nonpreemptive stretch of a lower one, with the refills in it; and, pushed by its own
-    // previous job's last stretch, for its own.
-    blocking.clear();
-    blocking.resize(core.len(), 0);
-    let mut longest = 0;
-    for (index, task) in core.iter().enumerate().rev() {
-        if task.nonpreemptive_ns > 0 {
-            longest = longest.max(task.nonpreemptive_ns.saturating_add(first_omega[index]));
-        }
-        blocking[index] = task.blocking_ns.saturating_add(longest);
-    }
 
     // Partitions used by two tasks or more of hep(i).
-    let (mut once, mut twice) = ([0u64; W], [0u64; W]);
+    let mut uses = Uses::<W>::NONE;
     let mut reached: u64 = 0;
     for (i, task) in core.iter().enumerate() {
-        let own: [u64; W] = first(&task.partitions.0);
-        for word in 0..W {
-            twice[word] |= once[word] & own[word];
-            once[word] |= own[word];
-        }
+        uses.add(&task.partitions.0);
         let own_ns = task.wcet_ns.saturating_add(switches);
         // What does not depend on the window.
         let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking[i]);
         let mut first_extra: u64 = 0;
         for (j, row) in rows.iter_mut().enumerate() {
             let above = &core[j];
-            row.omega = common::<W>(&above.partitions.0, &twice).saturating_mul(refill);
-            let hit = match analysis {
-                Analysis::Kim2013 | Analysis::UcbUnion => {
-                    let reused = if analysis == Analysis::Kim2013 { &task.partitions.0 } else { &task.useful.0 };
-                    let union = &mut below[j * W..(j + 1) * W];
-                    for word in 0..W {
-                        union[word] |= reused[word];
-                    }
-                    common::<W>(&above.partitions.0, union)
-                }
-                Analysis::EcbOnly => u64::from(above.partitions.len()),
-                Analysis::UcbOnly => {
-                    row.largest = row.largest.max(u64::from(task.useful.len()));
-                    row.largest
-                }
-                Analysis::EcbUnion => {
-                    // `below` holds the union of everything down to j here, set when j was taken.
-                    row.largest = row.largest.max(common::<W>(&task.useful.0, &below[j * W..(j + 1) * W]));
-                    row.largest
-                }
-                _ => 0,
-            };
+            row.omega = common::<W>(&above.partitions.0, &uses.twice).saturating_mul(refill);
+            let hit = row.hit::<W>(above, task, &mut below[j * W..(j + 1) * W], analysis);
             row.gamma = hit.saturating_mul(refill);
             row.cost = above.wcet_ns.saturating_add(switches).saturating_add(row.omega).saturating_add(row.gamma);
             first_extra = first_extra.saturating_add(first_omega[j] - row.omega);
@@ -172,57 +189,29 @@ fn iterate<const W: usize, const PARTS: bool>(
         let extend = i > 0 && !multiset && blocking[i - 1] <= blocking[i];
         let start = if extend { reached.saturating_add(own_ns).saturating_add(first_omega[i]) } else { fixed };
         if !extend {
-            for row in rows.iter_mut() {
-                (row.jobs, row.until) = (0, 0);
-            }
+            rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
         }
         let deadline = task.deadline_ns.checked_sub(task.jitter_ns);
         let (window, met, gamma_ns) = if multiset {
-            let forms: &[Analysis] = match analysis {
-                Analysis::CombinedMultiset => &[Analysis::UcbUnionMultiset, Analysis::EcbUnionMultiset],
-                Analysis::UcbUnionMultiset => &[Analysis::UcbUnionMultiset],
-                _ => &[Analysis::EcbUnionMultiset],
-            };
-            let mut best = (u64::MAX, false, 0);
-            for &form in forms {
-                for row in rows.iter_mut() {
-                    (row.jobs, row.until) = (0, 0);
-                }
-                let mut gamma_ns = 0;
-                let delay = |rows: &[Row], window| {
-                    gamma_ns =
-                        multiset_gamma::<W>(core, i, rows, windows, window, form, below, worst).saturating_mul(refill);
-                    gamma_ns
-                };
-                let (window, met) = settle(core, rows, start, fixed, deadline, delay);
-                if (!met, window) < (!best.1, best.0) {
-                    best = (window, met, gamma_ns);
-                }
-            }
+            let multiset = Multiset { core, i, windows, unions: below };
+            let best = multiset.window::<W>(analysis, rows, fixed, deadline, refill, worst);
             if PARTS {
                 // The job counts of the better form, for the parts.
-                for (row, above) in rows.iter_mut().zip(core) {
-                    count_jobs(row, above, best.0);
-                }
+                rows.iter_mut().zip(core).for_each(|(row, above)| count_jobs(row, above, best.0));
             }
             best
         } else {
             let (window, met) = settle(core, rows, start, fixed, deadline, |_, _| 0);
-            let sum =
-                |rows: &[Row]| rows.iter().map(|row| row.jobs.saturating_mul(row.gamma)).fold(0, u64::saturating_add);
-            (window, met, if PARTS { sum(rows) } else { 0 })
+            (window, met, if PARTS { total(rows, |_, row| row.gamma) } else { 0 })
         };
         let response_ns = window.saturating_add(task.jitter_ns);
         let verdict = if met { Verdict::Meets { response_ns } } else { Verdict::Misses };
-        let total = |part: &dyn Fn(usize, &Row) -> u64| {
-            rows.iter().enumerate().map(|(j, row)| row.jobs.saturating_mul(part(j, row))).fold(0, u64::saturating_add)
-        };
         bounds.push(Bound {
             verdict,
             own_ns,
-            interference_ns: if PARTS { total(&|j, _| core[j].wcet_ns.saturating_add(switches)) } else { 0 },
+            interference_ns: if PARTS { total(rows, |j, _| core[j].wcet_ns.saturating_add(switches)) } else { 0 },
             omega_ns: if PARTS {
-                first_omega[i].saturating_add(first_extra).saturating_add(total(&|_, row| row.omega))
+                first_omega[i].saturating_add(first_extra).saturating_add(total(rows, |_, row| row.omega))
             } else {
                 0
             },
@@ -239,9 +228,14 @@ fn iterate<const W: usize, const PARTS: bool>(
         count_jobs(&mut row, task, window);
         rows.push(row);
         if matches!(analysis, Analysis::EcbUnion | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset) {
-            below[i * W..(i + 1) * W].copy_from_slice(&once);
+            below[i * W..(i + 1) * W].copy_from_slice(&uses.once);
         }
     }
+}
+
+/// What all jobs in the window add together, each of τ(j) what `part` says.
+fn total(rows: &[Row], part: impl Fn(usize, &Row) -> u64) -> u64 {
+    rows.iter().enumerate().map(|(j, row)| row.jobs.saturating_mul(part(j, row))).fold(0, u64::saturating_add)
 }
 
 fn count_jobs(row: &mut Row, task: &CoreTask, window: u64) {
@@ -286,47 +280,80 @@ fn settle(
     }
 }
 
-/// Refills, in partitions, after all preemptions in a window of τ(i) together. [Altmeyer2012, §4]
-#[allow(clippy::too_many_arguments)]
-fn multiset_gamma<const W: usize>(
-    core: &[CoreTask],
+/// τ(i) and what the multiset forms know of the tasks above it.
+struct Multiset<'a> {
+    core: &'a [CoreTask],
     i: usize,
-    rows: &[Row],
-    windows: &[Option<u64>],
-    window: u64,
-    form: Analysis,
-    unions: &[u64],
-    worst: &mut Vec<(u64, u64)>,
-) -> u64 {
-    let mut refills: u64 = 0;
-    for (j, row) in rows.iter().enumerate() {
-        // How often jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
-        let preemptions = |k: usize| match windows.get(k) {
-            Some(&Some(above)) if k < i => {
-                jobs_in(above, &core[j]).saturating_mul(jobs_in(window, &core[k])).min(row.jobs)
-            }
-            _ => row.jobs,
+    /// Windows of the tasks above: `None` where one passed its deadline.
+    windows: &'a [Option<u64>],
+    /// Per task, the partitions of it and of all above it.
+    unions: &'a [u64],
+}
+
+impl Multiset<'_> {
+    /// The window of τ(i) by the better of the forms of `analysis`, whether it settled in time, and γ in it, in ns.
+    fn window<const W: usize>(
+        &self,
+        analysis: Analysis,
+        rows: &mut [Row],
+        fixed: u64,
+        deadline: Option<u64>,
+        refill: u64,
+        worst: &mut Vec<(u64, u64)>,
+    ) -> (u64, bool, u64) {
+        let forms: &[Analysis] = match analysis {
+            Analysis::CombinedMultiset => &[Analysis::UcbUnionMultiset, Analysis::EcbUnionMultiset],
+            Analysis::UcbUnionMultiset => &[Analysis::UcbUnionMultiset],
+            _ => &[Analysis::EcbUnionMultiset],
         };
-        if form == Analysis::EcbUnionMultiset {
-            worst.clear();
-            let evicting = &unions[j * W..(j + 1) * W];
-            worst.extend((j + 1..=i).map(|k| (common::<W>(&core[k].useful.0, evicting), preemptions(k))));
-            worst.sort_unstable_by(|a, b| b.cmp(a));
-            let mut left = row.jobs;
-            for &(partitions, times) in worst.iter() {
-                let times = times.min(left);
-                refills = refills.saturating_add(partitions.saturating_mul(times));
-                left -= times;
-            }
-        } else {
-            for partition in core[j].partitions.iter() {
-                let useful = (j + 1..=i)
-                    .filter(|&k| core[k].useful.contains(partition))
-                    .map(preemptions)
-                    .fold(0, u64::saturating_add);
-                refills = refills.saturating_add(useful.min(row.jobs));
+        let mut best = (u64::MAX, false, 0);
+        for &form in forms {
+            rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
+            let mut gamma_ns = 0;
+            let delay = |rows: &[Row], window| {
+                gamma_ns = self.refills::<W>(rows, window, form, worst).saturating_mul(refill);
+                gamma_ns
+            };
+            let (window, met) = settle(self.core, rows, fixed, fixed, deadline, delay);
+            if (!met, window) < (!best.1, best.0) {
+                best = (window, met, gamma_ns);
             }
         }
+        best
     }
-    refills
+
+    /// Refills, in partitions, after all preemptions in a window of τ(i) together. [Altmeyer2012, §4]
+    fn refills<const W: usize>(&self, rows: &[Row], window: u64, form: Analysis, worst: &mut Vec<(u64, u64)>) -> u64 {
+        let mut refills: u64 = 0;
+        for (j, row) in rows.iter().enumerate() {
+            // How often jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
+            let preemptions = |k: usize| match self.windows.get(k) {
+                Some(&Some(above)) if k < self.i => {
+                    jobs_in(above, &self.core[j]).saturating_mul(jobs_in(window, &self.core[k])).min(row.jobs)
+                }
+                _ => row.jobs,
+            };
+            if form == Analysis::EcbUnionMultiset {
+                worst.clear();
+                let evicting = &self.unions[j * W..(j + 1) * W];
+                worst.extend((j + 1..=self.i).map(|k| (common::<W>(&self.core[k].useful.0, evicting), preemptions(k))));
+                worst.sort_unstable_by(|a, b| b.cmp(a));
+                let mut left = row.jobs;
+                for &(partitions, times) in worst.iter() {
+                    let times = times.min(left);
+                    refills = refills.saturating_add(partitions.saturating_mul(times));
+                    left -= times;
+                }
+            } else {
+                for partition in self.core[j].partitions.iter() {
+                    let useful = (j + 1..=self.i)
+                        .filter(|&k| self.core[k].useful.contains(partition))
+                        .map(preemptions)
+                        .fold(0, u64::saturating_add);
+                    refills = refills.saturating_add(useful.min(row.jobs));
+                }
+            }
+        }
+        refills
+    }
 }

@@ -56,20 +56,48 @@ struct Job {
     stretch_ns: Option<u64>,
 }
 
+impl Job {
+    fn new(arrival: &Arrival, switch_ns: u64) -> Job {
+        Job {
+            arrival_ns: arrival.arrival_ns,
+            execution_ns: arrival.execution_ns.saturating_add(switch_ns.saturating_mul(2)),
+            started: false,
+            missing: PartitionSet::default(),
+            partial: None,
+            stretch_ns: None,
+        }
+    }
+
+    /// Gives the job the CPU, for the first time or again. `owned`: whether a partition still holds the data of its task.
+    fn resume(&mut self, task: &CoreTask, owned: impl Fn(u32) -> bool) {
+        let wanted = if self.started { &task.useful } else { &task.partitions };
+        // What was refilled and is not useful has been used already; losing it costs nothing.
+        self.partial = self.partial.filter(|&(partition, _)| owned(partition) || !task.useful.contains(partition));
+        wanted.iter().filter(|&partition| !owned(partition)).for_each(|partition| self.missing.insert(partition));
+        self.started = true;
+        self.stretch_ns = None;
+    }
+}
+
+/// Partitions that one task alone uses are its own; nobody owns the others.
+fn owners_of_unshared_partitions(core: &[CoreTask]) -> Vec<Option<usize>> {
+    let mut owners = vec![None; PARTITIONS_MAX as usize];
+    let used = core.iter().fold(PartitionSet::default(), |used, task| used.union(&task.partitions));
+    for partition in used.iter() {
+        let mut users = (0..core.len()).filter(|&task| core[task].partitions.contains(partition));
+        if let (Some(only), None) = (users.next(), users.next()) {
+            owners[partition as usize] = Some(only);
+        }
+    }
+    owners
+}
+
 /// Plays `arrivals` (ascending by release) on a core, until all jobs are done or `horizon_ns` has passed.
 ///
 /// At the start, partitions of one task are warm unless `charges.cold_start`; shared ones hold nobody's data.
 pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_ns: u64) -> Played {
-    let mut owners: Vec<Option<usize>> = vec![None; PARTITIONS_MAX as usize];
-    if !charges.cold_start {
-        let used = core.iter().fold(PartitionSet::default(), |used, task| used.union(&task.partitions));
-        for partition in used.iter() {
-            let mut users = (0..core.len()).filter(|&task| core[task].partitions.contains(partition));
-            if let (Some(only), None) = (users.next(), users.next()) {
-                owners[partition as usize] = Some(only);
-            }
-        }
-    }
+    let mut owners =
+        if charges.cold_start { vec![None; PARTITIONS_MAX as usize] } else { owners_of_unshared_partitions(core) };
     let mut queues: Vec<VecDeque<Job>> = core.iter().map(|_| VecDeque::new()).collect();
     let mut played = Played { responses_ns: vec![0; core.len()], stretches: Vec::new() };
     let mut coming = arrivals.iter().peekable();
@@ -77,14 +105,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     let mut running: Option<usize> = None;
     while now < horizon_ns {
         while let Some(next) = coming.next_if(|next| next.release_ns <= now) {
-            queues[next.task].push_back(Job {
-                arrival_ns: next.arrival_ns,
-                execution_ns: next.execution_ns.saturating_add(charges.switch_ns.saturating_mul(2)),
-                started: false,
-                missing: PartitionSet::default(),
-                partial: None,
-                stretch_ns: None,
-            });
+            queues[next.task].push_back(Job::new(next, charges.switch_ns));
         }
         let Some(highest) = queues.iter().position(|queue| !queue.is_empty()) else {
             match coming.peek() {
@@ -104,16 +125,7 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
         };
         let job = queues[chosen].front_mut().expect("a chosen task has a job");
         if running != Some(chosen) || !job.started {
-            let wanted = if job.started { &core[chosen].useful } else { &core[chosen].partitions };
-            // What was refilled and is not useful has been used already; losing it costs nothing.
-            job.partial = job.partial.filter(|&(partition, _)| {
-                owners[partition as usize] == Some(chosen) || !core[chosen].useful.contains(partition)
-            });
-            for partition in wanted.iter().filter(|&partition| owners[partition as usize] != Some(chosen)) {
-                job.missing.insert(partition);
-            }
-            job.started = true;
-            job.stretch_ns = None;
+            job.resume(&core[chosen], |partition| owners[partition as usize] == Some(chosen));
             running = Some(chosen);
         }
         // Refill a missing partition, or execute.

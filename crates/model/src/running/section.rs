@@ -290,11 +290,62 @@ fn conditions(run: &Run) -> Vec<String> {
     remarks
 }
 
+/// Adds the tasks side by side, with and without partitions.
+fn with_comparison(section: Section, run: &Run, comparison: &Comparison) -> Section {
+    let number = |value: f64| format::significant(value / 1e3);
+    let cells = comparison.tasks.iter().flat_map(|task| {
+        [("as planned", &task.partitioned), ("without", &task.unpartitioned)].map(|(name, side)| {
+            vec![
+                task.name.clone(),
+                name.to_owned(),
+                format!("{}/{}", side.accepted, side.windows),
+                format::grouped(side.jobs),
+                number(side.execution_ns),
+                number(side.response_ns),
+                micro(side.response_max),
+                side.misses.map_or_else(|| DASH.to_owned(), format::significant),
+            ]
+        })
+    });
+    section
+        .heading("With and without partitions")
+        .text(format!(
+            "The same programs in {} pairs of blocks, one of each kind, in random order and equally long. Windows of {} count, fast and slow, \
+             unless the hypervisor took more than 5 % of one. Times are means of a block’s jobs, of these the medians over all pairs, in microseconds. A difference \
+             is that of the two blocks of a pair, with its 95 % confidence interval; p-values are corrected for all tasks and quantities.",
+            comparison.blocks,
+            format::nanoseconds(comparison.window.0 as f64)
+        ))
+        .table(&["task", "", "windows", "jobs", "execution", "response", "longest response", "misses per job"], cells)
+        .findings(comparison.tasks.iter().map(|task| difference(run, comparison, task)).collect())
+}
+
+/// Adds the share of the CPU that each task takes, by each of the four ways.
+fn with_utilization(section: Section, run: &Run) -> Section {
+    let names = UTILIZATIONS.map(|(name, _)| name);
+    let shares =
+        |name: &str, shares: [Option<f64>; 4]| [name.to_owned()].into_iter().chain(shares.map(percent)).collect();
+    let of_tasks = run.tasks.iter().map(|task| shares(&task.requirement.name, utilizations(task.utilization())));
+    let bars = run.tasks.iter().flat_map(|task| {
+        let kinds = UTILIZATIONS.into_iter().zip(utilizations(task.utilization()));
+        kinds.map(|((name, hue), share)| Bar {
+            name: format!("{}: {name}", task.requirement.name),
+            parts: [0.0, share.unwrap_or(0.0)],
+            hue,
+            text: percent(share),
+        })
+    });
+    section
+        .heading("Utilization, estimated and measured")
+        .text("Share of the CPU by task, in percent: C over T alone on its partitions; with all cache delays; by the longest execution seen; by the mean. As in [Kim2013, Figure 13].")
+        .figure(Bars { title: "Utilization by task, %".to_owned(), bars: bars.collect() })
+        .table(&[&["task"], &names[..]].concat(), of_tasks.chain([shares("all", utilization_of_all(run))]))
+}
+
 impl Run {
     /// The run as a report shows it.
     pub fn section(&self) -> Section {
         let (_, reasons) = self.conclusion();
-        let names = UTILIZATIONS.map(|(name, _)| name);
         let mut section = Section::new("run", "Every task against its bound", headline(self), self)
             .text(format!(
                 "Response times from release to completion, in microseconds. A bound follows from the analysis; “longest” is what was seen, in so \
@@ -306,50 +357,9 @@ impl Run {
             .table(&COLUMNS, self.tasks.iter().map(row))
             .findings(reasons.iter().map(ToString::to_string).collect());
         if let Some(comparison) = &self.comparison {
-            let number = |value: f64| format::significant(value / 1e3);
-            let cells = comparison.tasks.iter().flat_map(|task| {
-                [("as planned", &task.partitioned), ("without", &task.unpartitioned)].map(|(name, side)| {
-                    vec![
-                        task.name.clone(),
-                        name.to_owned(),
-                        format!("{}/{}", side.accepted, side.windows),
-                        format::grouped(side.jobs),
-                        number(side.execution_ns),
-                        number(side.response_ns),
-                        micro(side.response_max),
-                        side.misses.map_or_else(|| DASH.to_owned(), format::significant),
-                    ]
-                })
-            });
-            section = section
-                .heading("With and without partitions")
-                .text(format!(
-                    "The same programs in {} pairs of blocks, one of each kind, in random order and equally long. Windows of {} count, fast and slow, \
-                     unless the hypervisor took more than 5 % of one. Times are means of a block’s jobs, of these the medians over all pairs, in microseconds. A difference \
-                     is that of the two blocks of a pair, with its 95 % confidence interval; p-values are corrected for all tasks and quantities.",
-                    comparison.blocks,
-                    format::nanoseconds(comparison.window.0 as f64)
-                ))
-                .table(&["task", "", "windows", "jobs", "execution", "response", "longest response", "misses per job"], cells)
-                .findings(comparison.tasks.iter().map(|task| difference(self, comparison, task)).collect());
+            section = with_comparison(section, self, comparison);
         }
-        let shares =
-            |name: &str, shares: [Option<f64>; 4]| [name.to_owned()].into_iter().chain(shares.map(percent)).collect();
-        let of_tasks = self.tasks.iter().map(|task| shares(&task.requirement.name, utilizations(task.utilization())));
-        let bars = self.tasks.iter().flat_map(|task| {
-            let kinds = UTILIZATIONS.into_iter().zip(utilizations(task.utilization()));
-            kinds.map(|((name, hue), share)| Bar {
-                name: format!("{}: {name}", task.requirement.name),
-                parts: [0.0, share.unwrap_or(0.0)],
-                hue,
-                text: percent(share),
-            })
-        });
-        section = section
-            .heading("Utilization, estimated and measured")
-            .text("Share of the CPU by task, in percent: C over T alone on its partitions; with all cache delays; by the longest execution seen; by the mean. As in [Kim2013, Figure 13].")
-            .figure(Bars { title: "Utilization by task, %".to_owned(), bars: bars.collect() })
-            .table(&[&["task"], &names[..]].concat(), of_tasks.chain([shares("all", utilization_of_all(self))]));
+        section = with_utilization(section, self);
         for task in self.tasks.iter().filter(|task| task.jobs > 0) {
             section = section.figure(responses(task));
             if let Some(misses) = &task.misses {

@@ -6,6 +6,7 @@
 //! What counts as what: a write-back or a write-through from the level above is a write to the level below; a fetch is a read
 //! of it. Dirty lines left at the end are not counted. An access that straddles lines counts once per line touched.
 
+mod access;
 mod blocks;
 mod cache;
 mod causes;
@@ -24,12 +25,13 @@ mod replacement;
 pub mod scenario;
 mod simulator;
 
+pub use access::{Access, Kind};
 pub use blocks::{UsefulBlocks, evicting_blocks};
 pub use causes::{Causes, Interference, Tally};
 pub use colors::ColorCurve;
 pub use curve::{MissCurve, StackDistances, misses_by_sets_and_ways};
 pub use described::{DescribedLevel, DescribedMachine, SCHEMA as DESCRIBED_SCHEMA, Timing};
-pub use hierarchy::{Access, CacheId, Costs, Counts, Held, Hierarchy, Kind, LevelCounts, MemoryCounts};
+pub use hierarchy::{CacheId, Costs, Counts, Held, Hierarchy, LevelCounts, MemoryCounts};
 pub use level::{ConfigError, Inclusion, Index, Level, Semantics, WriteHit, WriteMiss};
 pub use lru::LruChain;
 pub use paging::{Allocation, PageTable};

@@ -3,10 +3,12 @@
 //! A cache of `N_P` partitions (page colors, or ways) is shared out among tasks. Giving a task a partition also gives it
 //! the memory of that color, `M_total / N_P`, so partitions are counted twice: as cache, and as memory.
 
+mod check;
 pub mod generate;
 pub mod partitions;
 pub mod programs;
 pub mod read;
+mod refills;
 pub mod rtapp;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::{Bytes, CpuId, Ns, ParseError};
+use crate::units::{Bytes, CpuId};
+use check::{check_platform, check_task, complete_curve};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
+pub use refills::{RefillChoice, RefillKind, Refills};
 
 /// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
 /// compares as "later than every deadline", which is the truth about it.
@@ -44,74 +48,6 @@ pub enum MemoryRule {
     Pages,
     /// The paper's `M / |S|`, a real number.
     Kim2013,
-}
-
-/// Times to refill a partition, as far as they are known, in ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Refills {
-    /// When what it displaces was only read.
-    pub clean_ns: Option<u64>,
-    /// When all of what it displaces has to be written back.
-    pub dirty_ns: Option<u64>,
-    /// One miss after the other: lines of a partition x miss latency. Measured times are shorter where misses overlap,
-    /// and a task whose loads depend on each other does not let them.
-    pub serial_ns: Option<u64>,
-}
-
-impl Refills {
-    /// Those that are known, by name.
-    pub fn known(&self) -> impl Iterator<Item = (RefillKind, u64)> {
-        let all = [
-            (RefillKind::Clean, self.clean_ns),
-            (RefillKind::Dirty, self.dirty_ns),
-            (RefillKind::Serial, self.serial_ns),
-        ];
-        all.into_iter().filter_map(|(kind, time)| Some((kind, time?)))
-    }
-}
-
-/// Which of the [`Refills`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RefillKind {
-    /// What is displaced was only read.
-    Clean,
-    /// What is displaced is written back.
-    Dirty,
-    /// One miss after the other.
-    Serial,
-}
-
-impl RefillKind {
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Clean => "clean",
-            Self::Dirty => "dirty",
-            Self::Serial => "serial",
-        }
-    }
-}
-
-/// The refill time that bounds charge, Δ: one of those known, or a time given apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefillChoice {
-    /// One of those the task set knows.
-    Known(RefillKind),
-    /// This.
-    Time(Ns),
-}
-
-impl std::str::FromStr for RefillChoice {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        let kinds = [RefillKind::Clean, RefillKind::Dirty, RefillKind::Serial];
-        match kinds.into_iter().find(|kind| kind.name() == text) {
-            Some(kind) => Ok(Self::Known(kind)),
-            None => text.parse().map(Self::Time),
-        }
-    }
 }
 
 /// The machine, as far as planning sees it.
@@ -405,107 +341,6 @@ pub fn scale_up(time: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(scaled).unwrap_or(u64::MAX).min(TIME_MAX_NS)
 }
 
-fn check_platform(platform: &Platform) -> Result<(), Invalid> {
-    let Platform { cores, partitions, memory, refill_ns, refills, switch_ns, page, .. } = *platform;
-    if cores == 0 || cores > 4096 {
-        return Err(Invalid::at("cores", format!("{cores} is not a number of cores from 1 to 4096")));
-    }
-    if partitions == 0 || partitions > PARTITIONS_MAX {
-        let problem = format!("{partitions} is not a number of partitions from 1 to {PARTITIONS_MAX}");
-        return Err(Invalid::at("partitions", problem));
-    }
-    if !page.0.is_power_of_two() {
-        return Err(Invalid::at("page_bytes", format!("{} is not a power of two", page.0)));
-    }
-    if memory.0 / u64::from(partitions) < page.0 {
-        let problem = format!("{memory} over {partitions} partitions leaves less than a page for each");
-        return Err(Invalid::at("memory_mib", problem));
-    }
-    let given = [("refill_ns_per_partition", Some(refill_ns)), ("switch_ns", Some(switch_ns))];
-    let known = [
-        ("refill_ns_per_partition", refills.clean_ns),
-        ("refill_dirty_ns_per_partition", refills.dirty_ns),
-        ("miss_ns", refills.serial_ns),
-    ];
-    for (place, time) in given.into_iter().chain(known) {
-        if let Some(time) = time.filter(|&time| time > TIME_MAX_NS) {
-            return Err(Invalid::at(place, format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
-        }
-    }
-    Ok(())
-}
-
-fn check_task(index: usize, task: &Task, platform: &Platform) -> Result<(), Invalid> {
-    let place = |field: &str| format!("tasks[{index}].{field}");
-    let positive = |field: &str, time: u64| match time {
-        0 => Err(Invalid::at(place(field), "a time must be positive, this is 0")),
-        1..=TIME_MAX_NS => Ok(()),
-        _ => Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns"))),
-    };
-    if task.name.is_empty() {
-        return Err(Invalid::at(place("name"), "is empty"));
-    }
-    positive("period_ns", task.period_ns)?;
-    positive("deadline_ns", task.deadline_ns)?;
-    if task.deadline_ns > task.period_ns {
-        let problem = format!("deadline {} ns exceeds the period {} ns", task.deadline_ns, task.period_ns);
-        return Err(Invalid::at(
-            place("deadline_ns"),
-            format!("{problem}\n  hint: deadlines up to the period are analyzed"),
-        ));
-    }
-    if task.wcet_ns.is_empty() {
-        return Err(Invalid::at(
-            place("wcet_ns"),
-            "is empty\n  hint: give C^p for p = 1..N_P; one value if it does not depend on p",
-        ));
-    }
-    for (p, &time) in task.wcet_ns.iter().enumerate() {
-        positive(&format!("wcet_ns[{p}]"), time)?;
-    }
-    for (field, time) in
-        [("jitter_ns", task.jitter_ns), ("blocking_ns", task.blocking_ns), ("nonpreemptive_ns", task.nonpreemptive_ns)]
-    {
-        if time > TIME_MAX_NS {
-            return Err(Invalid::at(place(field), format!("{time} ns exceeds the longest time, {TIME_MAX_NS} ns")));
-        }
-    }
-    if task.memory > platform.memory {
-        let problem = format!("{} exceeds the {} of the whole machine", task.memory, platform.memory);
-        return Err(Invalid::at(place("memory_mib"), problem));
-    }
-    Ok(())
-}
-
-/// Makes `C^p` non-increasing from above and as long as there are partitions.
-fn complete_curve(task: &mut Task, partitions: usize, warnings: &mut Vec<String>) {
-    if let Some(&last) = task.wcet_ns.last()
-        && task.wcet_ns.len() < partitions
-    {
-        if task.wcet_ns.len() > 1 {
-            let given = task.wcet_ns.len();
-            warnings.push(format!("{}: C^{given} is used for all of C^{} to C^{partitions}", task.name, given + 1));
-        }
-        task.wcet_ns.resize(partitions, last);
-    }
-    // The whole curve is made non-increasing before it is cut: what was measured beyond N_P counts too.
-    let mut raised = 0;
-    for p in (1..task.wcet_ns.len()).rev() {
-        if task.wcet_ns[p - 1] < task.wcet_ns[p] {
-            task.wcet_ns[p - 1] = task.wcet_ns[p];
-            raised += 1;
-        }
-    }
-    if raised > 0 {
-        let values = if raised == 1 { "1 value".to_owned() } else { format!("{raised} values") };
-        warnings.push(format!(
-            "{}: C^p rises with p; {values} raised to the largest that follows (a bound must hold with more cache too)",
-            task.name
-        ));
-    }
-    task.wcet_ns.truncate(partitions);
-}
-
 /// Task indices grouped by bundle, tasks without one alone; in order of first appearance.
 pub fn bundles(tasks: &[Task]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
@@ -548,13 +383,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_rising_curve_is_replaced_by_its_upper_envelope_with_a_warning() {
-        let (set, warnings) = TaskSet::new(platform(1, 4, 64, 1), vec![task("a", 100, 1, &[9, 5, 7, 6])]).unwrap();
-        assert_eq!(set.tasks()[0].wcet_ns, [9, 7, 7, 6]);
-        assert!(warnings[0].contains("1 value raised"), "{warnings:?}");
-    }
-
-    #[test]
     fn equal_priorities_are_ordered_by_deadline_then_by_position() {
         let (set, _) = TaskSet::new(
             platform(1, 1, 64, 1),
@@ -563,24 +391,6 @@ pub(crate) mod tests {
         .unwrap();
         assert_eq!(set.by_priority(), [1, 2, 0]);
         assert_eq!(set.rank(0), 2);
-    }
-
-    #[test]
-    fn the_first_wrong_field_is_named() {
-        let p = || platform(1, 2, 64, 1);
-        let fail = |tasks: Vec<Task>| TaskSet::new(p(), tasks).unwrap_err().place;
-        let good = || task("a", 100, 1, &[1, 1]);
-        assert_eq!(fail(vec![]), "tasks");
-        assert_eq!(fail(vec![good(), good()]), "tasks[1].name");
-        assert_eq!(fail(vec![Task { deadline_ns: 101, ..good() }]), "tasks[0].deadline_ns");
-        assert_eq!(fail(vec![Task { period_ns: 0, ..good() }]), "tasks[0].period_ns");
-        assert_eq!(fail(vec![Task { wcet_ns: vec![1, 0], ..good() }]), "tasks[0].wcet_ns[1]");
-        assert_eq!(fail(vec![Task { memory: Bytes(65 << 20), ..good() }]), "tasks[0].memory_mib");
-        assert_eq!(fail(vec![Task { period_ns: u64::MAX, ..good() }]), "tasks[0].period_ns");
-        assert_eq!(
-            fail(vec![Task { priority: Some(3), ..good() }, Task { name: "b".into(), ..good() }]),
-            "tasks[1].priority"
-        );
     }
 
     #[test]

@@ -124,25 +124,7 @@ fn one(
             "priority" | "policy" => {
                 left_out.push(format!("{at}: priorities are deadline-monotonic unless every task has one"));
             }
-            "phases" => {
-                for (phase, value) in object(value, &at)? {
-                    let at = format!("{at}.{phase}");
-                    let phase = object(value, &at)?;
-                    let times = match phase.get("loop") {
-                        None => 1,
-                        Some(times) => match times.as_u64() {
-                            Some(times) => times,
-                            None => {
-                                left_out.push(format!("{at}.loop: {times} is taken as once"));
-                                1
-                            }
-                        },
-                    };
-                    for (key, value) in phase.iter().filter(|(key, _)| *key != "loop") {
-                        event(key, value, &format!("{at}.{key}"), times, &mut work, left_out)?;
-                    }
-                }
-            }
+            "phases" => phases(value, &at, &mut work, left_out)?,
             _ => event(key, value, &at, 1, &mut work, left_out)?,
         }
     }
@@ -163,6 +145,28 @@ fn one(
             None => line("best_effort = true".to_owned()),
         }
         cpu.iter().for_each(|cpu| line(format!("cpu = {cpu}")));
+    }
+    Ok(())
+}
+
+/// Adds up what a thread does in all of its phases.
+fn phases(phases: &Value, place: &str, work: &mut Work, left_out: &mut Vec<String>) -> Result<(), NotRtApp> {
+    for (phase, value) in object(phases, place)? {
+        let at = format!("{place}.{phase}");
+        let phase = object(value, &at)?;
+        let times = match phase.get("loop") {
+            None => 1,
+            Some(times) => match times.as_u64() {
+                Some(times) => times,
+                None => {
+                    left_out.push(format!("{at}.loop: {times} is taken as once"));
+                    1
+                }
+            },
+        };
+        for (key, value) in phase.iter().filter(|(key, _)| *key != "loop") {
+            event(key, value, &format!("{at}.{key}"), times, work, left_out)?;
+        }
     }
     Ok(())
 }

@@ -1,0 +1,262 @@
+//! Columns as far as they are known: lower bounds of all, exact costs of those that were evaluated, and the best plans made of them.
+
+use std::collections::HashMap;
+
+use rayon::prelude::*;
+
+use super::{COLUMN_NODES, Kinds};
+use crate::plan::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERANCE, best};
+use crate::plan::{Request, Share};
+use crate::taskset::TaskSet;
+
+/// Splits whose columns are evaluated at once, where finding splits is what takes long.
+const ALTERNATIVES: usize = 16;
+
+/// Lower bounds of all columns: `[state * (K + 1) + k]`, non-increasing in k.
+pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitions: u32) -> Vec<f64> {
+    let width = partitions as usize + 1;
+    let zero = vec![0; kinds.copies.len()];
+    let mut ordered: Vec<(Vec<usize>, usize)> = (0..kinds.states)
+        .map(|state| (kinds.members(set, state, &zero).iter().map(|&task| set.rank(task)).collect(), state))
+        .collect();
+    // In this order a state follows those that begin with the same tasks, so their tables can be continued.
+    ordered.sort_unstable();
+    let capacity = set.capacity();
+    let chunks: Vec<&[(Vec<usize>, usize)]> = ordered.chunk_by(|a, b| a.0.first() == b.0.first()).collect();
+    let parts: Vec<Vec<(usize, Vec<f64>)>> = chunks
+        .into_par_iter()
+        .map(|chunk| {
+            // By Eq. 1, and with what is certain to be paid by the analysis chosen: beyond 1, somebody is late.
+            let mut stack: Vec<(usize, Completions, Completions)> = Vec::new();
+            let mut rows = Vec::new();
+            for (ranks, state) in chunk {
+                let common = stack.iter().zip(ranks).take_while(|((a, ..), b)| a == *b).count();
+                stack.truncate(common);
+                for (place, &rank) in ranks.iter().enumerate().skip(common) {
+                    let task = set.by_priority()[rank];
+                    let none = Completions::none(partitions);
+                    let (above, least) = stack.last().map_or((&none, &none), |(_, above, least)| (above, least));
+                    // Nothing can be saved below a set that does not fit.
+                    let next = |above: &Completions, refills| match above.is_hopeless() {
+                        true => above.clone(),
+                        false => above.before(set, rules, task, place == 0, refills),
+                    };
+                    let table = next(above, 2.0);
+                    let least = if rules.overload_is_a_miss() { table.clone() } else { next(least, 1.0) };
+                    stack.push((rank, table, least));
+                }
+                let memory = ranks
+                    .iter()
+                    .map(|&rank| set.memory_per_partition(set.by_priority()[rank], 1))
+                    .fold(0, u64::saturating_add);
+                let row = (0..width).map(|k| match stack.last() {
+                    None => 0.0,
+                    Some((_, table, least)) => {
+                        let bound = table.at(k, 0);
+                        if least.at(k, 0) > 1.0 + TOLERANCE || memory > (k as u64).saturating_mul(capacity) {
+                            f64::INFINITY
+                        } else {
+                            bound
+                        }
+                    }
+                });
+                rows.push((*state, row.collect()));
+            }
+            rows
+        })
+        .collect();
+    let mut bounds = vec![f64::INFINITY; kinds.states * width];
+    for (state, row) in parts.into_iter().flatten() {
+        bounds[state * width..][..width].copy_from_slice(&row);
+    }
+    bounds
+}
+
+/// Columns as far as they are known.
+pub(super) struct Columns<'a> {
+    set: &'a TaskSet,
+    rules: Rules,
+    kinds: &'a Kinds,
+    pub(super) width: usize,
+    bounds: Vec<f64>,
+    found: HashMap<(usize, usize), (f64, Groups)>,
+    nodes: HashMap<(usize, usize), u64>,
+}
+
+impl<'a> Columns<'a> {
+    /// All columns at their lower bounds; only the empty one is known.
+    pub(super) fn new(set: &'a TaskSet, rules: Rules, kinds: &'a Kinds, partitions: u32) -> Columns<'a> {
+        Columns {
+            set,
+            rules,
+            kinds,
+            width: partitions as usize + 1,
+            bounds: column_bounds(set, rules, kinds, partitions),
+            found: HashMap::from([((0, 0), (0.0, Vec::new()))]),
+            nodes: HashMap::new(),
+        }
+    }
+
+    pub(super) fn bound(&self, state: usize, k: usize) -> f64 {
+        self.bounds[state * self.width + k]
+    }
+
+    pub(super) fn is_exact(&self, column: (usize, usize)) -> bool {
+        let bound = self.bound(column.0, column.1);
+        bound == f64::INFINITY || self.found.get(&column).is_some_and(|found| found.0 <= bound + TOLERANCE)
+    }
+
+    /// Evaluates columns, of interest up to `slack` above their bounds.
+    pub(super) fn evaluate(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request) {
+        let mut open: Vec<(usize, usize)> = columns.iter().copied().filter(|&column| !self.is_exact(column)).collect();
+        open.sort_unstable();
+        open.dedup();
+        let zero = vec![0; self.kinds.copies.len()];
+        let looked: Vec<((usize, usize), Outcome)> = open
+            .par_iter()
+            .map(|&(state, k)| {
+                let nodes = self.nodes.get(&(state, k)).copied().unwrap_or(COLUMN_NODES);
+                let effort = Effort {
+                    any: false,
+                    cutoff: self.bound(state, k) + slack,
+                    nodes,
+                    should_stop: request.should_stop,
+                };
+                ((state, k), best(self.set, self.rules, &self.kinds.members(self.set, state, &zero), k as u32, effort))
+            })
+            .collect();
+        for (column, outcome) in looked {
+            *self.nodes.entry(column).or_insert(COLUMN_NODES) *= 2;
+            if let Some(found) = outcome.found
+                && self.found.get(&column).is_none_or(|known| found.0 < known.0)
+            {
+                self.found.insert(column, found);
+            }
+            // Fewer partitions are never better.
+            for k in 0..=column.1 {
+                let bound = &mut self.bounds[column.0 * self.width + k];
+                *bound = bound.max(outcome.lower);
+            }
+        }
+    }
+
+    /// The plan made of these columns, if all have an allocation, and its utilization.
+    pub(super) fn plan(&self, columns: &[(usize, usize)]) -> Option<(f64, Vec<Share>)> {
+        let mut chosen = Vec::new();
+        let mut total = 0.0;
+        for column in columns {
+            let (used, groups) = self.found.get(column)?;
+            total += used;
+            chosen.push((column.0, groups.clone()));
+        }
+        Some((total, self.kinds.shares(self.set, &chosen)))
+    }
+
+    /// The plan of least total bound with at most `width - 1` partitions, distributed exactly.
+    pub(super) fn cheapest(&self, cores: u32) -> (f64, Vec<(usize, usize)>) {
+        let width = self.width;
+        let fewest: Vec<usize> = (0..self.kinds.states)
+            .map(|state| (0..width).find(|&k| self.bound(state, k) < f64::INFINITY).unwrap_or(width))
+            .collect();
+        let mut first = self.bounds.clone();
+        first[..width].fill(0.0);
+        let mut tables = vec![first];
+        let row = |last: &[f64], state: usize, row: &mut [f64]| {
+            row.fill(if state == 0 { 0.0 } else { f64::INFINITY });
+            self.kinds.visit_parts(state, |part| {
+                let rest = &last[(state - part) * width..][..width];
+                for k in fewest[part]..width {
+                    let bound = self.bound(part, k);
+                    for (best, rest) in row[k..].iter_mut().zip(rest) {
+                        *best = best.min(bound + rest);
+                    }
+                }
+            });
+        };
+        let cores = (cores as usize).min(self.kinds.copies.iter().map(Vec::len).sum());
+        for _ in 1..cores.saturating_sub(1) {
+            let last = tables.last().expect("there is a first");
+            let mut next = vec![0.0; last.len()];
+            next.par_chunks_mut(width).enumerate().for_each(|(state, next)| row(last, state, next));
+            tables.push(next);
+        }
+        let (mut state, mut left) = (self.kinds.states - 1, width - 1);
+        let mut columns = Vec::new();
+        let mut total = 0.0;
+        for level in (0..cores).rev() {
+            if state == 0 {
+                break;
+            }
+            let mut least = (f64::INFINITY, state, left);
+            if level == 0 {
+                least = (self.bound(state, left), state, left);
+            } else {
+                let last = &tables[level - 1];
+                self.kinds.visit_parts(state, |part| {
+                    for k in fewest[part]..=left {
+                        let value = self.bound(part, k) + last[(state - part) * width + left - k];
+                        if value < least.0 {
+                            least = (value, part, k);
+                        }
+                    }
+                });
+            }
+            if least.0 == f64::INFINITY {
+                return (f64::INFINITY, Vec::new());
+            }
+            total += self.bound(least.1, least.2);
+            columns.push((least.1, least.2));
+            state -= least.1;
+            left -= least.2;
+        }
+        (total, columns)
+    }
+
+    /// The same where every column has all partitions: the least total bound, and the columns of the best splits.
+    pub(super) fn with_all(&self, cores: u32) -> (f64, Vec<Vec<(usize, usize)>>) {
+        let all = self.width - 1;
+        let cost: Vec<f64> = (0..self.kinds.states).map(|state| self.bound(state, all)).collect();
+        let splits = self.kinds.split(cores, &cost, |a, b| a + b, ALTERNATIVES);
+        let columns = |(_, states): &(f64, Vec<usize>)| states.iter().map(|&state| (state, all)).collect();
+        (splits[0].0, splits.iter().map(columns).collect())
+    }
+
+    /// The same with a price on partitions: a lower bound, and the columns of the best splits.
+    pub(super) fn priced(&self, cores: u32, price: f64) -> (f64, Vec<Vec<(usize, usize)>>) {
+        let choose = |state: usize| {
+            (0..self.width)
+                .map(|k| (self.bound(state, k) + price * k as f64, k))
+                .min_by(|a, b| a.0.total_cmp(&b.0))
+                .expect("there is k = 0")
+        };
+        let cost: Vec<f64> = (0..self.kinds.states).map(|state| choose(state).0).collect();
+        let splits = self.kinds.split(cores, &cost, |a, b| a + b, ALTERNATIVES);
+        let columns = |(_, states): &(f64, Vec<usize>)| states.iter().map(|&state| (state, choose(state).1)).collect();
+        (splits[0].0 - price * (self.width - 1) as f64, splits.iter().map(columns).collect())
+    }
+
+    /// The best distribution of the partitions over given sets of tasks, by bound.
+    pub(super) fn distribute(&self, columns: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
+        let width = self.width;
+        let mut totals = vec![vec![0.0; width]];
+        for &(state, _) in columns {
+            let last = totals.last().expect("there is a first");
+            let next = (0..width)
+                .map(|left| (0..=left).map(|k| self.bound(state, k) + last[left - k]).fold(f64::INFINITY, f64::min))
+                .collect();
+            totals.push(next);
+        }
+        let mut left = width - 1;
+        if totals[columns.len()][left] == f64::INFINITY {
+            return None;
+        }
+        let mut distributed = Vec::new();
+        for (place, &(state, _)) in columns.iter().enumerate().rev() {
+            let value = |k: usize| self.bound(state, k) + totals[place][left - k];
+            let k = (0..=left).min_by(|&a, &b| value(a).total_cmp(&value(b)))?;
+            distributed.push((state, k));
+            left -= k;
+        }
+        Some(distributed)
+    }
+}

@@ -1,0 +1,59 @@
+//! Jobs and runs that the tests make.
+
+use super::{JobRecord, Overhead, Requirement, ResponseBound, Run, Tally};
+use crate::taskset::programs::Partitioning;
+use crate::units::{CpuId, Ns};
+
+pub fn requirement() -> Requirement {
+    Requirement {
+        name: "control".to_owned(),
+        period: Ns(1000),
+        deadline: Ns(900),
+        bound: Some(ResponseBound(Ns(500))),
+        without_interference: Some(Ns(400)),
+        budget: Some(Ns(300)),
+        wcet: Some(Ns(250)),
+        utilization: Some(0.3),
+    }
+}
+
+pub fn job(instance: u64, response: u64, execution: u64, steal_time: u64) -> JobRecord {
+    JobRecord {
+        instance,
+        release: Ns(1000 * instance),
+        start: Ns(1000 * instance + 10),
+        completion: Ns(1000 * instance + response),
+        execution: Ns(execution),
+        steal_time: Ns(steal_time),
+        ..JobRecord::default()
+    }
+}
+
+pub fn run(jobs: &[JobRecord]) -> Run {
+    let mut tally = Tally::new(requirement());
+    jobs.iter().for_each(|job| {
+        tally.push(job);
+    });
+    Run {
+        cpus: vec![CpuId(1)],
+        partitioned: true,
+        method: Partitioning::Colors,
+        reserved: Vec::new(),
+        level: 2,
+        duration: Ns(1000 * jobs.len() as u64),
+        tasks: vec![tally.outcome()],
+        violations: Vec::new(),
+        failures: Vec::new(),
+        overhead: Overhead::default(),
+        steal_time: Ns(0),
+        settings: Vec::new(),
+        inputs: Vec::new(),
+        memory: Vec::new(),
+        retention: None,
+        comparison: None,
+    }
+}
+
+pub fn good(n: u64) -> Vec<JobRecord> {
+    (0..n).map(|instance| job(instance, 400 + instance % 100, 200, 0)).collect()
+}

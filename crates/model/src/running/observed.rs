@@ -1,0 +1,193 @@
+//! What was seen of values that come one by one: mean, quantiles, high-water mark, and their course without any lost peak.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::stats::{HighWaterMark, nearest_rank};
+use crate::units::Ns;
+
+/// The smallest and the largest of consecutive values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Extent {
+    /// Smallest.
+    pub low: Ns,
+    /// Largest.
+    pub high: Ns,
+}
+
+/// Values in order, thinned to a few hundred stretches of equal length: of each the smallest and the largest are kept, so that
+/// no peak is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Envelope {
+    /// Values per stretch; the last may have fewer.
+    pub stride: u64,
+    /// The stretches.
+    pub extents: Vec<Extent>,
+    n: u64,
+}
+
+impl Default for Envelope {
+    fn default() -> Self {
+        Envelope { stride: 1, extents: Vec::new(), n: 0 }
+    }
+}
+
+impl Envelope {
+    /// Stretches kept, at most.
+    pub const STRETCHES: usize = 512;
+
+    pub(super) fn push(&mut self, value: Ns) {
+        if self.n == self.stride * Self::STRETCHES as u64 {
+            self.extents = self
+                .extents
+                .chunks(2)
+                .map(|pair| Extent {
+                    low: pair.iter().map(|extent| extent.low).min().unwrap_or_default(),
+                    high: pair.iter().map(|extent| extent.high).max().unwrap_or_default(),
+                })
+                .collect();
+            self.stride *= 2;
+        }
+        if self.n.is_multiple_of(self.stride) {
+            self.extents.push(Extent { low: value, high: value });
+        } else if let Some(last) = self.extents.last_mut() {
+            *last = Extent { low: last.low.min(value), high: last.high.max(value) };
+        }
+        self.n += 1;
+    }
+}
+
+/// Counts of values on a scale fine enough for quantiles: each is known to 1/64 of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spread {
+    counts: Vec<u64>,
+    pub(super) n: u64,
+}
+
+impl Spread {
+    /// Values below this have a count each, and each doubling above it has as many counts.
+    const FINE: u64 = 64;
+
+    fn place(value: u64) -> usize {
+        if value < 2 * Self::FINE {
+            return value as usize;
+        }
+        let shift = u64::from(value.ilog2() - Self::FINE.ilog2());
+        (shift * Self::FINE + (value >> shift)) as usize
+    }
+
+    /// The largest value of a place.
+    fn top(place: usize) -> u64 {
+        let (shift, rest) = match place as u64 {
+            place if place < 2 * Self::FINE => return place,
+            place => (place / Self::FINE - 1, place % Self::FINE + Self::FINE),
+        };
+        ((rest + 1) << shift).wrapping_sub(1)
+    }
+
+    fn push(&mut self, value: u64) {
+        let place = Self::place(value);
+        if place >= self.counts.len() {
+            self.counts.resize(place + 1, 0);
+        }
+        self.counts[place] += 1;
+        self.n += 1;
+    }
+
+    /// A value that at least a share `q` of all do not exceed, at most 1/64 above the smallest such.
+    fn quantile(&self, q: f64) -> Option<u64> {
+        if self.n == 0 {
+            return None;
+        }
+        let wanted = nearest_rank(q, self.n as usize) as u64 + 1;
+        let mut passed = 0;
+        self.counts
+            .iter()
+            .position(|count| {
+                passed += count;
+                passed >= wanted
+            })
+            .map(Self::top)
+    }
+}
+
+/// A value that was seen and how often: not a bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Observed {
+    /// Mean, in ns.
+    pub mean_ns: f64,
+    /// Median, up to 1/64 too large.
+    pub median: Ns,
+    /// 99 % took at most this, up to 1/64 too large.
+    pub p99: Ns,
+    /// The largest, with its number of samples.
+    pub high_water_mark: HighWaterMark,
+}
+
+/// Values as they come.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub(super) spread: Spread,
+    sum: u128,
+    mark: Option<HighWaterMark>,
+}
+
+impl Seen {
+    pub(super) fn push(&mut self, value: Ns) {
+        self.spread.push(value.0);
+        self.sum += u128::from(value.0);
+        match &mut self.mark {
+            Some(mark) => mark.push(value.0),
+            None => self.mark = HighWaterMark::of(&[value.0]),
+        }
+    }
+
+    pub(super) fn observed(&self) -> Option<Observed> {
+        let mark = self.mark?;
+        let quantile = |q| Ns(self.spread.quantile(q).unwrap_or(mark.value).min(mark.value));
+        Some(Observed {
+            mean_ns: self.sum as f64 / mark.n as f64,
+            median: quantile(0.5),
+            p99: quantile(0.99),
+            high_water_mark: mark,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_envelope_keeps_every_peak_in_its_place(values in proptest::collection::vec(0u64..1_000_000, 1..5000)) {
+            let mut envelope = Envelope::default();
+            values.iter().for_each(|&value| envelope.push(Ns(value)));
+            prop_assert!(envelope.extents.len() <= Envelope::STRETCHES);
+            let stretches = values.chunks(envelope.stride as usize);
+            let naive: Vec<Extent> = stretches
+                .map(|stretch| Extent { low: Ns(*stretch.iter().min().unwrap()), high: Ns(*stretch.iter().max().unwrap()) })
+                .collect();
+            prop_assert_eq!(envelope.extents, naive);
+        }
+
+        #[test]
+        fn quantiles_of_a_spread_are_those_of_the_values_to_a_64th(
+            values in proptest::collection::vec(0u64..100_000_000_000, 1..300), percent in 1u64..=100
+        ) {
+            let mut spread = Spread::default();
+            values.iter().for_each(|&value| spread.push(value));
+            let exact = crate::stats::Sorted::of(values).unwrap().quantile(percent as f64 / 100.0);
+            let found = spread.quantile(percent as f64 / 100.0).unwrap();
+            prop_assert!(exact <= found && found <= exact + exact / 64, "{exact} {found}");
+        }
+
+        #[test]
+        fn places_of_a_spread_are_in_order_and_cover_everything(value in 0u64..=u64::MAX) {
+            let place = Spread::place(value);
+            prop_assert!(value <= Spread::top(place));
+            prop_assert!(place == 0 || Spread::top(place - 1) < value);
+        }
+    }
+}

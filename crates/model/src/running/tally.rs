@@ -1,0 +1,137 @@
+//! Takes the jobs of a task one by one and checks each against the timing requirement.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::observed::{Envelope, Seen};
+use super::{JobRecord, Limit, Requirement, STEAL_DELAY_FACTOR, TaskOutcome};
+use crate::units::Ns;
+
+/// How many jobs exceeded a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ViolationCount {
+    /// Jobs that exceeded it.
+    pub jobs: u64,
+    /// Those of them that steal time excuses: it can have caused all of the delay ([`STEAL_DELAY_FACTOR`]).
+    #[serde(alias = "stolen")]
+    pub excused: u64,
+}
+
+impl ViolationCount {
+    /// Jobs that steal time does not excuse.
+    pub fn own(&self) -> u64 {
+        self.jobs - self.excused
+    }
+}
+
+/// Misses of the partitioned level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Misses {
+    /// Over all jobs.
+    pub sum: u64,
+    /// Job by job.
+    pub by_instance: Envelope,
+}
+
+/// The jobs of a task so far.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    requirement: Requirement,
+    response: Seen,
+    execution: Seen,
+    responses: Envelope,
+    misses: Option<Misses>,
+    violations: [ViolationCount; 3],
+    preemptions: u64,
+    jobs_with_steal: u64,
+}
+
+impl Tally {
+    /// Of no jobs.
+    pub fn new(requirement: Requirement) -> Tally {
+        let none = Seen::default;
+        let violations = [ViolationCount::default(); 3];
+        Tally {
+            requirement,
+            response: none(),
+            execution: none(),
+            responses: Envelope::default(),
+            misses: None,
+            violations,
+            preemptions: 0,
+            jobs_with_steal: 0,
+        }
+    }
+
+    /// The timing requirement of the task.
+    pub fn requirement(&self) -> &Requirement {
+        &self.requirement
+    }
+
+    /// Takes a job into account. Returns the limits that it exceeds.
+    pub fn push(&mut self, job: &JobRecord) -> Vec<Limit> {
+        let response = job.response();
+        self.response.push(response);
+        self.execution.push(job.execution);
+        self.responses.push(response);
+        self.preemptions += u64::from(job.preemptions);
+        let has_steal = job.steal_time > Ns(0);
+        let late = |limit: Limit| match limit {
+            Limit::Bound => response.0 - self.requirement.bound.map_or(response.0, |bound| bound.0.0),
+            Limit::Deadline => response.0 - self.requirement.deadline.0,
+            Limit::Budget => 0,
+        };
+        self.jobs_with_steal += u64::from(has_steal);
+        if let Some(misses) = job.misses {
+            let counted = self.misses.get_or_insert_with(|| Misses { sum: 0, by_instance: Envelope::default() });
+            counted.sum += misses;
+            counted.by_instance.push(Ns(misses));
+        }
+        let limits = self.requirement.violated_by(response, job.execution);
+        for &limit in &limits {
+            // Steal time excuses no more than the delay that it can have caused.
+            let excused = has_steal && late(limit) <= STEAL_DELAY_FACTOR * job.steal_time.0;
+            let violations = &mut self.violations[limit as usize];
+            violations.jobs += 1;
+            violations.excused += u64::from(excused);
+        }
+        limits
+    }
+
+    /// What came of the task.
+    pub fn outcome(&self) -> TaskOutcome {
+        let violations = |limit: Limit| self.violations[limit as usize];
+        TaskOutcome {
+            requirement: self.requirement.clone(),
+            jobs: self.response.spread.n,
+            response: self.response.observed(),
+            execution: self.execution.observed(),
+            responses: self.responses.clone(),
+            misses: self.misses.clone(),
+            bound_violations: violations(Limit::Bound),
+            deadline_violations: violations(Limit::Deadline),
+            budget_violations: violations(Limit::Budget),
+            preemptions: self.preemptions,
+            jobs_with_steal: self.jobs_with_steal,
+            placement: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::running::fixture::{job, requirement};
+
+    #[test]
+    fn a_million_jobs_take_no_more_memory_than_a_few() {
+        let mut tally = Tally::new(requirement());
+        let memory = allocation_counter::measure(|| {
+            for instance in 0..1_000_000 {
+                tally.push(&JobRecord { misses: Some(instance % 7), ..job(instance, 400 + instance % 90_000, 200, 0) });
+            }
+        });
+        assert!(memory.bytes_max < 64 << 10, "{} bytes", memory.bytes_max);
+        assert_eq!(tally.outcome().jobs, 1_000_000);
+    }
+}

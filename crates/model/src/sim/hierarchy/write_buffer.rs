@@ -1,0 +1,28 @@
+//! Writes that the CPU does not wait for.
+
+use std::collections::VecDeque;
+
+/// Writes on their way to memory behind the back of the CPU.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WriteBuffer {
+    /// Writes that fit; without any, writes are waited for.
+    pub(super) entries: usize,
+    /// When each of them will be done, in order.
+    pub(super) done_at: VecDeque<u64>,
+}
+
+impl WriteBuffer {
+    /// Takes a write that lasts `cycles` at the time `now`; returns the time from which the CPU can go on.
+    pub(super) fn accept(&mut self, now: u64, cycles: u64) -> u64 {
+        if self.entries == 0 {
+            return now + cycles;
+        }
+        while self.done_at.front().is_some_and(|done| *done <= now) {
+            self.done_at.pop_front();
+        }
+        let free_at = if self.done_at.len() < self.entries { now } else { self.done_at.pop_front().unwrap_or(now) };
+        let begins = self.done_at.back().copied().unwrap_or(free_at).max(free_at);
+        self.done_at.push_back(begins + cycles);
+        free_at
+    }
+}

@@ -1,0 +1,71 @@
+//! When tasks come in: after so many accesses of another one, or by the clock of their CPU.
+
+use std::collections::VecDeque;
+
+use crate::sim::scenario::{Scenario, ScenarioError};
+
+/// Points at which a task comes in.
+pub(super) struct Releases {
+    pub(super) by: usize,
+    /// The task whose accesses are counted; `None` for the CPU's clock.
+    pub(super) of: Option<usize>,
+    at: VecDeque<u64>,
+    every: Option<u64>,
+    /// Multiples of `every` that have passed.
+    multiples: u64,
+}
+
+impl Releases {
+    pub(super) fn next(&self) -> Option<u64> {
+        let regular = self.every.and_then(|every| every.checked_mul(self.multiples + 1));
+        self.at.front().copied().into_iter().chain(regular).min()
+    }
+
+    /// How many have come since the last call, now that the count or clock stands at `now`.
+    pub(super) fn passed(&mut self, now: u64) -> u64 {
+        let listed = self.at.iter().take_while(|at| **at <= now).count();
+        self.at.drain(..listed);
+        let multiples = self.every.map_or(0, |every| now / every);
+        listed as u64 + multiples - std::mem::replace(&mut self.multiples, multiples)
+    }
+}
+
+impl Scenario {
+    /// When which task comes in, by the pre-emptions of the scenario.
+    pub(super) fn releases(&self) -> Result<Vec<Releases>, ScenarioError> {
+        let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
+        let mut all = Vec::new();
+        for preemption in &self.preemptions {
+            let by = self.task(&preemption.by)?;
+            let of = preemption.of.as_deref().map(|name| self.task(name)).transpose()?;
+            let (at, every) = match of {
+                Some(_) => (&preemption.at_accesses, preemption.every_accesses),
+                None => (&preemption.at_cycles, preemption.every_cycles),
+            };
+            let of_the_other = match of {
+                Some(_) => !preemption.at_cycles.is_empty() || preemption.every_cycles.is_some(),
+                None => !preemption.at_accesses.is_empty() || preemption.every_accesses.is_some(),
+            };
+            if of_the_other || at.is_empty() && every.is_none() {
+                return setting(
+                    format!("when does {} come in?", preemption.by),
+                    "give `of` with `at_accesses` or `every_accesses`, or else `at_cycles` or `every_cycles`",
+                );
+            }
+            if every == Some(0) {
+                return setting(format!("{} comes in every 0", preemption.by), "give at least 1");
+            }
+            if of.is_some_and(|of| of == by || self.tasks[of].cpu != self.tasks[by].cpu) {
+                return setting(
+                    format!("{} cannot pre-empt {}", self.tasks[by].name, preemption.of.as_deref().unwrap_or_default()),
+                    "`by` and `of` are two tasks of one CPU",
+                );
+            }
+            let mut at = at.clone();
+            at.sort_unstable();
+            at.dedup();
+            all.push(Releases { by, of, at: at.into(), every, multiples: 0 });
+        }
+        Ok(all)
+    }
+}

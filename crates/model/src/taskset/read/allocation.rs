@@ -1,0 +1,122 @@
+//! Which tasks run on which core with which partitions, read from a file and checked against a task set.
+
+use std::collections::HashMap;
+
+use super::ReadError;
+use super::fields::{Fields, number, wrong};
+use super::values::parse;
+use crate::taskset::{PartitionSet, Scope, TaskSet};
+
+/// A task of an allocation: its index in the set, its partitions, and those useful to it after a preemption.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allotted {
+    /// Index of the task in the set.
+    pub task: usize,
+    /// Its partitions, from 0.
+    pub partitions: PartitionSet,
+    /// The useful ones; all if the file does not say.
+    pub useful: PartitionSet,
+}
+
+/// Which tasks run on which core with which partitions: `(cpu, tasks)` in the order of the file.
+pub type Allocation = Vec<(u32, Vec<Allotted>)>;
+
+/// Reads an allocation for `set`: the `cores` of a plan. Also returns warnings about tasks left out.
+pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>), ReadError> {
+    let root = parse(text)?;
+    let file = Fields::of(String::new(), &root)?;
+    let mut allocation: Allocation = Vec::new();
+    let mut places: Vec<Option<u32>> = vec![None; set.tasks().len()];
+    let mut owners: Vec<Option<u32>> = vec![None; set.platform().partitions as usize];
+    let by_name: HashMap<&str, usize> =
+        set.tasks().iter().enumerate().map(|(index, task)| (task.name.as_str(), index)).collect();
+    for (index, placed) in file.list("cores", "a list of cores with cpu and tasks")?.iter().enumerate() {
+        let core = Fields::of(format!("cores[{index}]"), placed)?;
+        let cpu = core.small("cpu")?.unwrap_or(u32::try_from(index).unwrap_or(u32::MAX));
+        if allocation.iter().any(|(other, _)| *other == cpu) {
+            return Err(wrong(core.at, core.named("cpu"), format!("CPU {cpu} is there already")));
+        }
+        let mut members = Vec::new();
+        for (index, placed) in core.list("tasks", "a list of tasks with name and partitions")?.iter().enumerate() {
+            let member = Fields::of(format!("{}.tasks[{index}]", core.place), placed)?;
+            member.require("name", "the name of a task of the set")?;
+            let name = member.text("name")?.unwrap_or_default();
+            let Some(&task) = by_name.get(name.as_str()) else {
+                return Err(wrong(member.at, member.named("name"), format!("`{name}` is not a task of the set")));
+            };
+            if let Some(other) = places[task].replace(cpu) {
+                return Err(wrong(member.at, member.named("name"), format!("`{name}` is on CPU {other} already")));
+            }
+            let partitions = partitions(&member, "partitions", set)?;
+            for partition in partitions.iter() {
+                let owner = owners[partition as usize].get_or_insert(cpu);
+                if *owner != cpu && set.platform().scope == Scope::Shared {
+                    let problem = format!(
+                        "partition {} belongs to CPU {owner} already; cores do not share partitions",
+                        partition + 1
+                    );
+                    return Err(wrong(member.at, member.named("partitions"), problem));
+                }
+            }
+            let useful =
+                if member.get("useful").is_some() { self::partitions(&member, "useful", set)? } else { partitions };
+            if useful.union(&partitions) != partitions {
+                return Err(wrong(member.at, member.named("useful"), "names partitions that are not the task's"));
+            }
+            members.push(Allotted { task, partitions, useful });
+        }
+        allocation.push((cpu, members));
+    }
+    let left_out = set.tasks().iter().zip(&places).filter(|(_, place)| place.is_none());
+    let warnings = left_out.map(|(task, _)| format!("{} is on no core", task.name)).collect();
+    Ok((allocation, warnings))
+}
+
+fn partitions(member: &Fields, name: &str, set: &TaskSet) -> Result<PartitionSet, ReadError> {
+    let most = set.platform().partitions;
+    let mut partitions = PartitionSet::default();
+    for (index, placed) in member.list(name, "numbers of partitions, from 1")?.iter().enumerate() {
+        let place = format!("{}[{index}]", member.named(name));
+        let partition = number(placed, &place)?;
+        if partition == 0 || partition > u64::from(most) {
+            return Err(wrong(
+                placed.at,
+                place,
+                format!("{partition} is not a partition: they are numbered 1 to {most}"),
+            ));
+        }
+        partitions.insert(partition as u32 - 1);
+    }
+    if partitions.is_empty() && name == "partitions" {
+        return Err(wrong(member.at, member.named(name), "is empty; a task needs at least one partition"));
+    }
+    Ok(partitions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::taskset::read::tests::{FILE, read};
+
+    #[test]
+    fn an_allocation_is_held_against_its_set() {
+        let set = read(FILE).unwrap();
+        let good = r#"{"cores":[{"cpu":0,"tasks":[{"name":"a","partitions":[1,2]}]},{"cpu":3,"tasks":[]}]}"#;
+        let (found, warnings) = allocation(good, &set).unwrap();
+        assert_eq!(found[0].1[0].partitions, PartitionSet::range(0, 2));
+        assert_eq!(warnings, ["b is on no core"]);
+        let wrong = |from: &str, to: &str| allocation(&good.replace(from, to), &set).unwrap_err().to_string();
+        assert!(
+            wrong("[1,2]", "[0]")
+                .contains("cores[0].tasks[0].partitions[0]: 0 is not a partition: they are numbered 1 to 4")
+        );
+        assert!(wrong("[1,2]", "[5]").contains("5 is not a partition"));
+        assert!(wrong("[1,2]", "[]").contains("at least one partition"));
+        assert!(wrong("\"a\"", "\"x\"").contains("`x` is not a task of the set"));
+        let twice = "[{\"name\":\"b\",\"partitions\":[2]}]";
+        assert!(
+            wrong("\"cpu\":3,\"tasks\":[]", &format!("\"cpu\":3,\"tasks\":{twice}"))
+                .contains("belongs to CPU 0 already")
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! Fields of a table, each read as what it must be, and the names of all that a set and a task may have.
+
+use std::str::FromStr;
+
+use super::values::{Placed, Spot, Value};
+use super::{Invalid, ReadError};
+use crate::units::{Bytes, Ns, ParseError};
+
+/// A table being read: knows where it is, and which of its fields nobody asked for.
+pub(in crate::taskset) struct Fields<'a> {
+    pub(super) place: String,
+    pub(super) at: Spot,
+    fields: &'a [(String, Placed)],
+}
+
+impl<'a> Fields<'a> {
+    pub(in crate::taskset) fn of(place: String, placed: &'a Placed) -> Result<Self, ReadError> {
+        match &placed.value {
+            Value::Table(fields) => Ok(Self { place, at: placed.at, fields }),
+            other => Err(wrong(placed.at, place, format!("must be a table of named fields, this is {}", other.kind()))),
+        }
+    }
+
+    pub(in crate::taskset) fn named(&self, name: &str) -> String {
+        if self.place.is_empty() { name.to_owned() } else { format!("{}.{name}", self.place) }
+    }
+
+    pub(in crate::taskset) fn get(&self, name: &str) -> Option<&'a Placed> {
+        self.fields.iter().find(|(field, _)| field == name).map(|(_, placed)| placed)
+    }
+
+    pub(in crate::taskset) fn missing(&self, name: &str, hint: &str) -> ReadError {
+        wrong(self.at, self.named(name), format!("is missing\n  hint: {hint}"))
+    }
+
+    pub(in crate::taskset) fn require(&self, name: &str, hint: &str) -> Result<&'a Placed, ReadError> {
+        self.get(name).ok_or_else(|| self.missing(name, hint))
+    }
+
+    pub(in crate::taskset) fn number(&self, name: &str) -> Result<Option<u64>, ReadError> {
+        self.get(name).map(|placed| number(placed, &self.named(name))).transpose()
+    }
+
+    pub(in crate::taskset) fn small(&self, name: &str) -> Result<Option<u32>, ReadError> {
+        let Some(placed) = self.get(name) else { return Ok(None) };
+        let value = number(placed, &self.named(name))?;
+        let small = u32::try_from(value);
+        Ok(Some(small.map_err(|_| wrong(placed.at, self.named(name), format!("{value} is too large")))?))
+    }
+
+    pub(in crate::taskset) fn flag(&self, name: &str) -> Result<bool, ReadError> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(Placed { value: Value::Flag(flag), .. }) => Ok(*flag),
+            Some(other) => {
+                Err(wrong(other.at, self.named(name), format!("must be true or false, this is {}", other.value.kind())))
+            }
+        }
+    }
+
+    /// One of several words; the first if the field is missing.
+    pub(in crate::taskset) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<T, ReadError> {
+        let Some(given) = self.text(name)? else { return Ok(choices[0].1) };
+        let known = choices.iter().find(|(word, _)| *word == given).map(|(_, choice)| *choice);
+        known.ok_or_else(|| {
+            let at = self.get(name).map_or(self.at, |placed| placed.at);
+            let words: Vec<String> = choices.iter().map(|(word, _)| format!("`{word}`")).collect();
+            wrong(at, self.named(name), format!("`{given}` is not one of {}", words.join(", ")))
+        })
+    }
+
+    pub(in crate::taskset) fn text(&self, name: &str) -> Result<Option<String>, ReadError> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Placed { value: Value::Text(text), .. }) => Ok(Some(text.clone())),
+            Some(other) => {
+                Err(wrong(other.at, self.named(name), format!("must be a text, this is {}", other.value.kind())))
+            }
+        }
+    }
+
+    pub(in crate::taskset) fn list(&self, name: &str, hint: &str) -> Result<&'a [Placed], ReadError> {
+        let placed = self.require(name, hint)?;
+        match &placed.value {
+            Value::List(items) => Ok(items),
+            other => Err(wrong(placed.at, self.named(name), format!("must be a list, this is {}", other.kind()))),
+        }
+    }
+
+    /// A text in the syntax of the command line.
+    pub(in crate::taskset) fn parsed<T: FromStr<Err = ParseError>>(&self, name: &str) -> Result<Option<T>, ReadError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let parsed = text.parse().map_err(|error: ParseError| self.wrong(name, error.to_string()));
+        parsed.map(Some)
+    }
+
+    /// What is wrong with the value of a field.
+    pub(in crate::taskset) fn wrong(&self, name: &str, problem: impl Into<String>) -> ReadError {
+        wrong(self.get(name).map_or(self.at, |placed| placed.at), self.named(name), problem)
+    }
+
+    /// The one of several spellings of a fact that is used.
+    fn spelled<T>(&self, spellings: &[(&str, Option<T>)]) -> Result<Option<T>, ReadError>
+    where
+        T: Copy,
+    {
+        let mut given = spellings.iter().filter_map(|&(name, value)| Some((name, value?)));
+        let Some((first, value)) = given.next() else { return Ok(None) };
+        match given.next() {
+            Some((second, _)) => Err(self.wrong(second, format!("is there already, as `{first}`"))),
+            None => Ok(Some(value)),
+        }
+    }
+
+    /// A time: `period = "200us"` or `period_ns = 200_000`.
+    pub(in crate::taskset) fn time(&self, name: &str) -> Result<Option<Ns>, ReadError> {
+        let whole = format!("{name}_ns");
+        self.spelled(&[(name, self.parsed(name)?), (&whole, self.number(&whole)?.map(Ns))])
+    }
+
+    /// Memory: `memory = "64K"`, `memory_mib = 2` or `memory_bytes = 65_536`.
+    pub(in crate::taskset) fn memory(&self) -> Result<Option<Bytes>, ReadError> {
+        let mib = self.number("memory_mib")?.map(|mib| {
+            let bytes = mib.checked_mul(1 << 20).map(Bytes);
+            bytes.ok_or_else(|| self.wrong("memory_mib", format!("{mib} MiB are more than any machine has")))
+        });
+        self.spelled(&[
+            ("memory", self.parsed("memory")?),
+            ("memory_mib", mib.transpose()?),
+            ("memory_bytes", self.number("memory_bytes")?.map(Bytes)),
+        ])
+    }
+
+    pub(in crate::taskset) fn warn_about_others(&self, known: &[&str], warnings: &mut Vec<String>) {
+        for (name, placed) in self.fields.iter().filter(|(name, _)| !known.contains(&name.as_str())) {
+            warnings.push(format!("{}: {} is not a field known here; it is ignored", placed.at, self.named(name)));
+        }
+    }
+}
+
+pub(in crate::taskset) fn wrong(at: Spot, place: impl Into<String>, problem: impl Into<String>) -> ReadError {
+    ReadError::Field { at, what: Invalid { place: place.into(), problem: problem.into() } }
+}
+
+/// A whole number from 0; everything else is named for what it is.
+pub(in crate::taskset) fn number(placed: &Placed, place: &str) -> Result<u64, ReadError> {
+    let fail = |problem: String| Err(wrong(placed.at, place, problem));
+    match &placed.value {
+        Value::Number(text) => match text.parse() {
+            Ok(number) => Ok(number),
+            Err(_) if text.starts_with('-') => fail(format!("{text} is negative")),
+            Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => fail(format!("{text} is too large")),
+            Err(_) => fail(format!("{text} is not a whole number\n  hint: times are whole nanoseconds")),
+        },
+        other => fail(format!("must be a number, this is {}", other.kind())),
+    }
+}
+
+/// What a set can say of itself, to be planned or to be run.
+pub(in crate::taskset) const SET_FIELDS: &[&str] = &[
+    "comment",
+    "schema",
+    "fingerprint",
+    "by",
+    "input",
+    "margin",
+    "complete",
+    "refill_ns_per_partition",
+    "refill_dirty_ns_per_partition",
+    "lines_per_partition",
+    "miss_ns",
+    "partitions",
+    "memory",
+    "memory_mib",
+    "memory_bytes",
+    "cores",
+    "switch_ns",
+    "cache",
+    "page_bytes",
+    "memory_rule",
+    "cold_start",
+    "cpus",
+    "level",
+    "method",
+    "tasks",
+];
+
+/// What a set can say of a task, to be planned or to be run.
+pub(in crate::taskset) const TASK_FIELDS: &[&str] = &[
+    "comment",
+    "measured",
+    "utilization_difference",
+    "name",
+    "period",
+    "period_ns",
+    "deadline",
+    "deadline_ns",
+    "memory",
+    "memory_mib",
+    "memory_bytes",
+    "wcet_ns",
+    "jitter_ns",
+    "blocking_ns",
+    "nonpreemptive_ns",
+    "priority",
+    "bundle",
+    "exclusive",
+    "command",
+    "workload",
+    "cpu",
+    "budget",
+    "budget_ns",
+    "jobs",
+    "best_effort",
+];

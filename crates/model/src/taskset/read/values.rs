@@ -1,0 +1,134 @@
+//! A JSON or TOML file as values that know where they are.
+
+use super::ReadError;
+
+/// A place in a file, both counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Line.
+    pub line: usize,
+    /// Column, in bytes.
+    pub column: usize,
+}
+
+impl Spot {
+    pub(super) const BEGIN: Spot = Spot { line: 1, column: 1 };
+}
+
+impl std::fmt::Display for Spot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// A value and where it begins.
+#[derive(Debug)]
+pub(in crate::taskset) struct Placed {
+    pub(in crate::taskset) at: Spot,
+    pub(in crate::taskset) value: Value,
+}
+
+#[derive(Debug)]
+pub(in crate::taskset) enum Value {
+    Table(Vec<(String, Placed)>),
+    List(Vec<Placed>),
+    Number(String),
+    Text(String),
+    Flag(bool),
+    Other,
+}
+
+impl Value {
+    pub(in crate::taskset) fn kind(&self) -> &'static str {
+        match self {
+            Self::Table(_) => "a table",
+            Self::List(_) => "a list",
+            Self::Number(_) => "a number",
+            Self::Text(_) => "a text",
+            Self::Flag(_) => "true or false",
+            Self::Other => "neither text, number, list nor table",
+        }
+    }
+}
+
+pub(in crate::taskset) fn parse(text: &str) -> Result<Placed, ReadError> {
+    let lines = Lines::of(text);
+    if text.trim_start().starts_with(['{', '[']) {
+        // serde_json decides what JSON is, and limits its depth; the other parser knows where things are.
+        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+            return Err(ReadError::Syntax {
+                at: Spot { line: error.line().max(1), column: error.column().max(1) },
+                problem: error.to_string(),
+                format: "JSON",
+            });
+        }
+        let syntax = |at, problem| ReadError::Syntax { at, problem, format: "JSON" };
+        let tree = jsonc_parser::parse_to_ast(text, &Default::default(), &Default::default())
+            .map_err(|error| syntax(lines.spot(error.range().start), error.to_string()))?;
+        let root = tree.value.ok_or_else(|| syntax(Spot::BEGIN, "nothing here".to_owned()))?;
+        Ok(from_json(&root, &lines))
+    } else {
+        let root = toml::de::DeTable::parse(text).map_err(|error| ReadError::Syntax {
+            at: error.span().map_or(Spot::BEGIN, |span| lines.spot(span.start)),
+            problem: error.message().to_owned(),
+            format: "TOML",
+        })?;
+        Ok(Placed { at: Spot::BEGIN, value: Value::Table(from_table(root.get_ref(), &lines)) })
+    }
+}
+
+fn from_json(value: &jsonc_parser::ast::Value, lines: &Lines) -> Placed {
+    use jsonc_parser::ast::Value as Json;
+    use jsonc_parser::common::Ranged;
+    let at = lines.spot(value.range().start);
+    let value = match value {
+        Json::Object(object) => Value::Table(
+            object.properties.iter().map(|p| (p.name.as_str().to_owned(), from_json(&p.value, lines))).collect(),
+        ),
+        Json::Array(array) => Value::List(array.elements.iter().map(|element| from_json(element, lines)).collect()),
+        Json::NumberLit(number) => Value::Number(number.value.to_owned()),
+        Json::StringLit(text) => Value::Text(text.value.to_string()),
+        Json::BooleanLit(flag) => Value::Flag(flag.value),
+        Json::NullKeyword(_) => Value::Other,
+    };
+    Placed { at, value }
+}
+
+fn from_table(table: &toml::de::DeTable, lines: &Lines) -> Vec<(String, Placed)> {
+    table.iter().map(|(name, value)| (name.get_ref().to_string(), from_toml(value, lines))).collect()
+}
+
+fn from_toml(value: &toml::Spanned<toml::de::DeValue>, lines: &Lines) -> Placed {
+    use toml::de::DeValue as Toml;
+    let at = lines.spot(value.span().start);
+    let value = match value.get_ref() {
+        Toml::Table(table) => Value::Table(from_table(table, lines)),
+        Toml::Array(array) => Value::List(array.iter().map(|element| from_toml(element, lines)).collect()),
+        // Only a plain decimal number reads the same in both formats.
+        Toml::Integer(number) if number.radix() == 10 => Value::Number(number.as_str().to_owned()),
+        Toml::Integer(number) => Value::Number(
+            u64::from_str_radix(number.as_str(), number.radix())
+                .map_or_else(|_| number.as_str().to_owned(), |n| n.to_string()),
+        ),
+        Toml::Float(number) => Value::Number(number.as_str().to_owned()),
+        Toml::String(text) => Value::Text(text.to_string()),
+        Toml::Boolean(flag) => Value::Flag(*flag),
+        Toml::Datetime(_) => Value::Other,
+    };
+    Placed { at, value }
+}
+
+/// Finds lines by binary search: a file has many values.
+struct Lines(Vec<usize>);
+
+impl Lines {
+    fn of(text: &str) -> Self {
+        Self(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at).collect())
+    }
+
+    fn spot(&self, at: usize) -> Spot {
+        let before = self.0.partition_point(|&newline| newline < at);
+        let begin = before.checked_sub(1).map_or(0, |last| self.0[last] + 1);
+        Spot { line: before + 1, column: at - begin + 1 }
+    }
+}

@@ -1,0 +1,158 @@
+//! What is recorded of a CPU, one entry after the other: slices, gaps, and what is known of the watch itself.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Cost;
+use crate::units::{CpuId, Ns};
+
+/// What counters counted in a slice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Counts {
+    /// Accesses to the level watched.
+    pub accesses: u64,
+    /// Those that missed.
+    pub misses: u64,
+    /// Instructions retired.
+    pub instructions: u64,
+    /// Cycles of the core.
+    pub cycles: u64,
+}
+
+impl Counts {
+    /// Misses per access; `None` without accesses.
+    pub fn miss_ratio(self) -> Option<f64> {
+        (self.accesses > 0).then(|| self.misses as f64 / self.accesses as f64)
+    }
+
+    pub(super) fn add(&mut self, more: Counts) {
+        self.accesses += more.accesses;
+        self.misses += more.misses;
+        self.instructions += more.instructions;
+        self.cycles += more.cycles;
+    }
+}
+
+/// Why a thread left its CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchOut {
+    /// Another thread preempted it.
+    Preempted,
+    /// It sleeps until it is woken.
+    Asleep,
+    /// It waits for the kernel or a device, or was stopped.
+    Blocked,
+    /// It has ended.
+    Ended,
+}
+
+/// Time for which a thread had a CPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Slice {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Which thread.
+    pub thread: i32,
+    /// Its name.
+    pub name: String,
+    /// From when, by a clock that is never set.
+    pub begin: Ns,
+    /// Until when.
+    pub end: Ns,
+    /// How it ended.
+    pub left: SwitchOut,
+    /// What was counted; absent where nothing was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counts: Option<Counts>,
+}
+
+/// Time of a CPU of which nothing is known: slices are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Gap {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Until when.
+    pub end: Ns,
+    /// Events that the kernel had no room for; `None` where others had the counters.
+    pub lost: Option<u64>,
+}
+
+/// What is known of a watch as a whole: each says all that the ones before it did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct State {
+    /// The steal time of each CPU. Empty where the kernel does not say.
+    #[serde(default, alias = "stolen", skip_serializing_if = "Vec::is_empty")]
+    pub steal: Vec<CpuSteal>,
+    /// What it cost; absent where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+    /// What it cannot tell, and why.
+    pub notes: Vec<String>,
+}
+
+/// The share of a CPU's time that is steal time: the hypervisor gave the CPU to others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CpuSteal {
+    /// Which CPU.
+    pub cpu: CpuId,
+    /// Share of the time.
+    pub share: f64,
+}
+
+/// What is seen of a CPU, one thing after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Entry {
+    /// A thread had it.
+    Slice(Slice),
+    /// It is not known who had it.
+    Gap(Gap),
+    /// What is known of the watch itself by now.
+    State(State),
+}
+
+/// The head of [`csv_line`]s.
+pub const CSV_HEAD: &str = "begin_ns,end_ns,cpu,thread,name,left,accesses,misses,instructions,cycles\n";
+
+/// A slice as a line of CSV; counts that are absent are empty.
+pub fn csv_line(slice: &Slice) -> String {
+    let left = match slice.left {
+        SwitchOut::Preempted => "preempted",
+        SwitchOut::Asleep => "asleep",
+        SwitchOut::Blocked => "blocked",
+        SwitchOut::Ended => "ended",
+    };
+    let number = |of: fn(Counts) -> u64| slice.counts.map_or_else(String::new, |counts| of(counts).to_string());
+    format!(
+        "{},{},{},{},\"{}\",{left},{},{},{},{}\n",
+        slice.begin.0,
+        slice.end.0,
+        slice.cpu.0,
+        slice.thread,
+        slice.name.replace('"', "\"\""),
+        number(|counts| counts.accesses),
+        number(|counts| counts.misses),
+        number(|counts| counts.instructions),
+        number(|counts| counts.cycles)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::fixture::{slice, state};
+
+    #[test]
+    fn slices_read_back_as_they_were_recorded() {
+        let one =
+            Slice { counts: Some(Counts { misses: 3, ..Counts::default() }), ..slice(1, 2, 3, 4, SwitchOut::Blocked) };
+        let gap = |lost| Entry::Gap(Gap { cpu: CpuId(1), end: Ns(7), lost });
+        let state = Entry::State(state());
+        for entry in
+            [Entry::Slice(one), Entry::Slice(slice(9, 0, 1, 2, SwitchOut::Ended)), gap(Some(3)), gap(None), state]
+        {
+            assert_eq!(serde_json::from_str::<Entry>(&serde_json::to_string(&entry).unwrap()).unwrap(), entry);
+        }
+    }
+}
