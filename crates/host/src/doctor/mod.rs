@@ -14,11 +14,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use self::movers::movers;
-pub use self::trials::Trials;
 use self::hardware::{caches, counters, governor, threads, timer, virtualization};
 use self::memory::{can_move, frame_numbers, map_count, memlock, tracing, userfaultfd};
+pub use self::movers::movers;
 use self::scheduling::{cpuset, fifo, isolation, resctrl, steal, throttling};
+pub use self::trials::Trials;
 use crate::machine::sysfs::{Note, Sysfs};
 
 /// How well something is available.
