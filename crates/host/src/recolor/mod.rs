@@ -18,6 +18,7 @@ mod pool;
 pub mod process;
 mod remote;
 mod scratch_area;
+mod turn;
 pub mod watch;
 mod work;
 
@@ -38,11 +39,12 @@ use crate::error::HostError;
 use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;
-use hold::{Hold, Journal, Patience, Turn, Whom};
+use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
 use scratch_area::ScratchArea;
+use turn::Turn;
 use work::{Fate, Plan, Planned};
 
 /// Which frames a process is to have.

@@ -10,7 +10,7 @@ use isochrome_model::placement::Kind;
 use isochrome_model::units::{Bytes, CpuId, parse_list};
 
 use super::RecolorError;
-use super::hold::Turn;
+use super::turn::Turn;
 use crate::color::pagemap::{self, PageEntry};
 use crate::sys::mapping::{self, Found};
 use crate::sys::memory::page_bytes;
