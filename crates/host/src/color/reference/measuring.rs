@@ -172,11 +172,8 @@ impl Reference {
         }
         let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
         // What is no part of a set goes back, but for huge pages, which stay whole.
-        let mut kept_pages = sets.concat();
-        kept_pages.extend(0..gathered);
-        kept_pages.sort_unstable();
-        kept_pages.dedup();
-        let bytes = keep_only(&file, &kept_pages).map_err(unwritable)?;
+        let kept_pages = sets.iter().flatten().copied().chain(0..gathered).collect();
+        let bytes = keep_only(&file, kept_pages).map_err(unwritable)?;
         let mut reference = Reference {
             saved: SCHEMA.to_owned(),
             fingerprint: boot.fingerprint.clone(),
@@ -219,8 +216,10 @@ impl Reference {
     }
 }
 
-/// Gives the memory of all pages of `file` back, but for those of `kept`, which ascend; how long the file is then.
-fn keep_only(file: &File, kept: &[u32]) -> io::Result<Bytes> {
+/// Gives the memory of all pages of `file` back, but for those of `kept`; how long the file is then.
+fn keep_only(file: &File, mut kept: Vec<u32>) -> io::Result<Bytes> {
+    kept.sort_unstable();
+    kept.dedup();
     let offset = |page: u32| u64::from(page) * page_bytes() as u64;
     let behind = kept.iter().map(|page| page + 1);
     for (hole, next) in iter::once(0).chain(behind).zip(kept.iter().copied()) {

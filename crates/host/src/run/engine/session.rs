@@ -94,6 +94,7 @@ impl<'a, 'h> Session<'a, 'h> {
         self.stop |= !self.request.keep_going;
     }
 
+    /// Ends a program that cannot stay in the run, and records why.
     pub(super) fn give_up(&mut self, task: usize, what: String) {
         if !std::mem::replace(&mut self.started[task].gone, true) {
             let _ = launch::send(self.started[task].pid.0, SIGKILL);
@@ -113,6 +114,7 @@ impl<'a, 'h> Session<'a, 'h> {
         }
     }
 
+    /// Most memory of its own that each program had.
     pub(super) fn memory(&self) -> Vec<(String, Bytes)> {
         self.names.iter().cloned().zip(self.started.iter().map(|started| started.memory)).collect()
     }

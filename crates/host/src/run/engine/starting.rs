@@ -90,6 +90,7 @@ impl Session<'_, '_> {
         Ok(spoken)
     }
 
+    /// Waits until every program is ready: it has done its first jobs, and its memory does not grow any more.
     pub(super) fn get_ready(&mut self, spoken: &mut [Spoken]) {
         for Spoken { task, program, .. } in spoken {
             // The first jobs touch what they need, before it is moved to its place.
@@ -119,6 +120,7 @@ impl Session<'_, '_> {
         self.look_for_ends();
     }
 
+    /// Gives every program its colors.
     pub(super) fn place(&mut self) {
         // Again, for pages that came while others were moved.
         for task in (0..self.started.len()).chain(0..self.started.len()) {

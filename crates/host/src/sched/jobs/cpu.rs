@@ -74,6 +74,7 @@ impl Cpu {
 }
 
 impl JobTracker {
+    /// The kernel accounts `time` to `thread`.
     pub(super) fn account(&mut self, at: Ns, thread: i32, time: Ns) {
         if let Some(watched) = self.task_of(thread).and_then(|task| self.watched[task].as_ref()) {
             let id = watched.cpu;
@@ -102,6 +103,7 @@ impl JobTracker {
         }
     }
 
+    /// CPU `id` passes from thread `from` to thread `to`.
     pub(super) fn switch(&mut self, at: Ns, id: CpuId, from: i32, reason: SwitchOut, to: i32, name: ThreadName) {
         let mut steal_time = Ns(0);
         let of_task = self.task_of(from).is_some();

@@ -88,6 +88,7 @@ impl Watched {
 }
 
 impl JobTracker {
+    /// The line is read that completes the job of `task`.
     pub(super) fn answer(&mut self, task: usize, at: Ns) {
         let Some(Watched { state, open: Some(open), .. }) = &mut self.watched[task] else { return };
         match *state {
@@ -99,6 +100,7 @@ impl JobTracker {
         }
     }
 
+    /// A job of `task`, released at `release`, begins to be watched.
     pub(super) fn open(&mut self, task: usize, at: Ns, release: Ns) {
         if let Some(answered) = self.watched[task].as_ref().and_then(|watched| watched.open?.answered) {
             self.complete(task, answered);
@@ -131,6 +133,7 @@ impl JobTracker {
         }
     }
 
+    /// The job of `task` is complete.
     pub(super) fn complete(&mut self, task: usize, at: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         let Some(mut open) = watched.open.take() else { return };
@@ -168,6 +171,7 @@ impl JobTracker {
         }
     }
 
+    /// `cpu` makes `thread` runnable.
     pub(super) fn wake(&mut self, at: Ns, cpu: CpuId, thread: i32) {
         let Some(task) = self.task_of(thread) else { return };
         let Some(watched) = &mut self.watched[task] else { return };
@@ -182,6 +186,7 @@ impl JobTracker {
         }
     }
 
+    /// The thread of `task` leaves its CPU, of which the hypervisor took `steal_time` meanwhile.
     pub(super) fn leave(&mut self, task: usize, at: Ns, reason: SwitchOut, steal_time: Ns) {
         let Some(watched) = &mut self.watched[task] else { return };
         if let (State::Running, Some(open)) = (watched.state, &mut watched.open) {
