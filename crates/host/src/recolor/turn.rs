@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::RecolorError;
+use super::error::RecolorError;
 use super::process::Pid;
 use crate::interrupt::interrupted;
 use crate::machine::sysfs::Sysfs;

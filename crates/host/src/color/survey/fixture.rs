@@ -7,8 +7,8 @@ use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, Color};
 
 use super::{Collection, Survey};
-use crate::color::Target;
 use crate::color::modeled::ModeledEvictionTest;
+use crate::color::target::Target;
 use crate::error::HostError;
 
 /// 16 colors of an 8-way cache, as on Zen 3.

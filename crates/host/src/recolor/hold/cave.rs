@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::process::{Mappings, Pid};
 use crate::sys::agent::CAVE;
 

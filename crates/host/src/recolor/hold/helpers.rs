@@ -9,20 +9,13 @@ use rustix::thread::sched_setaffinity;
 
 use super::{Hold, failed};
 use crate::interrupt::interrupted;
-use crate::recolor::RecolorError;
+use crate::recolor::calls::HELPER_FLAGS;
+use crate::recolor::error::RecolorError;
 use crate::recolor::process::Pid;
 use crate::sys::agent::DEADLINE_AT;
 use crate::sys::launch;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::{self, Report, ThreadId};
-
-/// What a helper shares with the thread that makes it, as clone(2) takes it.
-pub const HELPER_FLAGS: u64 = (libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD
-    | libc::CLONE_SYSVSEM) as u64;
 
 /// How a helper is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

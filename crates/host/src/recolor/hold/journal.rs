@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::process::Pid;
 use crate::runtime;
 use crate::sys::trace::{Registers, ThreadId};

@@ -8,7 +8,7 @@ use super::helpers::wait_for;
 use super::journal::Journal;
 use super::seized::{Patience, Seized};
 use super::{Hold, failed, is_there};
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::process::{Mappings, Pid};
 use crate::recolor::turn::Turn;
 use crate::sys::agent::CAVE;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::failed;
 use super::haste::Haste;
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::process::{Pid, status_of};
 use crate::sys::trace::{self, Registers, Report, StopLimit, ThreadId};
 

@@ -7,7 +7,7 @@ use isochrome_model::units::Bytes;
 
 use super::regions::{DEVICE, RING, Region};
 use super::{Pid, ThreadState, status_of};
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 
 /// Open files of a process that matter to a recoloring.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use super::regions::Region;
 use super::{Pid, status_of};
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::turn::Turn;
 use crate::sys::trace;
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use isochrome_model::units::{Bytes, CpuId, parse_list};
 
-use super::RecolorError;
+use super::error::RecolorError;
 
 pub use self::asynchronous_io::Descriptors;
 pub use self::page_map::PageMap;

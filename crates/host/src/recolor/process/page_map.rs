@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::Pid;
 use crate::color::pagemap::{self, PageEntry};
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::sys::memory::page_bytes;
 
 /// The frames behind a process's pages.

@@ -6,7 +6,7 @@ use isochrome_model::placement::Kind;
 use isochrome_model::units::Bytes;
 
 use super::Pid;
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::sys::mapping::{self, Found};
 
 /// A mapping of a process.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Due, Work};
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::hold::Hold;
 use crate::recolor::process::Protection;
 use crate::sys::agent::{Entry, Way};

@@ -19,19 +19,15 @@ use std::time::{Duration, Instant};
 
 use self::preparing::Mover;
 use self::table::join_runs;
+use super::claim;
+use super::error::RecolorError;
 use super::hold::{Hold, Patience, Whom};
 use super::process::{Pid, Protection, Region};
 use super::scratch_area::ScratchArea;
-use super::{Limits, RecolorError, claim};
+use super::wanted::Limits;
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
 use crate::sys::agent::{DONE, Entry, RUN, Way};
-
-/// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
-pub const DROP_LOCKED: u64 = 24;
-
-/// How a userfaultfd is opened inside the process.
-pub const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
 
 /// Attempts at stopping the process are given up after this time in which each was in vain.
 const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);

@@ -4,9 +4,10 @@ use std::io;
 
 use isochrome_model::units::Bytes;
 
-use super::{DROP_LOCKED, Planned, USERFAULT_FLAGS, Work};
+use super::{Planned, Work};
 use crate::machine::sysfs::Sysfs;
-use crate::recolor::RecolorError;
+use crate::recolor::calls::{DROP_LOCKED, USERFAULT_FLAGS};
+use crate::recolor::error::RecolorError;
 use crate::recolor::hold::Hold;
 use crate::sys::memory::page_bytes;
 use crate::sys::userfault;

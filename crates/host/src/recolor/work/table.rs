@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Work;
-use crate::recolor::RecolorError;
+use crate::recolor::error::RecolorError;
 use crate::recolor::hold::{Hold, Pace};
 use crate::recolor::scratch_area::HEADER;
 use crate::sys::agent::{self, Entry, NEIGHBOR, RUN, Table, Way};
