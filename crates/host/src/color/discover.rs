@@ -5,7 +5,7 @@
 //! tests decide whether the candidate set without some of its pages still evicts the target. A control guards each answer: a
 //! wait that is as long as a test and touches nothing. Pages that were dropped by mistake are taken back.
 
-use super::PASSES;
+use super::classify::PASSES;
 use super::eviction::{ArenaEvictionTest, EVICTED};
 
 /// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.

@@ -2,7 +2,7 @@
 
 use isochrome_model::units::FrameNumber;
 
-use super::PASSES;
+use super::classify::PASSES;
 use super::eviction::{EvictionTest, STEPS, Traversal, WalkTicks, Walker};
 use crate::color::pagemap;
 use crate::error::HostError;

@@ -184,6 +184,45 @@ pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<
     }))
 }
 
+/// What the tests of a pair of CPUs showed.
+struct Tests {
+    /// Medians with and without a flood, of every test that tells.
+    effects: Vec<(f64, f64)>,
+    /// Rounds of all tests.
+    rounds: usize,
+    /// Those of them that were quiet.
+    quiet: usize,
+}
+
+/// Tests `cpu`, on which the calling thread runs, against `other`, several times; the note says what kept them from being tested.
+fn tests(level: &CacheLevel, primed: &mut Primed, cpu: CpuId, other: CpuId) -> Result<Tests, Note> {
+    let mut tests = Tests { effects: Vec::new(), rounds: 0, quiet: 0 };
+    for test in 0..TESTS {
+        if interrupt::interrupted() {
+            break;
+        }
+        if test > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let rounds = match rounds(primed, other, level.geometry.value.cache_bytes()) {
+            Ok(Some(rounds)) => rounds,
+            Ok(None) => {
+                let reason =
+                    format!("no thread may run on CPU {}, so it was not tested against CPU {}", other.0, cpu.0);
+                return Err(note(&name(level), reason, "widen this cgroup's cpuset.cpus"));
+            }
+            Err(error) => {
+                let what = format!("whether CPUs {} and {} evict each other was not tested", cpu.0, other.0);
+                return Err(failed(&name(level), &what, &error));
+            }
+        };
+        tests.rounds += rounds.len();
+        tests.quiet += rounds.iter().filter(|round| round.is_quiet()).count();
+        tests.effects.extend(effect(&rounds));
+    }
+    Ok(tests)
+}
+
 /// Tests `cpu`, on which the calling thread runs, against each of `others`; says where they contradict the declaration.
 pub(super) fn measure(
     level: &mut CacheLevel,
@@ -196,36 +235,14 @@ pub(super) fn measure(
     let (mut seen, mut decided) = (false, 0);
     for &other in others {
         let pair = format!("CPUs {} and {}", cpu.0, other.0);
-        let (mut effects, mut rounds_all, mut quiet, mut why_not) = (Vec::new(), 0, 0, None);
-        for test in 0..TESTS {
-            if interrupt::interrupted() {
-                break;
+        let tests = match tests(level, primed, cpu, other) {
+            Ok(tests) => tests,
+            Err(why_not) => {
+                notes.push(why_not);
+                continue;
             }
-            if test > 0 {
-                std::thread::sleep(PAUSE);
-            }
-            let rounds = match rounds(primed, other, level.geometry.value.cache_bytes()) {
-                Ok(Some(rounds)) => rounds,
-                Ok(None) => {
-                    let reason =
-                        format!("no thread may run on CPU {}, so it was not tested against CPU {}", other.0, cpu.0);
-                    why_not = Some(note(&subject, reason, "widen this cgroup's cpuset.cpus"));
-                    break;
-                }
-                Err(error) => {
-                    let what = format!("whether {pair} evict each other was not tested");
-                    why_not = Some(failed(&subject, &what, &error));
-                    break;
-                }
-            };
-            rounds_all += rounds.len();
-            quiet += rounds.iter().filter(|round| round.is_quiet()).count();
-            effects.extend(effect(&rounds));
-        }
-        if let Some(why_not) = why_not {
-            notes.push(why_not);
-            continue;
-        }
+        };
+        let Tests { effects, rounds, quiet } = tests;
         let together = level.shared_by.value.iter().any(|group| group.contains(&cpu) && group.contains(&other));
         // The clearest test: one in which they share is enough to know that they can.
         let Some(&(flooded, control)) = effects.iter().max_by(|a, b| (a.0 - a.1).total_cmp(&(b.0 - b.1))) else {
@@ -233,7 +250,7 @@ pub(super) fn measure(
                 &subject,
                 format!(
                     "whether {pair} evict each other cannot be told: what is primed outlasts a test without a flood in {quiet} of \
-                     {rounds_all} rounds"
+                     {rounds} rounds"
                 ),
                 "something else uses it; try again when the machine and its host are quiet",
             ));

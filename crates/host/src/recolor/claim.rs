@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use isochrome_model::units::{Color, FrameNumber};
 use serde::{Deserialize, Serialize};
 
+use super::error::RecolorError;
 use super::process::Pid;
-use super::{Limits, RecolorError};
+use super::wanted::Limits;
 use crate::color::known::KnownColors;
 use crate::runtime;
 use crate::sys::lock;
@@ -72,14 +73,14 @@ pub fn hand_over(pid: Pid, known: &KnownColors, pages: &[u64]) -> Result<(), Rec
     let handover = Handover { start_time, numbering: reference.numbering.clone(), pages };
     let path = handover_path(pid);
     let text = serde_json::to_vec(&handover).expect("a handover is plain data");
-    runtime::replace(&path, &text).map_err(RecolorError::unmeasured(pid))
+    runtime::replace(&path, &text).map_err(RecolorError::unmeasured(pid.0))
 }
 
 /// Takes in what the last command left for `pid`, if anything; pages that have other frames now are left out.
 pub fn take_over(pid: Pid, known: &KnownColors) -> Result<(), RecolorError> {
     let path = handover_path(pid);
     let Some(reference) = known.reference() else { return Ok(()) };
-    let Some(text) = runtime::read(&path).map_err(RecolorError::unmeasured(pid))? else { return Ok(()) };
+    let Some(text) = runtime::read(&path).map_err(RecolorError::unmeasured(pid.0))? else { return Ok(()) };
     // It is of use once.
     let _ = fs::remove_file(&path);
     let Ok(handover) = serde_json::from_slice::<Handover>(&text) else { return Ok(()) };

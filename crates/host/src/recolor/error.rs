@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use isochrome_model::units::Bytes;
 
-use super::process::Pid;
 use crate::error::HostError;
 
 /// Why a process was not recolored.
@@ -248,8 +247,8 @@ pub enum RecolorError {
 
 impl RecolorError {
     /// Turns an error of a measurement into one about `pid`.
-    pub(super) fn unmeasured(pid: Pid) -> impl Fn(HostError) -> RecolorError {
-        move |source| RecolorError::Unmeasured { pid: pid.0, source: Box::new(source) }
+    pub(super) fn unmeasured(pid: i32) -> impl Fn(HostError) -> RecolorError {
+        move |source| RecolorError::Unmeasured { pid, source: Box::new(source) }
     }
 
     /// Whether it may be otherwise in a moment.
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     fn a_reference_whose_file_is_gone_is_renewed() {
         let gone = HostError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
-        assert!(RecolorError::unmeasured(Pid(1))(gone).doubts_reference());
+        assert!(RecolorError::unmeasured(1)(gone).doubts_reference());
         assert!(!RecolorError::NoColors.doubts_reference());
         // Where all pages of known color were of one, an `exec` found no frames for a minute.
         assert!(RecolorError::TooFewFrames { pages: 1, limit: Bytes(1) }.doubts_reference());

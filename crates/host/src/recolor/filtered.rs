@@ -4,7 +4,8 @@ use std::io;
 
 use isochrome_model::seccomp::{Call, Instruction, Verdict, verdict};
 
-use super::RecolorError;
+use super::calls::{DROP_LOCKED, HELPER_FLAGS, REFERENCE_MAPPED, REFERENCE_OPENED, USERFAULT_FLAGS};
+use super::error::RecolorError;
 use super::process::{Pid, status_of};
 use crate::sys::agent::WAITING_CALL;
 use crate::sys::trace::{self, ThreadId};
@@ -49,17 +50,13 @@ const FOR_THE_WORK: [Made; 22] = [
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTFORK as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0]),
     needed("madvise", libc::SYS_madvise, [0, 0, libc::MADV_DONTNEED as u64, 0, 0, 0]),
-    tried("madvise", libc::SYS_madvise, [0, 0, super::work::DROP_LOCKED, 0, 0, 0]),
+    tried("madvise", libc::SYS_madvise, [0, 0, DROP_LOCKED, 0, 0, 0]),
     tried("madvise", libc::SYS_madvise, [0, 0, libc::MADV_COLD as u64, 0, 0, 0]),
-    needed("clone", libc::SYS_clone, [super::hold::HELPER_FLAGS, 0, 0, 0, 0, 0]),
+    needed("clone", libc::SYS_clone, [HELPER_FLAGS, 0, 0, 0, 0, 0]),
     needed("exit", libc::SYS_exit, [0; 6]),
     tried("prctl", libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 1, 0, 0, 0, 0]),
-    tried("userfaultfd", libc::SYS_userfaultfd, [super::work::USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
-    tried(
-        "userfaultfd",
-        libc::SYS_userfaultfd,
-        [super::work::USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0],
-    ),
+    tried("userfaultfd", libc::SYS_userfaultfd, [USERFAULT_FLAGS, 0, 0, 0, 0, 0]),
+    tried("userfaultfd", libc::SYS_userfaultfd, [USERFAULT_FLAGS | userfault::USER_MODE_ONLY as u64, 0, 0, 0, 0, 0]),
     tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_API as u64, 0, 0, 0, 0]),
     tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_REGISTER, 0, 0, 0, 0]),
     tried("ioctl", libc::SYS_ioctl, [0, userfault::UFFDIO_MOVE, 0, 0, 0, 0]),
@@ -69,8 +66,8 @@ const FOR_THE_WORK: [Made; 22] = [
 
 /// Those that it makes besides where colors are found by eviction tests.
 const FOR_THE_REFERENCE: [Made; 3] = [
-    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, super::scratch_area::REFERENCE_OPENED, 0, 0, 0]),
-    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, super::scratch_area::REFERENCE_MAPPED, 0, 0]),
+    needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, REFERENCE_OPENED, 0, 0, 0]),
+    needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, REFERENCE_MAPPED, 0, 0]),
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
 ];
 

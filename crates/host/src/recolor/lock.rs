@@ -5,9 +5,10 @@
 
 use isochrome_model::units::Bytes;
 
+use super::error::RecolorError;
 use super::hold::Hold;
 use super::process::{Pid, Region};
-use super::{RecolorError, Turn};
+use super::turn::Turn;
 
 /// All that is mapped now.
 const CURRENT: u64 = libc::MCL_CURRENT as u64;

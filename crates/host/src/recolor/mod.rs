@@ -9,6 +9,7 @@
 //!
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
 
+mod calls;
 pub mod claim;
 mod error;
 mod filtered;
@@ -18,6 +19,8 @@ mod pool;
 pub mod process;
 mod remote;
 mod scratch_area;
+mod turn;
+mod wanted;
 pub mod watch;
 mod work;
 
@@ -30,7 +33,7 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::color::known::{KnownColors, Page, Verified, samples};
+use crate::color::known::{Page, Verified, samples};
 use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
@@ -38,66 +41,14 @@ use crate::error::HostError;
 use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;
-use hold::{Hold, Journal, Patience, Turn, Whom};
+use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
 use pool::Pool;
 use process::{PageMap, Pid, Region};
 use scratch_area::ScratchArea;
+use turn::Turn;
+pub use wanted::{Limits, MAX_PAUSE, Wanted};
 use work::{Fate, Plan, Planned};
-
-/// Which frames a process is to have.
-#[derive(Clone, Copy)]
-pub struct Wanted<'a> {
-    /// What tells the colors of pages.
-    pub known: &'a KnownColors,
-    /// The colors allowed.
-    pub colors: &'a [Color],
-    /// Whether pages are to be dealt evenly over the colors, also where all colors are allowed. \[Hanemaaijer1993\]
-    pub spread: bool,
-}
-
-impl<'a> Wanted<'a> {
-    /// How many colors there are.
-    pub fn color_count(&self) -> usize {
-        self.known.colors() as usize
-    }
-
-    /// Whether every page is on color, whatever its color is.
-    fn anything_goes(&self) -> bool {
-        self.colors.len() >= self.color_count() && !self.spread
-    }
-
-    /// Which of the allowed colors this is, if any.
-    fn allowed(&self, color: Option<Color>) -> Option<usize> {
-        self.colors.iter().position(|allowed| Some(*allowed) == color)
-    }
-
-    /// Which of the allowed colors a page of `pid` has, if it is known to have one.
-    fn allowed_page(&self, pid: Pid, page: u64, entry: PageEntry) -> Option<usize> {
-        if self.anything_goes() { Some(0) } else { self.allowed(self.known.of(pid.0, (page, entry))) }
-    }
-
-    /// Pages of known color by which a helper inside the process tells the colors of others.
-    fn reference(&self) -> Option<&'a Reference> {
-        self.known.reference()
-    }
-}
-
-/// How far a recoloring may go.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Memory touched to find frames of the colors; less where the process's group has less left.
-    pub memory: Bytes,
-    /// Move pages in every way also where the kernel or a device may write to them meanwhile.
-    pub force: bool,
-    /// For how long the process may stand still at a time.
-    pub max_pause: Duration,
-    /// Whether to stand aside where another command has [claimed](claim) the process.
-    pub gives_way: bool,
-}
-
-/// [`Limits::max_pause`] where nothing else is asked for.
-pub const MAX_PAUSE: Duration = Duration::from_millis(15);
 
 /// The resident pages of one mapping, counted by what a recoloring did or would do with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -260,9 +211,6 @@ fn zero_frame() -> Option<FrameNumber> {
         pagemap::frames(&arena, 0..1)[0]
     })
 }
-
-/// Memory that is worth a helper of its own to be touched or given back.
-const AHEAD: Bytes = Bytes(4 << 20);
 
 /// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
 ///
@@ -517,7 +465,7 @@ impl<'a> Asking<'a> {
         let answers = remote::tester(&self.area, self.reference, self.wanted).and_then(|mut tester| {
             tester.eviction_test.hurry(effort.limit);
             let numbers = tester.eviction_test.number(&pages);
-            tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid))
+            tester.classify(&numbers, among, effort).map_err(RecolorError::unmeasured(self.pid.0))
         });
         helpers.wait()?;
         pauses.push(hold.leave()?.1.as_nanos() as u64);

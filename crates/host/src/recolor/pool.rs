@@ -112,7 +112,7 @@ impl Pool {
             let (helpers, stop) = hold.leave()?;
             pauses.push(stop.as_nanos() as u64);
             let tested = remote::tester(area, reference, wanted).and_then(|mut tester| {
-                let unmeasured = RecolorError::unmeasured(pid);
+                let unmeasured = RecolorError::unmeasured(pid.0);
                 if !checked.is_empty() {
                     let numbers = tester.eviction_test.number(&checked);
                     let answers =

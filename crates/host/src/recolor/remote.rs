@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use isochrome_model::units::Cycles;
 
+use super::error::RecolorError;
 use super::process::Pid;
 use super::scratch_area::ScratchArea;
-use super::{RecolorError, Wanted};
+use super::wanted::Wanted;
 use crate::color::PASSES;
 use crate::color::eviction::{EvictionTest, STEPS, WalkTicks};
 use crate::color::known::Page;

@@ -7,14 +7,20 @@ use std::os::unix::fs::FileExt;
 
 use isochrome_model::units::Bytes;
 
+use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
+use super::error::RecolorError;
 use super::hold::{Hold, Pace};
 use super::process::{Pid, Region};
-use super::{AHEAD, Limits, RecolorError, Wanted, remote};
+use super::remote;
+use super::wanted::{Limits, Wanted};
 use crate::color::reference::Reference;
 use crate::error::HostError;
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
+
+/// Memory that is worth a helper of its own to be touched or given back.
+const AHEAD: Bytes = Bytes(4 << 20);
 
 /// Most helpers at a time.
 const HELPERS: u64 = 4;
@@ -38,10 +44,6 @@ const MAPPINGS_AT_LEAST: usize = 5;
 /// Memory that a draw may touch, as a multiple of what even colors would need; and beside that.
 const DRAWN: (u64, u64) = (5, 4);
 const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
-
-/// How the file of the pages of known color is opened inside the process, and mapped.
-pub const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
-pub const REFERENCE_MAPPED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;
 
 /// Memory that is mapped inside a process for as long as its pages are moved.
 ///

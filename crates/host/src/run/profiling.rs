@@ -33,22 +33,11 @@ pub fn profiling_run(
     place: &mut Place<'_>,
 ) -> Result<Option<ProfilingRun>, HostError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
-    let requirement = Requirement {
-        name: program.name.clone(),
-        period: program.period,
-        // Jobs are not checked against it here.
-        deadline: Ns(u64::MAX),
-        bound: None,
-        without_interference: None,
-        budget: None,
-        wcet: None,
-        utilization: None,
-    };
     let planned = Planned {
         program: program.clone(),
         cpu,
         scheduling: Some(planned::fifo(0, 1)),
-        requirement: Some(requirement),
+        requirement: Some(unlimited(program)),
         joins,
         partitions: Vec::new(),
     };
@@ -108,4 +97,18 @@ pub fn profiling_run(
         misses,
         cycles_per_instruction: None,
     }))
+}
+
+/// A requirement that every job of `program` meets: here jobs are measured, not checked.
+fn unlimited(program: &Program) -> Requirement {
+    Requirement {
+        name: program.name.clone(),
+        period: program.period,
+        deadline: Ns(u64::MAX),
+        bound: None,
+        without_interference: None,
+        budget: None,
+        wcet: None,
+        utilization: None,
+    }
 }

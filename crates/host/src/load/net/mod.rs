@@ -1,5 +1,6 @@
 //! Ways to send and receive packets: a stack whose card is memory, the same over a TAP device, and the kernel's sockets.
 
+mod driver;
 pub mod kernel;
 pub mod stack;
 pub mod tap;

@@ -1,0 +1,234 @@
+//! Pages of known color are sought in the memory of a new file, put to the test, and all others given back.
+
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{io, iter};
+
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::palette::infer::Doubt;
+use isochrome_model::units::{Bytes, Color};
+use rustix::fs::{FallocateFlags, FsWord, OFlags, fallocate, fstatfs, ftruncate};
+
+use super::{Reference, SCHEMA, new_numbering, path};
+use crate::color::eviction::{ArenaEvictionTest, TimedEvictionTest};
+use crate::color::local::LocalEvictionTest;
+use crate::color::saved::Boot;
+use crate::color::tester::{Effort, Tester};
+use crate::color::{Target, discover};
+use crate::error::HostError;
+use crate::interrupt;
+use crate::machine::sysfs::Sysfs;
+use crate::runtime;
+use crate::sys::memory::{Arena, page_bytes};
+
+/// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
+const TMPFS: FsWord = 0x0102_1994;
+
+/// Memory among which pages of all colors are sought, at most; next to nothing of it is kept.
+const MEMORY_MAX: Bytes = Bytes(128 << 20);
+
+/// Time in which pages are sought on one CPU until none is in doubt.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// A file of pages that are being measured, removed where it comes to nothing.
+struct Measuring {
+    path: PathBuf,
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(in_shared_memory(&self.path));
+    }
+}
+
+fn pages_path(folder: &Path, level: u8, maker: &str) -> PathBuf {
+    folder.join(format!("reference-l{level}.{maker}.pages"))
+}
+
+/// The name in /dev/shm for a file of pages that belongs to a folder elsewhere.
+fn in_shared_memory(path: &Path) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    path.parent().hash(&mut hasher);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = format!("isochrome-{}", rustix::process::geteuid().as_raw());
+    Path::new("/dev/shm").join(folder).join(format!("{:016x}-{name}", hasher.finish()))
+}
+
+/// Removes files of pages whose measurement was killed.
+pub(super) fn remove_left(folder: &Path, level: u8) {
+    let kept = Reference::read(&path(folder, level)).ok().flatten().and_then(|reference| reference.path);
+    let beside = pages_path(folder, level, "");
+    let shared = in_shared_memory(&beside);
+    for pages in [beside, shared] {
+        let name = pages.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let prefix = name.strip_suffix(".pages").unwrap_or(&name);
+        remove_dead(pages.parent().unwrap_or(folder), prefix, kept.as_ref());
+    }
+}
+
+/// Removes files whose names are `prefix`, the number of a process that has ended, another number, and `.pages`, but not `kept`.
+fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap_or_default();
+        let maker = name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(".pages"));
+        let pid = maker.and_then(|maker| maker.split('-').next()?.parse::<u32>().ok());
+        let Some(pid) = pid.filter(|_| Some(&entry.path()) != kept) else { continue };
+        if !Path::new("/proc").join(pid.to_string()).exists() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Reference {
+    /// Measures pages of a new file in `folder`, again while the outcome is in doubt.
+    pub(super) fn make(
+        folder: &Path,
+        target: Target,
+        seed: u64,
+        boot: &Boot,
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let measuring =
+            Measuring { path: pages_path(folder, target.level, &format!("{}-{number}", std::process::id())) };
+        let begin = Instant::now();
+        for attempt in 0.. {
+            let seed = seed.wrapping_add(attempt);
+            match Self::measure(&measuring.path, target, seed, boot) {
+                Err(error) if error.may_pass() && begin.elapsed() < LIMIT => {}
+                Err(error) => return Err(error),
+                Ok(made) => {
+                    std::mem::forget(measuring);
+                    return Ok(made);
+                }
+            }
+        }
+        unreachable!("attempts do not end")
+    }
+
+    /// The file for the pages: `path` where that lies in memory, else one for the same folder in the memory that programs share.
+    fn file(path: &Path) -> Result<(File, PathBuf), HostError> {
+        let mut refused = None;
+        for path in [path.to_owned(), in_shared_memory(path)] {
+            let folder = path.parent().unwrap_or(Path::new("/"));
+            let opened = runtime::make(folder).and_then(|()| {
+                // A link there would lead elsewhere.
+                let _ = fs::remove_file(&path);
+                let mut options = File::options();
+                options.read(true).write(true).create_new(true).mode(0o644);
+                let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
+                file.map_err(|source| HostError::Unwritable { path: path.clone(), source })
+            });
+            match opened {
+                // Pages of a file on a disk come and go.
+                Ok(file) if fstatfs(&file).is_ok_and(|system| system.f_type == TMPFS) => return Ok((file, path)),
+                Ok(_) => drop(fs::remove_file(&path)),
+                Err(error) => refused = Some(error),
+            }
+        }
+        let source = io::Error::other("there is no tmpfs to write to");
+        Err(refused.unwrap_or(HostError::Unwritable { path: path.to_owned(), source }))
+    }
+
+    fn measure(
+        path: &Path,
+        target: Target,
+        seed: u64,
+        boot: &Boot,
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
+        let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
+        let (file, kept) = Self::file(path)?;
+        let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
+        let step = huge / page_bytes();
+        let ready = target.pages_to_search().next_multiple_of(step);
+        let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
+        ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
+        let arena =
+            Arena::map_file(file.as_fd(), count, huge).map_err(|source| HostError::Memory { pages: count, source })?;
+        // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
+        // pages. Frames of a huge page have all colors, and stay.
+        let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;
+        let mut eviction_test = TimedEvictionTest::calibrate(arena, target.sizes(), seed)?;
+        eviction_test.make_ready(0..ready as u32);
+        let begin = Instant::now();
+        let stop = || interrupt::interrupted() || begin.elapsed() > LIMIT;
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let (groups, _) = discover::groups(&mut eviction_test, target.search(), ready as u32, &mut rng, &stop);
+        if interrupt::interrupted() {
+            return Err(HostError::Interrupted);
+        }
+        let (found, expected) = (groups.len() as u32, target.search().colors_expected as u32);
+        if found == 0 {
+            return Err(HostError::NoEviction { level: target.level });
+        }
+        if found != expected {
+            return Err(HostError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
+        }
+        let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
+        // What is no part of a set goes back, but for huge pages, which stay whole.
+        let kept_pages = sets.iter().flatten().copied().chain(0..gathered).collect();
+        let bytes = keep_only(&file, kept_pages).map_err(unwritable)?;
+        let mut reference = Reference {
+            saved: SCHEMA.to_owned(),
+            fingerprint: boot.fingerprint.clone(),
+            boot_id: boot.boot_id.clone(),
+            numbering: new_numbering(),
+            level: target.level,
+            geometry: target.geometry,
+            inner: target.inner,
+            path: Some(kept),
+            bytes,
+            rule: None,
+            sets,
+            traversal: eviction_test.traversal(),
+        };
+        let arena = Box::new(eviction_test).into_arena();
+        let line_bytes = target.sizes().line_bytes;
+        let eviction_test =
+            LocalEvictionTest::new(arena, line_bytes, &reference.sets, true, reference.traversal, seed)?;
+        let mut tester = Tester::new(eviction_test, reference.sets.clone(), seed);
+        // The search and this test share no decision: a set that was found by accident does not pass.
+        let answers = tester.classify_sets(Effort::STATEMENT)?;
+        let wrong = answers
+            .iter()
+            .enumerate()
+            .flat_map(|(color, answers)| answers.iter().map(move |a| *a != Some(Answer::Color(Color(color as u16)))))
+            .filter(|wrong| *wrong)
+            .count();
+        // Single pages may fail where noise is high; a set that is short of some still evicts.
+        if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
+            return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
+        }
+        if let Some(rule) = reference.linear_rule(&tester)
+            && let Some(order) = reference.order_by_frames(&tester, &rule)?
+        {
+            reference.renumber(&order);
+            tester.renumber(&order);
+            reference.rule = Some(rule);
+        }
+        Ok((reference, tester))
+    }
+}
+
+/// Gives the memory of all pages of `file` back, but for those of `kept`; how long the file is then.
+fn keep_only(file: &File, mut kept: Vec<u32>) -> io::Result<Bytes> {
+    kept.sort_unstable();
+    kept.dedup();
+    let offset = |page: u32| u64::from(page) * page_bytes() as u64;
+    let behind = kept.iter().map(|page| page + 1);
+    for (hole, next) in iter::once(0).chain(behind).zip(kept.iter().copied()) {
+        if hole < next {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, flags, offset(hole), offset(next) - offset(hole))?;
+        }
+    }
+    let bytes = Bytes(offset(kept.last().map_or(0, |page| page + 1)));
+    ftruncate(file, bytes.0)?;
+    Ok(bytes)
+}

@@ -1,0 +1,293 @@
+//! Pages of known color that outlive the process that measured them: what gives colors their numbers.
+//!
+//! They lie in a file in memory (tmpfs) of the runtime folder, whose frames are the same for whoever maps it and stay for as
+//! long as it is there: an eviction set for each color. What one of them evicts has its color, so colors have the same numbers
+//! in every process, whether frame numbers can be seen or not. All other pages of the file are holes. Another file says in
+//! JSON which pages these are, and for which boot.
+//!
+//! Nobody has to make them beforehand: the first command that needs colors measures them, and the others check them before use.
+
+mod measuring;
+mod numbering;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use isochrome_model::geometry::Geometry;
+use isochrome_model::palette::Palette;
+use isochrome_model::palette::decode::Answer;
+use isochrome_model::units::{Bytes, Color};
+use rustix::fs::{FlockOperation, flock};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use self::measuring::remove_left;
+use super::Target;
+use super::eviction::{LevelSizes, Traversal};
+use super::local::LocalEvictionTest;
+use super::saved::Boot;
+use super::tester::{Effort, Tester};
+use crate::color::ledger::Ledger;
+use crate::error::HostError;
+use crate::runtime;
+use crate::sys::memory::{Arena, page_bytes};
+
+pub use self::numbering::order_by_eviction;
+
+/// Version of the file.
+const SCHEMA: &str = "isochrome-reference/3";
+
+/// Checks that pages left by an earlier command fail before they are measured anew.
+const CHECKS: u64 = 3;
+
+/// Pages of known color.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reference {
+    saved: String,
+    fingerprint: String,
+    boot_id: String,
+    /// Identifies the numbering: two references with the same value give each color the same number.
+    #[serde(default)]
+    pub numbering: String,
+    /// Which level's colors they are.
+    pub level: u8,
+    /// Of that level.
+    pub geometry: Geometry,
+    /// The level inside it.
+    inner: Bytes,
+    /// The file with the pages; `None` where there is no folder in memory to keep it in.
+    pub path: Option<PathBuf>,
+    /// How long it is.
+    pub bytes: Bytes,
+    /// Page numbers in it, for each color those of an eviction set.
+    pub sets: Vec<Vec<u32>>,
+    /// What of these pages has to be touched.
+    pub traversal: Traversal,
+    /// How frame numbers lead to colors, where a rule does.
+    #[serde(default)]
+    pub rule: Option<Palette>,
+}
+
+/// Pages of known color, checked and ready to test others by.
+pub struct Ready {
+    /// Which pages they are.
+    pub reference: Reference,
+    /// Tests pages of any process by them.
+    pub tester: Tester<LocalEvictionTest>,
+    /// What became of the color numbers.
+    pub numbers: Numbers,
+}
+
+/// Where color numbers come from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Numbers {
+    /// They are those of earlier commands.
+    Kept,
+    /// They are new: nothing was measured before.
+    New,
+    /// Pages had lost their colors, and were measured anew; the numbers are as before.
+    Matched,
+    /// Pages had lost their colors, and too few were left to match the numbers by.
+    Replaced,
+    /// The machine's numbers, matched by eviction tests; this user's own numbers were different.
+    Machines,
+}
+
+/// A name that no other numbering has.
+fn new_numbering() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+fn path(folder: &Path, level: u8) -> PathBuf {
+    folder.join(format!("reference-l{level}"))
+}
+
+impl Reference {
+    /// Pages of known color of `target` in `folder`: those that were left there, once they pass the eviction test, else new
+    /// ones, with the numbers of the old where these can still be matched. An ordinary user's get the machine's numbers where root has given
+    /// colors numbers, and so do the grants in the folder. The calling thread should stay on one CPU.
+    ///
+    /// Fails with [`HostError::CacheUnsteady`], with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
+    pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
+        let machines = runtime::machines().ok().flatten().filter(|machines| machines != folder);
+        let machines = machines.and_then(|machines| Self::load(&machines, target.level, boot).ok());
+        Self::obtain_as(folder, target, seed, boot, machines.as_ref())
+    }
+
+    /// As [`obtain`](Self::obtain), with the numbers of `machines`.
+    pub fn obtain_as(
+        folder: &Path,
+        target: Target,
+        seed: u64,
+        boot: &Boot,
+        machines: Option<&Reference>,
+    ) -> Result<Ready, HostError> {
+        let keeps = runtime::make(folder).is_ok();
+        // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
+        let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
+        let _lock = lock.ok().filter(|lock| flock(lock, FlockOperation::LockExclusive).is_ok());
+        let mut ready = Self::kept_or_made(folder, keeps, target, seed, boot)?;
+        let differs = |machines: &&Reference| machines.numbering != ready.reference.numbering;
+        let machines = machines.filter(differs).filter(|machines| machines.geometry == target.geometry);
+        let mut order = None;
+        if let Some(machines) = machines
+            && let Some(number_of) = (0..CHECKS).find_map(|_| machines.numbers_by(&mut ready.tester))
+        {
+            ready.reference.renumber(&number_of);
+            ready.tester.renumber(&number_of);
+            ready.reference.numbering = machines.numbering.clone();
+            ready.numbers = Numbers::Machines;
+            let mut new_of = vec![Color(0); number_of.len()];
+            (0u16..).zip(&number_of).for_each(|(new, old)| new_of[usize::from(old.0)] = Color(new));
+            order = Some(new_of);
+            if keeps {
+                ready.reference.save(folder, None)?;
+            }
+        }
+        if keeps {
+            Ledger::open(folder)?.renumber(target.level, &ready.reference.numbering, order.as_deref())?;
+        }
+        Ok(ready)
+    }
+
+    /// Those that were left in the folder, or new ones, which are `kept` there.
+    fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
+        let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
+        let mut numbers = Numbers::New;
+        if let Some(old) = &old {
+            numbers = Numbers::Replaced;
+            for attempt in 0..CHECKS {
+                if let Some(ready) = old.clone().checked(seed.wrapping_add(attempt))? {
+                    return Ok(ready);
+                }
+            }
+        }
+        let (mut made, mut tester) = Self::make(folder, target, seed, boot)?;
+        // Other numbers would be wrong for every program that is on its colors: not for a moment's noise.
+        let mut order_of_old = |old: &Reference| (0..CHECKS).find_map(|_| old.numbers_by(&mut tester));
+        let old = old.as_ref();
+        if let Some(order) = old.and_then(&mut order_of_old) {
+            made.renumber(&order);
+            tester.renumber(&order);
+            made.numbering = old.map_or(made.numbering, |old| old.numbering.clone());
+            numbers = Numbers::Matched;
+        }
+        if keeps && made.path.is_some() {
+            made.save(folder, old)?;
+        }
+        Ok(Ready { reference: made, tester, numbers })
+    }
+
+    /// The same pages, if they still have their colors, or those in `folder` that have taken their place, or new ones.
+    pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, HostError> {
+        let boot = Boot { fingerprint: self.fingerprint.clone(), boot_id: self.boot_id.clone() };
+        Self::obtain(folder, self.target(), seed, &boot)
+    }
+
+    /// A tester by these pages, if they still have their colors; those few that have lost it are left out.
+    fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
+        let Some(arena) = self.map() else { return Ok(None) };
+        let line_bytes = self.geometry.line_bytes.0 as usize;
+        let eviction_test = match LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
+            // Pages of which no set evicts its own look like that, too.
+            Err(HostError::TimingBlurred { .. }) => return Ok(None),
+            eviction_test => eviction_test?,
+        };
+        let mut tester = Tester::new(eviction_test, self.sets.clone(), seed);
+        let answers = match tester.classify_sets(Effort::STATEMENT) {
+            Err(HostError::ReferenceMixed { .. }) => return Ok(None),
+            answers => answers?,
+        };
+        let enough = self.target().search().set_len_min();
+        for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
+            let confirmed =
+                answers.iter().filter(|answer| **answer == Some(Answer::Color(Color(color as u16)))).count();
+            // A page keeps its color unless a test decided otherwise, as long as most of its set have theirs.
+            if 2 * confirmed < set.len() {
+                return Ok(None);
+            }
+            let mut kept = answers.iter().map(|answer| match answer {
+                Some(Answer::Color(of_page)) => usize::from(of_page.0) == color,
+                Some(Answer::Other) => false,
+                Some(Answer::Unsteady) | None => true,
+            });
+            set.retain(|_| kept.next() == Some(true));
+            if set.len() < enough {
+                return Ok(None);
+            }
+        }
+        tester.set_sets(self.sets.clone());
+        Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
+    }
+
+    /// Maps the pages: read only, as others use them.
+    fn map(&self) -> Option<Arena> {
+        let file = runtime::open(self.path.as_ref()?).ok()??;
+        Arena::map_file_private(file.as_fd(), self.bytes.0 as usize / page_bytes()).ok()
+    }
+
+    /// Writes down which pages these are, in place of `old`.
+    fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), HostError> {
+        let text = serde_json::to_vec(self).expect("a reference is plain data");
+        runtime::replace(&path(folder, self.level), &text)?;
+        if let Some(before) = old.and_then(|old| old.path.as_ref()).filter(|before| Some(*before) != self.path.as_ref())
+        {
+            let _ = fs::remove_file(before);
+        }
+        remove_left(folder, self.level);
+        Ok(())
+    }
+
+    /// What the file at `path` says; `None` where it says nothing that is understood.
+    fn read(path: &Path) -> Result<Option<Reference>, HostError> {
+        let text = runtime::read(path)?.unwrap_or_default();
+        let reference = serde_json::from_slice(&text).ok();
+        Ok(reference.filter(|reference: &Reference| reference.saved == SCHEMA))
+    }
+
+    /// What was saved in `folder` for `level`, if it is of `boot`. Whoever uses it puts it to the test.
+    pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, HostError> {
+        let path = path(folder, level);
+        if !path.exists() {
+            return Err(HostError::NoReference { path, level });
+        }
+        let Some(reference) = Self::read(&path)? else { return Err(HostError::SavedPaletteDamaged { path }) };
+        if reference.fingerprint != boot.fingerprint || reference.level != level {
+            return Err(HostError::SavedPaletteForeign { path });
+        }
+        if reference.boot_id != boot.boot_id {
+            return Err(HostError::SavedPaletteStale { path });
+        }
+        let pages = reference.path.as_deref().map(runtime::open).transpose()?.flatten();
+        let there = pages.is_some_and(|pages| pages.metadata().is_ok_and(|file| file.len() == reference.bytes.0));
+        if there && reference.is_sound() { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
+    }
+
+    /// Whether what it says can be worked with: a program would end by SIGBUS that is made to touch what lies behind the file.
+    fn is_sound(&self) -> bool {
+        let pages = self.bytes.0 / page_bytes() as u64;
+        let sound = |set: &Vec<u32>| set.len() >= 2 && set.iter().all(|page| u64::from(*page) < pages);
+        self.sets.len() >= 2 && self.sets.iter().all(sound) && self.geometry.line_bytes.0.is_power_of_two()
+    }
+
+    /// The same with other sets of its pages.
+    pub fn with_sets(self, sets: Vec<Vec<u32>>) -> Reference {
+        Reference { sets, ..self }
+    }
+
+    /// How many colors there are.
+    pub fn colors(&self) -> u32 {
+        self.sets.len() as u32
+    }
+
+    fn target(&self) -> Target {
+        Target { level: self.level, geometry: self.geometry, inner: self.inner }
+    }
+
+    /// The level and the one inside it.
+    pub(crate) fn sizes(&self) -> LevelSizes {
+        self.target().sizes()
+    }
+}

@@ -1,0 +1,146 @@
+//! Colors that follow from the bits of frame numbers, put to the eviction test and given up where it says otherwise.
+
+use isochrome_model::palette::infer::color_of_tests;
+use isochrome_model::units::{Bytes, Color, FrameNumber};
+
+use super::Survey;
+use crate::color::classify::{classify_again, contradictions};
+use crate::color::pagemap;
+use crate::error::HostError;
+use crate::sys::memory::page_bytes;
+
+/// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a test is
+/// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
+const BITS_CONTRADICTED: f64 = 0.1;
+
+/// One of so many pages that frame bits color is tested, and at least so many: where a host gives its guest memory in huge pages now and
+/// then, or the set index hashes higher bits, the bits are right for some of the memory.
+const BITS_CHECKED: usize = 16;
+
+const BITS_CHECKED_AT_LEAST: usize = 256;
+
+/// Share of the pages tested whose color is not that of their frames' bits, from which the bits are refused.
+const BITS_WRONG: f64 = 0.02;
+
+/// What putting colors of frames to the test showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Confirmed {
+    /// Colors tested.
+    colors: usize,
+    /// Colors that do not evict their own pages, or evict others'.
+    wrong: usize,
+}
+
+impl Survey {
+    /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
+    pub(super) fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
+        let geometry = survey.target.geometry;
+        let color_of = |frame| Some(geometry.color_of(frame, Bytes(page_bytes() as u64)));
+        let tested = survey.confirm(survey.target.search().colors_expected, color_of)?;
+        if tested.wrong as f64 > BITS_CONTRADICTED * tested.colors as f64 {
+            return Err(HostError::BitsContradicted { what: "colors", wrong: tested.wrong, tested: tested.colors });
+        }
+        Ok(survey)
+    }
+
+    /// Makes one group of each of `colors` colors from pages whose frames have them by `color_of`, touching more memory until every
+    /// group is whole, and puts the groups to the eviction test.
+    fn confirm(
+        &mut self,
+        colors: usize,
+        color_of: impl Fn(FrameNumber) -> Option<Color>,
+    ) -> Result<Confirmed, HostError> {
+        let set_len = self.target.search().set_len();
+        let mut groups = vec![Vec::new(); colors];
+        let (mut pages, mut known) = (0u32, 0);
+        while groups.iter().any(|group| group.len() < set_len) {
+            if pages as usize == self.pages_at_most() {
+                return Err(HostError::PaletteUntested { pages: pages as usize, known });
+            }
+            self.make_ready(self.target.pages_to_search().max(2 * pages as usize));
+            let frames = pagemap::frames(self.eviction_test.arena(), pages as usize..self.ready as usize);
+            for (page, frame) in (pages..).zip(frames) {
+                let frame = frame.ok_or(HostError::FramesHidden)?;
+                if let Some(color) = color_of(frame) {
+                    known += 1;
+                    groups[usize::from(color.0)].push(page);
+                }
+            }
+            pages = self.ready;
+        }
+        for group in &mut groups {
+            group.truncate(set_len);
+        }
+        self.know(groups);
+        let (wrong, colors) = contradictions(&self.cross);
+        Ok(Confirmed { colors, wrong })
+    }
+
+    /// Tests some of the pages of `range` that frame bits have colored.
+    ///
+    /// Fails with [`HostError::BitsContradicted`] where eviction tests say otherwise.
+    pub(super) fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), HostError> {
+        let Survey { target, eviction_test, groups, pages, rng, .. } = self;
+        let other = |page: &u32| !groups.iter().any(|group| group.contains(page));
+        let count = (range.len() / BITS_CHECKED).max(BITS_CHECKED_AT_LEAST);
+        let sample = rng.choose_multiple(range.filter(other), count);
+        let colors: Vec<Color> = (0..groups.len() as u16).map(Color).collect();
+        classify_again(&mut **eviction_test, groups, &colors, sample.clone(), pages, rng);
+        let (mut tested, mut wrong) = (0, 0);
+        for page in sample {
+            let page = &pages[page as usize];
+            let by_bits = page.frame.map(|frame| target.geometry.color_of(frame, Bytes(page_bytes() as u64)));
+            if let Some(color) = color_of_tests(page, &colors) {
+                tested += 1;
+                wrong += usize::from(Some(color) != by_bits);
+            }
+        }
+        if wrong as f64 > BITS_WRONG * f64::from(tested) {
+            return Err(HostError::BitsContradicted { what: "pages", wrong, tested: tested as usize });
+        }
+        Ok(())
+    }
+
+    /// Gives the frame bits up, and classifies all pages by eviction tests.
+    pub(super) fn test_instead(&mut self) -> Result<(), HostError> {
+        self.method = self.tested_by;
+        self.find_groups()?;
+        self.pages.iter_mut().for_each(|page| page.tests.clear());
+        self.test_pages(0..self.pages.len() as u32);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use isochrome_model::palette::{Method, PageSample};
+
+    use super::super::fixture::{against, target};
+    use super::*;
+    use crate::color::modeled::ModeledEvictionTest;
+
+    #[test]
+    fn frame_bits_that_are_right_for_some_of_the_memory_only_are_given_up() {
+        let eviction_test = ModeledEvictionTest::new(16, 8, 4096, 1);
+        let colors = eviction_test.colors.clone();
+        let mut survey = Survey::new(target(), Method::Bits, Box::new(eviction_test), 1, Instant::now());
+        survey.tested_by = Method::Timing;
+        let of_color = |color| (0u32..).zip(&colors).filter(move |(_, of)| **of == color).map(|(page, _)| page);
+        survey.know((0..16).map(|color| of_color(color).take(12).collect()).collect());
+        survey.ready = 4096;
+        // The last quarter of the memory has frames whose bits say something else.
+        let frame = |page: usize, color: u16| FrameNumber(u64::from(if page < 3072 { color } else { color ^ 1 }));
+        survey.pages.resize_with(4096, PageSample::default);
+        for (page, color) in colors.iter().enumerate() {
+            survey.pages[page].frame = Some(frame(page, *color));
+        }
+        survey.check_bits(0..3072).unwrap();
+        let error = survey.check_bits(2048..4096).unwrap_err();
+        assert!(matches!(error, HostError::BitsContradicted { what: "pages", .. }), "{error}");
+        survey.test_instead().unwrap();
+        let found = survey.finish();
+        assert_eq!((found.samples.method, against(&colors, &found)), (Method::Timing, (1.0, 0)));
+    }
+}

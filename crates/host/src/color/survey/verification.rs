@@ -1,0 +1,160 @@
+//! Colors put to a test that does not use the eviction sets they were found by.
+
+use isochrome_model::units::Color;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Survey;
+
+/// Share of a page from which something of it is lost: three lines of a walk of 16. What the tool itself and the kernel touch lies in some
+/// color, too, and there takes the place of a line or two where pages fill all ways.
+const LOST: f32 = 0.2;
+
+/// Shares of a page lost in one color's test of [`Survey::verify`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct VerifiedShares {
+    /// With as many pages of the color as ways.
+    pub fits: f32,
+    /// With half as many more.
+    pub thrashes: f32,
+    /// With half as many pages as ways of every color.
+    pub spread: f32,
+    /// With no other page.
+    pub control: f32,
+}
+
+impl VerifiedShares {
+    /// Below 20 % lost over the control where pages fit, half or more where they thrash.
+    pub fn hold(self) -> bool {
+        self.fits - self.control < LOST && self.spread - self.control < LOST && self.thrashes >= 0.5
+    }
+}
+
+/// The outcome of [`Survey::verify`], one entry per color.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Verification {
+    /// Shares lost; none for a color with too few pages to test.
+    pub shares: Vec<Option<VerifiedShares>>,
+}
+
+impl Verification {
+    /// Colors that failed or could not be tested.
+    pub fn failed(&self) -> Vec<u32> {
+        (0..).zip(&self.shares).filter(|(_, s)| !s.is_some_and(VerifiedShares::hold)).map(|(color, _)| color).collect()
+    }
+
+    /// Whether every color acts as one.
+    pub fn holds(&self) -> bool {
+        !self.shares.is_empty() && self.failed().is_empty()
+    }
+
+    /// The worst color's share of each kind: most lost where pages fit and are spread, least where they thrash, most in
+    /// the control.
+    pub fn worst(&self) -> VerifiedShares {
+        let tested = || self.shares.iter().flatten();
+        VerifiedShares {
+            fits: tested().map(|s| s.fits).fold(0.0, f32::max),
+            thrashes: tested().map(|s| s.thrashes).fold(1.0, f32::min),
+            spread: tested().map(|s| s.spread).fold(0.0, f32::max),
+            control: tested().map(|s| s.control).fold(0.0, f32::max),
+        }
+    }
+}
+
+impl Survey {
+    /// Puts every color to a test that does not use the eviction sets: do as many of its pages as the cache has ways fit, do half
+    /// as many more thrash, and do half as many pages as ways of *every* color together fit?
+    ///
+    /// A share that must be small is the lowest of several tests, and a color that fails is tested again with other pages, a few times: noise
+    /// makes a true color fail now and then, nothing makes a false one pass.
+    pub fn verify(&mut self) -> Verification {
+        const TRIES: usize = 8;
+        let colors = self.inference().page_colors;
+        let members = |color: u16| -> Vec<u32> {
+            (0u32..).zip(&colors).filter(|(_, c)| **c == Some(Color(color))).map(|(page, _)| page).collect()
+        };
+        let by_color: Vec<Vec<u32>> = (0..self.colors() as u16).map(members).collect();
+        let shares = (0..by_color.len())
+            .map(|color| {
+                let mut shares = self.verify_color(color, &by_color);
+                for _ in 1..TRIES {
+                    if shares.is_none_or(|shares| shares.hold()) {
+                        break;
+                    }
+                    shares = self.verify_color(color, &by_color);
+                }
+                shares
+            })
+            .collect();
+        Verification { shares }
+    }
+
+    /// One test of one color; `None` when it has too few pages.
+    fn verify_color(&mut self, color: usize, by_color: &[Vec<u32>]) -> Option<VerifiedShares> {
+        let ways = self.target.geometry.ways as usize;
+        let mut choose = |members: &[u32], count| self.rng.choose_multiple(members.iter().copied(), count);
+        let chosen = choose(&by_color[color], ways + ways / 2);
+        if chosen.len() < ways + ways / 2 {
+            return None;
+        }
+        // Half the ways of every color, the page under test among its own.
+        let mut spread = chosen[..ways / 2].to_vec();
+        for (other, members) in by_color.iter().enumerate() {
+            if other != color {
+                spread.extend(choose(members, ways / 2));
+            }
+        }
+        Some(VerifiedShares {
+            fits: self.lost(&chosen[..ways]),
+            thrashes: self.thrashed(&chosen),
+            spread: self.lost(&spread),
+            control: self.lost(&chosen[..1]),
+        })
+    }
+
+    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the median of tests behind each of which
+    /// a test of the page alone loses nothing: replacement luck spares part of it now and then, noise does not count.
+    fn thrashed(&mut self, pages: &[u32]) -> f32 {
+        const TESTS: usize = 8;
+        let (mut gone, mut shares) = (Vec::new(), Vec::new());
+        for _ in 0..2 * TESTS {
+            self.eviction_test.run(pages, &pages[..1], 4, &mut shares);
+            let share = shares[0];
+            self.eviction_test.run(&pages[..1], &pages[..1], 4, &mut shares);
+            if shares[0] < LOST {
+                gone.push(share);
+            }
+            if gone.len() == TESTS {
+                break;
+            }
+        }
+        gone.sort_by(f32::total_cmp);
+        gone.get(gone.len() / 2).copied().unwrap_or(0.0)
+    }
+
+    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several tests.
+    fn lost(&mut self, pages: &[u32]) -> f32 {
+        self.eviction_test.lowest(pages, pages[0], 4, 8, 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::discovered;
+    use crate::color::modeled::ModeledEvictionTest;
+
+    #[test]
+    fn verification_passes_true_colors_and_fails_false_ones() {
+        let mut survey = discovered(ModeledEvictionTest::new(16, 8, 4096, 1)).unwrap();
+        survey.classify(2048).unwrap();
+        assert!(survey.verify().holds());
+        // Groups that mix the colors: pages of one "color" no longer thrash.
+        for (i, page) in survey.pages.iter_mut().enumerate() {
+            for test in &mut page.tests {
+                test.fill(0);
+                test[i % 16] = 100;
+            }
+        }
+        assert!(!survey.verify().holds());
+    }
+}

@@ -1,0 +1,70 @@
+//! The cache level to color.
+
+use isochrome_model::geometry::Geometry;
+use isochrome_model::machine::{Holds, Machine};
+use isochrome_model::units::{Bytes, CpuId};
+
+use super::discover;
+use super::eviction::LevelSizes;
+use crate::error::HostError;
+use crate::sys::memory::page_bytes;
+
+/// The cache level to color.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Level number.
+    pub level: u8,
+    /// Its shape.
+    pub geometry: Geometry,
+    /// Size of the next data level inside it.
+    pub inner: Bytes,
+}
+
+impl Target {
+    /// Level `level` of `machine`, or the one to color by default for `cpu`.
+    ///
+    /// Fails with [`HostError::OneColor`] when the level has one color only or is not known.
+    pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, HostError> {
+        let chosen = match level {
+            Some(level) => machine.data_level(level).ok_or(HostError::NoSuchLevel { level })?,
+            None => machine.colorable_level(cpu).ok_or(HostError::OneColor { level: None })?,
+        };
+        let geometry = chosen.geometry.value;
+        if geometry.color_count(machine.page_bytes) < 2 {
+            return Err(HostError::OneColor { level });
+        }
+        let inner = machine.data_level(chosen.level - 1).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        Ok(Target { level: chosen.level, geometry, inner })
+    }
+
+    /// The outermost level that `cpu` has to itself, else level 2, whether it can be colored or not: what is flooded where nothing
+    /// can be partitioned.
+    pub fn to_flood(machine: &Machine, cpu: CpuId) -> Option<Target> {
+        let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction && level.level > 1);
+        let chosen = data().filter(|level| level.is_private_to(cpu)).max_by_key(|level| level.level);
+        let chosen = chosen.or_else(|| data().min_by_key(|level| level.level))?;
+        let inner = machine.data_level(chosen.level - 1).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
+        Some(Target { level: chosen.level, geometry: chosen.geometry.value, inner })
+    }
+
+    /// Sizes of the level and of the one inside it.
+    pub fn sizes(&self) -> LevelSizes {
+        LevelSizes {
+            line_bytes: self.geometry.line_bytes.0 as usize,
+            inner: self.inner,
+            level: self.geometry.cache_bytes(),
+        }
+    }
+
+    /// Pages among which eviction sets are sought: enough that missing colors can be filled up, and to measure times by.
+    pub(super) fn pages_to_search(&self) -> usize {
+        (2 * self.search().pages()).max(self.sizes().pages_needed())
+    }
+
+    pub(super) fn search(&self) -> discover::Search {
+        discover::Search {
+            ways: self.geometry.ways as usize,
+            colors_expected: self.geometry.color_count(Bytes(page_bytes() as u64)) as usize,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What this machine allows, what it keeps back, and the command that would change it.
+//!
+//! Trials touch the machine ([`Trials::run`]); judging them together with the kernel's files is a function of both
+//! ([`checks`]), so a described machine can be examined as well. How it is shown is up to the caller.
+
+mod hardware;
+mod memory;
+mod movers;
+mod scheduling;
+mod trials;
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use self::hardware::{caches, counters, governor, threads, timer, virtualization};
+use self::memory::{can_move, frame_numbers, map_count, memlock, tracing, userfaultfd};
+pub use self::movers::movers;
+use self::scheduling::{cpuset, fifo, isolation, resctrl, steal, throttling};
+pub use self::trials::Trials;
+use crate::machine::sysfs::{Note, Sysfs};
+
+/// How well something is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// As good as isochrome can use it.
+    Ok,
+    /// Available in part, or with an effect on results.
+    Limited,
+    /// Not available.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Check {
+    /// What.
+    pub name: String,
+    /// How well it is available.
+    pub status: Status,
+    /// What was found.
+    pub found: String,
+    /// What it means for isochrome.
+    pub why: String,
+    /// The command that improves it.
+    pub remedy: Option<String>,
+    /// Who may give that command.
+    pub privilege: Option<String>,
+}
+
+impl Check {
+    fn new(name: impl Into<String>, status: Status, found: impl Into<String>, why: impl Into<String>) -> Check {
+        Check { name: name.into(), status, found: found.into(), why: why.into(), remedy: None, privilege: None }
+    }
+
+    fn remedy(mut self, command: impl Into<String>, privilege: &str) -> Check {
+        self.remedy = Some(command.into());
+        self.privilege = Some(privilege.to_owned());
+        self
+    }
+}
+
+const ROOT: &str = "root";
+
+/// Gives the program every capability that a check asks for: setcap replaces, so single ones would undo each other.
+const SETCAP: &str =
+    "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
+
+/// Everything about this machine; the steal time is watched for `interval`.
+pub fn examine(interval: Duration) -> Vec<Check> {
+    checks(&Sysfs::system(), &Trials::run(interval))
+}
+
+/// Judges what the kernel's files and the trials say.
+pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
+    let processor = sysfs.processor().unwrap_or_default();
+    let (machine, notes) = match sysfs.machine() {
+        Ok((machine, notes)) => (Some(machine), notes),
+        Err(error) => {
+            let note = Note { subject: "machine".to_owned(), reason: error.to_string(), hint: String::new() };
+            (None, vec![note])
+        }
+    };
+    let hypervisor = machine.as_ref().and_then(|m| m.hypervisor.clone());
+    let mut all = vec![virtualization(hypervisor.as_deref())];
+    all.extend(machine.as_ref().map(caches).unwrap_or_default());
+    all.extend(notes.iter().map(|note| {
+        let why = if note.hint.is_empty() {
+            note.reason.clone()
+        } else {
+            format!("not colored until declared: {}", note.hint)
+        };
+        Check::new(format!("cache {}", note.subject), Status::Missing, note.reason.clone(), why)
+    }));
+    all.push(timer(sysfs, &processor));
+    all.push(counters(&processor, &trials.counters));
+    all.push(frame_numbers(&trials.frame_number, hypervisor.is_some()));
+    all.push(userfaultfd(sysfs, trials));
+    all.push(tracing(sysfs, trials.may_trace_all));
+    all.push(fifo(&trials.fifo));
+    all.extend(throttling(sysfs));
+    all.push(memlock(trials.memlock_limit));
+    all.extend(map_count(sysfs, can_move(trials)));
+    all.extend(movers(sysfs));
+    all.push(isolation(sysfs, machine.as_ref()));
+    all.push(governor(sysfs, machine.as_ref()));
+    all.push(threads(sysfs, hypervisor.is_some()));
+    all.push(resctrl(sysfs));
+    all.extend(cpuset(sysfs, machine.as_ref()));
+    all.push(steal(trials.steal, hypervisor.is_some()));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::path::Path;
+
+    use isochrome_model::units::Bytes;
+
+    use super::movers::{free_page_reporting, huge_pages, swap};
+    use super::*;
+    use crate::counters::Slots;
+    use crate::error::HostError;
+    use crate::sys::userfault;
+
+    fn described(name: &str) -> Sysfs {
+        Sysfs::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(name))
+    }
+
+    fn denied() -> io::Error {
+        io::Error::from_raw_os_error(libc::EPERM)
+    }
+
+    /// A machine that allows everything.
+    fn generous() -> Trials {
+        Trials {
+            counters: Ok(Slots { usable: 5, defect: None }),
+            frame_number: Ok(77),
+            userfault_user: Ok(userfault::FEATURE_MOVE),
+            userfault_full: Ok(userfault::FEATURE_MOVE),
+            fifo: Ok(()),
+            may_trace_all: true,
+            memlock_limit: None,
+            steal: Some(0.0),
+        }
+    }
+
+    fn find<'a>(checks: &'a [Check], name: &str) -> &'a Check {
+        checks.iter().find(|check| check.name == name).unwrap_or_else(|| panic!("no check named {name}"))
+    }
+
+    #[test]
+    fn whatever_is_kept_back_and_can_be_had_names_the_command_and_who_may_give_it() {
+        let trials = Trials {
+            counters: Err(HostError::CountersForbidden {
+                event: "instructions".into(),
+                paranoid: "4".into(),
+                source: denied(),
+            }),
+            frame_number: Ok(0),
+            userfault_user: Err(denied()),
+            userfault_full: Err(denied()),
+            fifo: Err(denied()),
+            may_trace_all: false,
+            memlock_limit: Some(Bytes(8 << 20)),
+            steal: Some(0.02),
+        };
+        let checks = checks(&described("i7-2600"), &trials);
+        for name in [
+            "performance counters",
+            "frame numbers",
+            "moving pages",
+            "tracing processes",
+            "SCHED_FIFO",
+            "locked memory",
+        ] {
+            let check = find(&checks, name);
+            assert_ne!(check.status, Status::Ok, "{name}");
+            assert!(check.remedy.is_some() && check.privilege.as_deref() == Some("root"), "{check:?}");
+        }
+        assert_eq!(find(&checks, "steal time").found, "2.0 % of the time");
+    }
+
+    #[test]
+    fn in_a_virtual_machine_visible_frame_numbers_do_not_promise_colors() {
+        let guest = checks(&described("zen3-vm"), &generous());
+        assert_eq!(find(&guest, "virtualization").status, Status::Limited);
+        assert!(find(&guest, "frame numbers").why.contains("guest's own"));
+        assert!(find(&guest, "hardware threads").why.contains("unseen"));
+        let metal = checks(&described("i7-2600"), &generous());
+        assert_eq!(find(&metal, "virtualization").status, Status::Ok);
+        assert!(find(&metal, "frame numbers").why.contains("computed"));
+    }
+
+    #[test]
+    fn each_cache_level_tells_its_colors_and_hidden_ones_are_missing() {
+        let all = checks(&described("zen3-vm"), &generous());
+        assert_eq!(find(&all, "cache level 2").found, "512 KiB, 8 ways, 1024 sets, 16 colors, private to each CPU");
+        // 32 MiB / (16 ways x 4 KiB) = 512 colors, if it were one slice.
+        let outer = find(&all, "cache level 3");
+        assert_eq!(outer.found, "32 MiB, 16 ways, 32768 sets, up to 512 colors, shared by CPUs 0-1");
+        assert_eq!(outer.status, Status::Limited);
+        assert!(find(&all, "cache level 1").why.contains("cannot partition"));
+        let sparse = checks(&described("sparse"), &generous());
+        assert_eq!(find(&sparse, "cache level 3 (unified)").status, Status::Missing);
+    }
+
+    #[test]
+    fn counters_without_a_known_second_level_event_are_limited() {
+        // Sandy Bridge: first-level event only. The made-up Arm has all.
+        assert_eq!(find(&checks(&described("i7-2600"), &generous()), "performance counters").status, Status::Limited);
+        assert_eq!(find(&checks(&described("sparse"), &generous()), "performance counters").status, Status::Ok);
+    }
+
+    #[test]
+    fn kernel_files_are_judged_by_their_text() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = root.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let sysfs = Sysfs::at(root.path());
+        write("sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n");
+        assert_eq!(huge_pages(&sysfs).unwrap().status, Status::Limited);
+        write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+        assert_eq!(huge_pages(&sysfs).unwrap().status, Status::Ok);
+        write("proc/sys/kernel/sched_rt_runtime_us", "950000\n");
+        write("proc/sys/kernel/sched_rt_period_us", "1000000\n");
+        assert_eq!(throttling(&sysfs).unwrap().found, "950000 of 1000000 us");
+        write("proc/sys/kernel/sched_rt_runtime_us", "-1\n");
+        assert_eq!(throttling(&sysfs).unwrap().status, Status::Ok);
+        write("proc/filesystems", "nodev\tsysfs\nnodev\tresctrl\n");
+        assert_eq!(resctrl(&sysfs).remedy.as_deref(), Some("mount -t resctrl resctrl /sys/fs/resctrl"));
+        write("proc/self/mounts", "resctrl /sys/fs/resctrl resctrl rw 0 0\n");
+        assert_eq!(resctrl(&sysfs).status, Status::Ok);
+        let machine = described("i7-2600").machine().unwrap().0;
+        write("proc/self/status", "Cpus_allowed_list:\t0-15\n");
+        assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().status, Status::Ok);
+        write("proc/self/status", "Cpus_allowed_list:\t2-3\n");
+        assert_eq!(cpuset(&sysfs, Some(&machine)).unwrap().found, "2-3 of 0-7");
+        for (scope, status) in
+            [("0", Status::Limited), ("1", Status::Limited), ("2", Status::Missing), ("3", Status::Missing)]
+        {
+            write("proc/sys/kernel/yama/ptrace_scope", scope);
+            assert_eq!(tracing(&sysfs, false).status, status, "{scope}");
+            assert!(tracing(&sysfs, false).remedy.is_some());
+            assert_eq!(tracing(&sysfs, true).status == Status::Ok, scope != "3");
+        }
+        write("proc/swaps", "Filename\t\tType\n/dev/sda2 partition 1 0 -2\n");
+        assert_eq!(swap(&sysfs).unwrap().status, Status::Limited);
+        for (file, drifts, stays) in [
+            ("proc/sys/vm/compact_unevictable_allowed", "1", "0"),
+            ("proc/sys/vm/compaction_proactiveness", "20", "0"),
+            ("sys/kernel/mm/ksm/run", "1", "2"),
+            ("proc/sys/kernel/numa_balancing", "1", "0"),
+        ] {
+            let drifting = || movers(&sysfs).iter().filter(|check| check.status != Status::Ok).count();
+            write(file, stays);
+            let before = drifting();
+            write(file, drifts);
+            assert_eq!(drifting(), before + 1, "{file}");
+        }
+        write("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0110010100000000\n");
+        write("sys/module/page_reporting/parameters/page_reporting_order", "9\n");
+        assert!(free_page_reporting(&sysfs).unwrap().found.contains("512 pages"));
+        write("sys/bus/virtio/drivers/virtio_balloon/virtio0/features", "0110000100000000\n");
+        assert_eq!(free_page_reporting(&sysfs), None);
+        assert!(movers(&sysfs).iter().filter(|check| check.status != Status::Ok).all(|check| check.remedy.is_some()));
+    }
+}

@@ -1,0 +1,70 @@
+//! Trials: what isochrome tries on this machine to find out what it allows.
+
+use std::io;
+use std::time::Duration;
+
+use isochrome_model::units::Bytes;
+use rustix::process::{Resource, getrlimit};
+
+use crate::color::pagemap;
+use crate::counters::{Slots, usable_slots};
+use crate::error::HostError;
+use crate::machine::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
+use crate::machine::steal::CpuTicks;
+use crate::machine::sysfs::Sysfs;
+use crate::sys::memory::Arena;
+use crate::sys::scheduling::Scheduling;
+use crate::sys::userfault;
+
+/// What trying things on this machine showed.
+#[derive(Debug)]
+pub struct Trials {
+    /// Counters that work together.
+    pub counters: Result<Slots, HostError>,
+    /// Frame number of a page just touched, 0 when the kernel hides it.
+    pub frame_number: io::Result<u64>,
+    /// Features of a userfaultfd for faults of user mode only.
+    pub userfault_user: io::Result<u64>,
+    /// Features of a userfaultfd for all faults, by the system call or by /dev/userfaultfd.
+    pub userfault_full: io::Result<u64>,
+    /// Whether a thread may become SCHED_FIFO.
+    pub fifo: io::Result<()>,
+    /// Whether any process may be traced: CAP_SYS_PTRACE.
+    pub may_trace_all: bool,
+    /// Limit of locked memory; `None` when there is none or it does not apply.
+    pub memlock_limit: Option<Bytes>,
+    /// Share of CPU time that the hypervisor gave to others, over a short interval.
+    pub steal: Option<f64>,
+}
+
+impl Trials {
+    /// Tries everything; takes `interval` and some milliseconds, and leaves nothing changed.
+    pub fn run(interval: Duration) -> Trials {
+        let system = Sysfs::system();
+        let before = CpuTicks::read(&system, None);
+        std::thread::sleep(interval);
+        let steal = before.and_then(|before| CpuTicks::read(&system, None)?.steal_share_since(before));
+        // A thread of its own, so that no trial changes the caller's policy.
+        let fifo = std::thread::spawn(|| Scheduling::fifo(1).apply())
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("the trial thread panicked")));
+        Trials {
+            counters: usable_slots(),
+            frame_number: own_frame_number(),
+            userfault_user: userfault::features_for_user_mode(),
+            userfault_full: userfault::features_for_all_faults(),
+            fifo,
+            may_trace_all: has_capability(CAP_SYS_PTRACE),
+            memlock_limit: getrlimit(Resource::Memlock).current.filter(|_| !has_capability(CAP_IPC_LOCK)).map(Bytes),
+            steal,
+        }
+    }
+}
+
+/// Frame number of an own page as /proc/self/pagemap shows it; 0 when hidden.
+fn own_frame_number() -> io::Result<u64> {
+    let mut arena = Arena::map(1)?;
+    arena.bytes_mut()[0] = 1;
+    std::fs::File::open("/proc/self/pagemap")?;
+    Ok(pagemap::frames(&arena, 0..1)[0].map_or(0, |frame| frame.0))
+}

@@ -1,0 +1,186 @@
+//! The driver of a stack: frames in the card, in the order they came, and the time that each component takes.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Read, Write};
+
+use isochrome_model::net::{Component, Meter};
+use isochrome_model::units::Cycles;
+use smoltcp::phy::{Checksum, Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::time::Instant;
+
+use crate::sys::clock;
+
+/// Bytes of the largest payload.
+pub const BYTES_MAX: usize = 8192;
+/// Headers of Ethernet, IPv4 and UDP.
+pub(super) const HEADERS: usize = ETHERNET + 20 + 8;
+/// The first of them.
+pub const ETHERNET: usize = 14;
+/// Bytes of the largest frame.
+pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
+/// Frames that the card holds in each direction.
+pub(super) const SLOTS: usize = 2;
+
+/// Attributes time to the components by the machine's counter.
+pub(super) struct Stopwatch(pub(super) Cell<Meter>);
+
+impl Stopwatch {
+    #[inline]
+    pub(super) fn pass_to(&self, component: Component) {
+        let mut meter = self.0.get();
+        meter.pass_to(component, clock::now());
+        self.0.set(meter);
+    }
+}
+
+/// A frame in the card.
+struct Slot {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+/// Frames in the order they came.
+struct Ring {
+    slots: Vec<Slot>,
+    first: usize,
+    count: usize,
+}
+
+impl Ring {
+    fn new() -> Ring {
+        let slots = (0..SLOTS).map(|_| Slot { bytes: vec![0; FRAME_MAX], len: 0 }).collect();
+        Ring { slots, first: 0, count: 0 }
+    }
+
+    /// A slot to fill; `None` while all are full.
+    fn push(&mut self) -> Option<&mut Slot> {
+        let at = (self.first + self.count) % SLOTS;
+        (self.count < SLOTS).then(|| {
+            self.count += 1;
+            &mut self.slots[at]
+        })
+    }
+
+    /// The frame that came first.
+    fn pop(&mut self) -> Option<&mut Slot> {
+        let at = self.first;
+        (self.count > 0).then(|| {
+            (self.first, self.count) = ((at + 1) % SLOTS, self.count - 1);
+            &mut self.slots[at]
+        })
+    }
+}
+
+/// Moves frames to and from the card, whose memory it holds.
+pub struct Driver {
+    pub(super) stopwatch: Stopwatch,
+    sent: Ring,
+    arrived: Ring,
+    /// Where frames are written to and read from, each by a system call; without it the memory is all there is of a card.
+    device: Option<File>,
+}
+
+impl Driver {
+    pub(super) fn new(device: Option<File>) -> Driver {
+        let stopwatch = Stopwatch(Cell::new(Meter::start(Cycles(0))));
+        Driver { stopwatch, sent: Ring::new(), arrived: Ring::new(), device }
+    }
+
+    /// Whether the card has room for a frame from the wire.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.arrived.count < SLOTS
+    }
+
+    /// Reads the next frame of the device, if there is one and room for it.
+    fn fetch(&mut self) {
+        if let Some(mut device) = self.device.as_ref()
+            && let Some(slot) = self.arrived.push()
+        {
+            match device.read(&mut slot.bytes) {
+                Ok(len) => slot.len = len,
+                Err(_) => self.arrived.count -= 1,
+            }
+        }
+    }
+
+    /// What the card has sent, in order: the wire takes it.
+    pub fn take_sent(&mut self) -> Option<&[u8]> {
+        self.sent.pop().map(|slot| &slot.bytes[..slot.len])
+    }
+
+    /// The card gets `frame` from the wire; whether it had room.
+    pub fn arrive(&mut self, frame: &[u8]) -> bool {
+        let Some(slot) = (frame.len() <= FRAME_MAX).then(|| self.arrived.push()).flatten() else { return false };
+        slot.bytes[..frame.len()].copy_from_slice(frame);
+        slot.len = frame.len();
+        true
+    }
+}
+
+/// A frame that the card has got.
+pub struct Arrived<'a> {
+    slot: &'a Slot,
+    stopwatch: &'a Stopwatch,
+}
+
+impl RxToken for Arrived<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, take: F) -> R {
+        self.stopwatch.pass_to(Component::Server);
+        let taken = take(&self.slot.bytes[..self.slot.len]);
+        self.stopwatch.pass_to(Component::Driver);
+        taken
+    }
+}
+
+/// A place in the card for a frame to be sent.
+pub struct Sending<'a> {
+    ring: &'a mut Ring,
+    device: Option<&'a File>,
+    stopwatch: &'a Stopwatch,
+}
+
+impl TxToken for Sending<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, fill: F) -> R {
+        self.stopwatch.pass_to(Component::Driver);
+        let slot = self.ring.push().expect("a token is only given while a slot is free");
+        slot.len = len;
+        let filled = fill(&mut slot.bytes[..len]);
+        if let Some(mut device) = self.device {
+            // A frame that the device refuses is lost, as on any wire.
+            let _ = device.write(&slot.bytes[..len]);
+            self.ring.pop();
+        }
+        self.stopwatch.pass_to(Component::Server);
+        filled
+    }
+}
+
+impl Device for Driver {
+    type RxToken<'a> = Arrived<'a>;
+    type TxToken<'a> = Sending<'a>;
+
+    fn receive(&mut self, _: Instant) -> Option<(Arrived<'_>, Sending<'_>)> {
+        if self.sent.count == SLOTS {
+            return None;
+        }
+        self.fetch();
+        let slot = self.arrived.pop()?;
+        let (device, stopwatch) = (self.device.as_ref(), &self.stopwatch);
+        Some((Arrived { slot, stopwatch }, Sending { ring: &mut self.sent, device, stopwatch }))
+    }
+
+    fn transmit(&mut self, _: Instant) -> Option<Sending<'_>> {
+        let (device, stopwatch) = (self.device.as_ref(), &self.stopwatch);
+        (self.sent.count < SLOTS).then_some(Sending { ring: &mut self.sent, device, stopwatch })
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = FRAME_MAX;
+        capabilities.checksum.udp = Checksum::None;
+        capabilities
+    }
+}

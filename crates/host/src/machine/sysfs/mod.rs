@@ -1,0 +1,343 @@
+//! What the kernel says of the machine: CPUs, caches, processor, hypervisor.
+//!
+//! Everything is read below one root, so that a described machine is a folder holding `sys/` and `proc/`. Some Arm boards and
+//! virtual machines hide the shape of a cache. Of size, ways, sets and line any three determine the fourth; what is still
+//! missing then is asked of the processor itself (x86 only), and a level that stays incomplete is left out with a note.
+
+mod caches;
+#[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+mod cpuid;
+mod processor;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use isochrome_model::machine::{Machine, SCHEMA};
+use isochrome_model::units::{Bytes, CpuId, ParseError, parse_list};
+use serde::Serialize;
+
+pub use self::processor::Processor;
+use crate::error::HostError;
+
+/// More CPUs than any Linux supports (NR_CPUS is at most 8192): a guard against a nonsensical list.
+pub(crate) const CPU_LIMIT: u32 = 1 << 16;
+
+/// The files of a kernel: of this one, or of a machine described in a folder.
+#[derive(Clone, Debug)]
+pub struct Sysfs {
+    root: PathBuf,
+    /// Whether this is the machine that isochrome runs on, which may then be asked directly.
+    is_this_machine: bool,
+}
+
+/// Something that could not be had, why, and what helps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Note {
+    /// What it is about.
+    pub subject: String,
+    /// Why it could not be had.
+    pub reason: String,
+    /// What to do.
+    pub hint: String,
+}
+
+impl Sysfs {
+    /// The kernel that isochrome runs on.
+    pub fn system() -> Sysfs {
+        Sysfs { root: PathBuf::from("/"), is_this_machine: true }
+    }
+
+    /// A machine described in the folder `root`, which holds `sys/` and `proc/`.
+    pub fn at(root: &Path) -> Sysfs {
+        Sysfs { root: root.to_owned(), is_this_machine: false }
+    }
+
+    /// Path of `relative` below the root.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.root.join(relative)
+    }
+
+    /// Text of a file without the white space around it; `None` when it cannot be read.
+    pub fn text(&self, relative: &str) -> Option<String> {
+        fs::read_to_string(self.path(relative)).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Bytes of a huge page, where the kernel has them.
+    pub fn huge_page_bytes(&self) -> Option<usize> {
+        let size = self.text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?.parse().ok()?;
+        let page = self.page_bytes().ok()?.0 as usize;
+        Some(size).filter(|size: &usize| size.is_power_of_two() && *size > page)
+    }
+
+    /// Text of a file that must be there.
+    fn required(&self, relative: &str) -> Result<String, HostError> {
+        let path = self.path(relative);
+        fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|source| HostError::Unreadable {
+            path,
+            source,
+            hint: "isochrome needs /sys and /proc; mount them in this container or chroot",
+        })
+    }
+
+    /// CPUs of a list file; `None` when it cannot be read.
+    pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, HostError> {
+        let Some(text) = self.text(relative) else { return Ok(None) };
+        let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(relative, source))?;
+        Ok(Some(cpus.into_iter().map(CpuId).collect()))
+    }
+
+    fn not_a_list(&self, relative: &str, source: ParseError) -> HostError {
+        HostError::List { path: self.path(relative), source }
+    }
+
+    /// Online CPUs, ascending.
+    pub fn online_cpus(&self) -> Result<Vec<CpuId>, HostError> {
+        const ONLINE: &str = "sys/devices/system/cpu/online";
+        let text = self.required(ONLINE)?;
+        let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(ONLINE, source))?;
+        if cpus.is_empty() {
+            return Err(HostError::Malformed { path: self.path(ONLINE), text, expected: "a list of at least one CPU" });
+        }
+        Ok(cpus.into_iter().map(CpuId).collect())
+    }
+
+    /// How the processor names itself.
+    pub fn processor(&self) -> Result<Processor, HostError> {
+        Ok(Processor::from_cpuinfo(&self.required("proc/cpuinfo")?))
+    }
+
+    /// The machine as the kernel and the processor declare it, and what had to be left out.
+    ///
+    /// Rates, load times and refill times are measured elsewhere and absent here.
+    pub fn machine(&self) -> Result<(Machine, Vec<Note>), HostError> {
+        let processor = self.processor()?;
+        let cpus = self.online_cpus()?;
+        let (levels, notes) = self.levels(&cpus, &processor)?;
+        let machine = Machine {
+            schema: SCHEMA.to_owned(),
+            architecture: self.architecture(&processor)?,
+            hypervisor: self.hypervisor(&processor),
+            cpu_model: processor.name,
+            cpus,
+            page_bytes: self.page_bytes()?,
+            counter_hz: None,
+            counter_quantum: None,
+            memory_load_ns: None,
+            latency: Vec::new(),
+            levels,
+        };
+        Ok((machine, notes))
+    }
+
+    /// Bytes per page.
+    pub fn page_bytes(&self) -> Result<Bytes, HostError> {
+        if self.is_this_machine {
+            return Ok(Bytes(rustix::param::page_size() as u64));
+        }
+        const SMAPS: &str = "proc/self/smaps";
+        let text = self.required(SMAPS)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("KernelPageSize:"));
+        line.and_then(|size| size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+            .filter(|kib| kib.is_power_of_two())
+            .map(|kib| Bytes(kib << 10))
+            .ok_or_else(|| HostError::Malformed {
+                path: self.path(SMAPS),
+                text: line.unwrap_or_default().to_owned(),
+                expected: "a page size such as `KernelPageSize: 4 kB`",
+            })
+    }
+
+    /// Frames of the pieces in which this virtual machine gives free memory back to its host, where it does: each may lie on other frames
+    /// of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
+    pub fn reported_block_frames(&self) -> Option<u64> {
+        /// VIRTIO_BALLOON_F_REPORTING. [Linux, include/uapi/linux/virtio_balloon.h]
+        const REPORTING: usize = 5;
+        let devices = fs::read_dir(self.path("sys/bus/virtio/drivers/virtio_balloon")).ok()?;
+        // The bits are written from the lowest on.
+        let reports = |features: String| features.as_bytes().get(REPORTING) == Some(&b'1');
+        let reports =
+            devices.flatten().any(|device| fs::read_to_string(device.path().join("features")).is_ok_and(reports));
+        let order: i64 = self.text("sys/module/page_reporting/parameters/page_reporting_order")?.parse().ok()?;
+        // Unset it is that of a huge page; the pieces of a buddy allocator are far smaller than the bound.
+        reports.then(|| 1 << u32::try_from(order).unwrap_or(9).min(30))
+    }
+
+    /// Memory of the system under `name` in /proc/meminfo, as `MemFree` or `MemAvailable`.
+    pub fn memory(&self, name: &str) -> Option<Bytes> {
+        let text = self.text("proc/meminfo")?;
+        let size = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kib: u64 = size.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(Bytes(kib << 10))
+    }
+
+    /// Architecture as `uname -m` gives it.
+    fn architecture(&self, processor: &Processor) -> Result<String, HostError> {
+        // Linux 6.1 and newer say it.
+        if let Some(architecture) = self.text("proc/sys/kernel/arch") {
+            return Ok(architecture);
+        }
+        if self.is_this_machine {
+            return Ok(std::env::consts::ARCH.to_owned());
+        }
+        match processor {
+            p if p.has("lm") => Ok("x86_64".to_owned()),
+            // `asimd` is what 64-bit kernels call it, 32-bit ones say `neon`.
+            p if p.is_arm() && p.has("asimd") => Ok("aarch64".to_owned()),
+            _ => Err(HostError::Malformed {
+                path: self.path("proc/cpuinfo"),
+                text: processor.name.clone(),
+                expected: "a processor of a known architecture",
+            }),
+        }
+    }
+
+    /// Number of threads that are running or runnable now, including the calling one. [proc_loadavg(5)]
+    pub fn running_threads(&self) -> Option<usize> {
+        let text = self.text("proc/loadavg")?;
+        text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
+    }
+
+    /// Whether a hypervisor shows itself.
+    pub fn is_virtual(&self) -> bool {
+        self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())
+    }
+
+    /// The hypervisor, as far as it shows itself.
+    fn hypervisor(&self, processor: &Processor) -> Option<String> {
+        if let Some(kind) = self.text("sys/hypervisor/type") {
+            return Some(kind);
+        }
+        if let Some(compatible) = self.text("sys/firmware/devicetree/base/hypervisor/compatible") {
+            return Some(compatible.split('\0').next().unwrap_or_default().to_owned());
+        }
+        if processor.has("hypervisor") {
+            let named = self.is_this_machine.then(cpuid::hypervisor).flatten();
+            return Some(named.or_else(|| self.virtual_board()).unwrap_or_else(|| "unnamed".to_owned()));
+        }
+        // Arm processors have no such flag; the virtual board gives it away.
+        if processor.is_arm() { self.virtual_board() } else { None }
+    }
+
+    /// Name of the board's vendor when it is known to make virtual boards only.
+    fn virtual_board(&self) -> Option<String> {
+        let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
+        ["QEMU", "Amazon EC2", "Google", "VMware, Inc.", "innotek GmbH", "Xen", "Parallels", "KVM"]
+            .contains(&vendor.as_str())
+            .then_some(vendor)
+    }
+}
+
+#[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
+mod cpuid {
+    use isochrome_model::units::CpuId;
+
+    use super::caches::Described;
+
+    /// Not readable from user mode on this architecture.
+    pub(super) fn caches(_: CpuId) -> Vec<Described> {
+        Vec::new()
+    }
+
+    pub(super) fn hypervisor() -> Option<String> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_model::machine::{CacheLevel, Source};
+
+    use super::*;
+
+    fn described(name: &str) -> Sysfs {
+        Sysfs::at(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines").join(name))
+    }
+
+    fn read(name: &str) -> Machine {
+        let (machine, notes) = described(name).machine().unwrap();
+        assert_eq!(notes, []);
+        machine
+    }
+
+    fn groups(level: &CacheLevel) -> Vec<Vec<u32>> {
+        level.shared_by.value.iter().map(|group| group.iter().map(|cpu| cpu.0).collect()).collect()
+    }
+
+    #[test]
+    fn a_captured_virtual_machine_reads_as_it_is() {
+        let machine = read("zen3-vm");
+        assert_eq!(machine.architecture, "x86_64");
+        assert_eq!(machine.cpu_model, "AMD EPYC");
+        assert_eq!(machine.hypervisor.as_deref(), Some("unnamed"));
+        assert_eq!(machine.cpus, [CpuId(0), CpuId(1)]);
+        assert_eq!(machine.levels.len(), 4);
+        let l2 = machine.data_level(2).unwrap();
+        assert_eq!(l2.geometry.value.color_count(machine.page_bytes), 16);
+        assert_eq!(l2.geometry.source, Source::Sysfs);
+        assert_eq!(groups(l2), [[0], [1]]);
+        let l3 = machine.data_level(3).unwrap();
+        assert_eq!((l3.geometry.value.set_count, l3.geometry.value.ways), (32768, 16));
+        assert_eq!(groups(l3), [[0, 1]]);
+        assert_eq!(machine.colorable_level(CpuId(0)).unwrap().level, 2);
+    }
+
+    #[test]
+    fn siblings_share_the_inner_levels_of_the_i7_2600() {
+        // [Kim2013, §5.1]: four cores, 8 MiB 16-way L3; each core has two threads.
+        let machine = read("i7-2600");
+        assert_eq!(machine.cpus.len(), 8);
+        assert_eq!(machine.hypervisor, None);
+        for level in [1, 2] {
+            assert_eq!(groups(machine.data_level(level).unwrap()), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        }
+        let l3 = machine.data_level(3).unwrap();
+        assert_eq!(l3.geometry.value.cache_bytes(), Bytes(8 << 20));
+        assert_eq!(groups(l3), [[0, 1, 2, 3, 4, 5, 6, 7]]);
+    }
+
+    #[test]
+    fn an_arm_board_is_named_after_its_core() {
+        let machine = read("cortex-a72");
+        assert_eq!(machine.architecture, "aarch64");
+        assert_eq!(machine.cpu_model, "Arm Cortex-A72 (Raspberry Pi 4 Model B Rev 1.2)");
+        // 1 MiB / (16 ways x 4 KiB) = 16 colors, shared by all four.
+        let l2 = machine.data_level(2).unwrap();
+        assert_eq!(l2.geometry.value.color_count(machine.page_bytes), 16);
+        assert_eq!(groups(l2), [[0, 1, 2, 3]]);
+        assert!(!l2.is_private_to(CpuId(0)));
+    }
+
+    #[test]
+    fn a_level_whose_shape_is_hidden_is_left_out_and_named() {
+        let (machine, notes) = described("sparse").machine().unwrap();
+        // The second level lacks its sets, which 512 KiB / (8 ways x 64 B) determines.
+        assert_eq!(machine.levels.len(), 1);
+        assert_eq!(machine.data_level(2).unwrap().geometry.value.set_count, 1024);
+        let subjects: Vec<&str> = notes.iter().map(|note| note.subject.as_str()).collect();
+        assert_eq!(subjects, ["level 1 (data)", "level 3 (unified)"]);
+        assert!(notes.iter().all(|note| note.hint.contains("declared") && note.reason.contains("ways unknown")));
+    }
+
+    #[test]
+    fn a_tree_without_the_files_is_an_error_and_never_a_panic() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = Sysfs::at(empty.path()).machine().unwrap_err();
+        assert!(error.to_string().contains("hint:"), "{error}");
+
+        for (file, text) in [("sys/devices/system/cpu/online", "zero\n"), ("sys/devices/system/cpu/online", "\n")] {
+            let path = empty.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+            fs::create_dir_all(empty.path().join("proc")).unwrap();
+            fs::write(empty.path().join("proc/cpuinfo"), "processor : 0\n").unwrap();
+            assert!(Sysfs::at(empty.path()).machine().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn this_machine_reads_without_trouble() {
+        let (machine, _) = Sysfs::system().machine().unwrap();
+        assert!(!machine.cpus.is_empty());
+        assert!(machine.page_bytes.0.is_power_of_two());
+    }
+}

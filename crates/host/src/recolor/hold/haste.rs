@@ -1,0 +1,57 @@
+//! The priority of the thread that holds a process still.
+
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::recolor::process::{Pid, ThreadState};
+use crate::sys::scheduling::Scheduling;
+use crate::sys::trace::ThreadId;
+
+/// While it is there, this thread goes before all that is not real-time, where that is permitted: else a loaded machine has the stopped
+/// process wait for this program's time slice.
+pub(super) struct Haste {
+    /// What it goes back to.
+    pub(super) before: Option<Scheduling>,
+    /// The CPUs that it may run on otherwise, while it is kept on that of a held thread.
+    cpus: Option<CpuSet>,
+}
+
+impl Haste {
+    pub(super) fn begin() -> Haste {
+        let ordinary = |now: &Scheduling| now.is_ordinary();
+        let before = Scheduling::current().ok().filter(ordinary);
+        Haste { before: before.filter(|_| Scheduling::fifo(1).apply().is_ok()), cpus: None }
+    }
+
+    /// Keeps this thread on the CPU that `thread` of `pid` ran on last. The two take turns, one system call after the other, and at each
+    /// turn the kernel chooses anew who runs on that CPU. It prefers the thread that has run least, so on a CPU that other threads of the
+    /// program keep busy, the held thread would wait for the end of a time slice at every call. A real-time thread is not followed: it may
+    /// never leave its CPU to this one.
+    pub(super) fn share_cpu_with(&mut self, pid: Pid, thread: ThreadId) {
+        let Some(state) = pid.thread_state(thread).filter(ThreadState::is_ordinary) else { return };
+        self.cpus = self.cpus.or_else(|| sched_getaffinity(None).ok());
+        let mut cpu = CpuSet::new();
+        cpu.set(state.cpu);
+        // Where it may not run there, it works from where it is.
+        let _ = sched_setaffinity(None, &cpu);
+    }
+
+    /// The CPUs that this thread may run on while it has no haste.
+    pub(super) fn cpus(&self) -> io::Result<CpuSet> {
+        Ok(self.cpus.map_or_else(|| sched_getaffinity(None), Ok)?)
+    }
+}
+
+impl Drop for Haste {
+    fn drop(&mut self) {
+        if let Some(cpus) = self.cpus {
+            // It was permitted before.
+            let _ = sched_setaffinity(None, &cpus);
+        }
+        if let Some(before) = self.before {
+            // It was permitted before.
+            let _ = before.apply();
+        }
+    }
+}

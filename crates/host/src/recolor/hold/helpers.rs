@@ -1,0 +1,161 @@
+//! Helpers: threads that are made inside the process and work there on their own.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use rustix::process::Pid as RawPid;
+use rustix::thread::sched_setaffinity;
+
+use super::{Hold, failed};
+use crate::interrupt::interrupted;
+use crate::recolor::calls::HELPER_FLAGS;
+use crate::recolor::error::RecolorError;
+use crate::recolor::process::Pid;
+use crate::sys::agent::DEADLINE_AT;
+use crate::sys::launch;
+use crate::sys::scheduling::Scheduling;
+use crate::sys::trace::{self, Report, ThreadId};
+
+/// How a helper is scheduled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As this program is while nobody waits for it, but never real-time: for work while the process goes on.
+    Calm,
+    /// As this program is while the process stands still.
+    Hurried,
+}
+
+/// A thread that works in the process, and the address of its table.
+#[derive(Clone, Copy)]
+pub(super) struct Helper {
+    pub(super) thread: ThreadId,
+    table: u64,
+}
+
+impl Hold {
+    /// Makes a thread in the process that is to run `code` with `argument` and the stack that ends at `stack`, and is stopped as yet.
+    /// It runs where and how this program runs, not as the thread that made it, whose time and CPU are the program's.
+    pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, pace: Pace) -> Result<(), RecolorError> {
+        let answer = self.answer(libc::SYS_clone, [HELPER_FLAGS, stack, 0, 0, 0, 0])?;
+        let helper = answer.made.ok_or_else(|| RecolorError::Refused {
+            pid: self.pid.0,
+            action: "make a thread",
+            source: io::Error::from_raw_os_error(-answer.result as i32),
+        })?;
+        self.helpers.push(Helper { thread: helper, table: argument });
+        let own = match (pace, self.haste.before) {
+            (Pace::Calm, Some(before)) => Ok(before),
+            // One that waits for requests at the priority of whoever makes them would never let them be made on the same CPU.
+            (Pace::Calm, None) => {
+                Scheduling::current().map(|own| if own.is_ordinary() { own } else { Scheduling::other() })
+            }
+            (Pace::Hurried, _) => Scheduling::current(),
+        };
+        // Where this is refused, it works as the program does.
+        let _ = own.and_then(|own| own.apply_to(helper));
+        let _ = self.haste.cpus().and_then(|own| Ok(sched_setaffinity(RawPid::from_raw(helper), &own)?));
+        let failed = failed(self.pid, helper, "run");
+        let registers = trace::registers(helper).map_err(&failed)?;
+        trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
+    }
+
+    /// On how many CPUs helpers may run.
+    pub fn cpus(&self) -> usize {
+        self.haste.cpus().map_or(1, |cpus| cpus.count() as usize)
+    }
+
+    /// Sends the helpers off, and waits until all have ended.
+    pub fn work(&mut self) -> Result<(), RecolorError> {
+        self.send_off().finish()
+    }
+
+    /// Has the helpers begin.
+    pub fn send_off(&mut self) -> Helpers {
+        let helpers = std::mem::take(&mut self.helpers);
+        for helper in &helpers {
+            // One that cannot go on is no more, as is seen when it is waited for.
+            let _ = trace::go_on(helper.thread, 0);
+        }
+        Helpers { pid: self.pid, helpers }
+    }
+
+    /// Ends a stopped thread that waits in the cave.
+    pub(super) fn end_helper(&mut self, helper: ThreadId) -> Result<(), RecolorError> {
+        match trace::remote_call(helper, self.journal.cave, libc::SYS_exit, [0; 6], &mut self.held_back) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            Err(source) => Err(failed(self.pid, helper, "end")(source)),
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+/// Threads that work inside a process that goes on. Dropped, they are waited for.
+pub struct Helpers {
+    pid: Pid,
+    helpers: Vec<Helper>,
+}
+
+impl Helpers {
+    /// Waits until all have ended. Where this program is asked to end meanwhile, they leave the rest of their work undone.
+    pub fn wait(mut self) -> Result<(), RecolorError> {
+        self.end(true)?;
+        if interrupted() { Err(RecolorError::Interrupted { pid: self.pid.0 }) } else { Ok(()) }
+    }
+
+    /// Waits until all have done their work and ended.
+    pub fn finish(mut self) -> Result<(), RecolorError> {
+        self.end(false)
+    }
+
+    fn end(&mut self, may_stop: bool) -> Result<(), RecolorError> {
+        let mut held_back = Vec::new();
+        let helpers = std::mem::take(&mut self.helpers);
+        let mut stopped = !may_stop;
+        let memory = self.pid.memory();
+        let mut stop = || {
+            if !stopped && interrupted() {
+                stopped = true;
+                for helper in &helpers {
+                    // A deadline that has passed.
+                    let _ = memory.as_ref().map(|memory| memory.write_all_at(&[0; 8], helper.table + DEADLINE_AT));
+                }
+            }
+        };
+        let mut wait = |helper: &Helper| wait_for(self.pid, helper.thread, &mut held_back, &mut stop);
+        // Every one, whatever became of the others.
+        let outcomes: Vec<_> = helpers.iter().map(&mut wait).collect();
+        for signal in held_back {
+            let _ = launch::send(self.pid.0, signal);
+        }
+        outcomes.into_iter().collect()
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        let _ = self.end(true);
+    }
+}
+
+/// Waits for the end of a helper that runs. `held_back` gathers signals that it was about to be given; `between` is called now and then.
+pub(super) fn wait_for(
+    pid: Pid,
+    helper: ThreadId,
+    held_back: &mut Vec<i32>,
+    between: &mut dyn FnMut(),
+) -> Result<(), RecolorError> {
+    let failed = failed(pid, helper, "wait for");
+    loop {
+        match trace::report_within(helper, Duration::from_millis(50)) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => between(),
+            Err(error) => return Err(failed(error)),
+            Ok(Report::Gone) => return Ok(()),
+            Ok(Report::Signal(signal)) => {
+                held_back.push(signal);
+                trace::go_on(helper, 0).map_err(&failed)?;
+            }
+            Ok(_) => trace::go_on(helper, 0).map_err(&failed)?,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The journal of a hold: a file that says what has to be put back, written before the first change.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::recolor::error::RecolorError;
+use crate::recolor::process::Pid;
+use crate::runtime;
+use crate::sys::trace::{Registers, ThreadId};
+
+/// What has to be put back in a process, should this program be killed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Journal {
+    pub(super) pid: i32,
+    pub(super) start_time: u64,
+    pub(super) threads: Vec<Thread>,
+    pub(super) cave: u64,
+    /// What the cave held.
+    pub(super) covered: Vec<u64>,
+    /// Memory mapped for the work: first address, bytes. No bytes before it is about to be mapped and once it has been unmapped.
+    pub area: (u64, u64),
+    /// Mappings whose protection is changed for the work: first address, bytes, protection to put back.
+    pub protections: Vec<(u64, u64, u64)>,
+    /// The userfaultfd opened for the work.
+    pub userfault: Option<i32>,
+    /// Userfaultfds that are the program's own, as far as all its threads are held: any other one was opened for the work just before
+    /// this journal could say so.
+    pub(super) own_userfaults: Option<Vec<i32>>,
+}
+
+/// A thread that is parked, and what it goes on with.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Thread {
+    pub(super) id: ThreadId,
+    pub(super) registers: Registers,
+    pub(super) blocked: u64,
+}
+
+impl Journal {
+    fn path(pid: Pid) -> PathBuf {
+        runtime::folder().join(format!("recolor-{}.json", pid.0))
+    }
+
+    /// Where the next journal is written, before it takes the place of the last.
+    fn beside(pid: Pid) -> PathBuf {
+        runtime::folder().join(format!("recolor-{}.new", pid.0))
+    }
+
+    /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
+    pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
+        let path = Journal::path(pid);
+        // Of a tool that was killed as it wrote; there is none in most cases.
+        let _ = fs::remove_file(Journal::beside(pid));
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(RecolorError::Journal { path, source }),
+            Ok(text) => text,
+        };
+        let journal: Journal = serde_json::from_str(&text)
+            .map_err(|error| RecolorError::Journal { path: path.clone(), source: error.into() })?;
+        if pid.start_time() == Some(journal.start_time) {
+            return Ok(Some(journal));
+        }
+        journal.remove()?;
+        Ok(None)
+    }
+
+    /// Written as a whole or not at all. It has to outlive this program, not the machine, so it is not forced to a disk.
+    pub fn write(&self) -> Result<(), RecolorError> {
+        let path = Journal::path(Pid(self.pid));
+        let failed = |source| RecolorError::Journal { path: path.clone(), source };
+        let text = serde_json::to_vec(self).map_err(|error| failed(error.into()))?;
+        let beside = Journal::beside(Pid(self.pid));
+        // Registers are nobody else's business.
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(true).mode(0o600).open(&beside);
+        file.and_then(|mut file| file.write_all(&text)).map_err(failed)?;
+        fs::rename(&beside, &path).map_err(failed)
+    }
+
+    /// Removes what is left for `pid`.
+    pub fn forget(pid: Pid) -> Result<(), RecolorError> {
+        Journal::left_for(pid)?.map_or(Ok(()), |journal| journal.remove())
+    }
+
+    pub(super) fn remove(&self) -> Result<(), RecolorError> {
+        let path = Journal::path(Pid(self.pid));
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(RecolorError::Journal { path, source: error }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! A process held still: all threads stopped, and parked, so that none goes on by itself if this program should be killed.
+//!
+//! The kernel lets traced threads go on when their tracer dies. A thread is therefore *parked* before anything else happens: its
+//! next instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked.
+//! What it was about to do is in the journal, a file written before the first change. Whoever dies, the process then waits;
+//! [`Hold::resume`] puts everything back, and is what a repair does.
+//!
+//! To map memory and to make helpers it is enough to hold one thread for an instant. Such memory is in the journal for as long as it
+//! is there.
+
+mod cave;
+mod haste;
+mod helpers;
+mod journal;
+mod repair;
+mod seized;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use self::cave::{cave_in, is_cave};
+use self::haste::Haste;
+use self::helpers::Helper;
+use self::journal::Thread;
+use self::seized::{Seized, is_ours, put_back};
+use super::error::RecolorError;
+use super::filtered;
+use super::filtered::Judge;
+use super::process::{Mappings, Pid};
+use super::wanted::MAX_PAUSE;
+use crate::interrupt::interrupted;
+use crate::sys::agent::{self, CAVE, WAIT};
+use crate::sys::launch;
+use crate::sys::memory::page_bytes;
+use crate::sys::trace::{self, Answer, Registers, ThreadId};
+
+pub use self::helpers::{Helpers, Pace};
+pub use self::journal::Journal;
+pub use self::repair::repair;
+pub use self::seized::{Patience, release_stragglers};
+
+/// Signals 1 to 64.
+const ALL_SIGNALS: u64 = u64::MAX;
+
+/// Most descriptors that are looked through while the process stands still, which takes about a millisecond.
+const DESCRIPTORS_MAX: usize = 500;
+
+/// Which threads are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// All: the process stands still.
+    All,
+    /// One, while the others go on.
+    One,
+}
+
+/// A process whose threads, or one of them, are stopped and parked.
+///
+/// Dropped without [`resume`](Self::resume) or [`leave`](Self::leave), it puts back what it can.
+pub struct Hold {
+    pid: Pid,
+    memory: File,
+    /// Its mappings.
+    pub mappings: Mappings,
+    /// What to put back.
+    pub journal: Journal,
+    /// The thread that issues system calls.
+    leader: usize,
+    /// Threads that the leader made and that are stopped.
+    helpers: Vec<Helper>,
+    held_back: Vec<i32>,
+    resumed: bool,
+    haste: Haste,
+    /// When the first thread was asked to stop.
+    pub began: Instant,
+    /// Whether the kernel or a device may have begun to work on the memory since [`Pid::asynchronous_io`] was asked.
+    pub may_have_begun_io: bool,
+}
+
+impl Hold {
+    /// Stops and parks threads of `pid`. `area`: memory mapped for the work before, or none. `patience`: how long to wait for
+    /// threads that do not stop, where all are held.
+    ///
+    /// Fails with [`RecolorError::Unrepaired`] where an earlier one was cut short, with [`RecolorError::Changed`] where the memory is
+    /// not there any more, and with [`RecolorError::NotStopping`] where a thread does not stop in time.
+    pub fn new(pid: Pid, whom: Whom, area: (u64, u64), patience: Patience) -> Result<Hold, RecolorError> {
+        // What it says would be lost.
+        if area.1 == 0 && Journal::left_for(pid)?.is_some() {
+            return Err(RecolorError::Unrepaired { pid: pid.0 });
+        }
+        let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
+        let cave = cave_in(pid, &pid.memory()?, area)?;
+        let descriptors = if whom == Whom::All { Some(pid.descriptors()?) } else { None };
+        let mut seized = match whom {
+            Whom::All => Seized::all(pid, patience)?,
+            Whom::One => Seized::one(pid)?,
+        };
+        // Only now: a program that begins another one in its place would leave what was opened before behind.
+        let memory = pid.memory()?;
+        if area.1 > 0 && !holds_code(&memory, area) {
+            // The program has begun another one in its place, of which nothing is to be put right.
+            Journal::forget(pid)?;
+            return Err(RecolorError::Changed { pid: pid.0 });
+        }
+        let mappings = Mappings::of(pid)?;
+        if !is_cave(&memory, cave) || mappings.executable_end(cave)?.is_none() {
+            return Err(RecolorError::Changed { pid: pid.0 });
+        }
+        let mut threads = Vec::new();
+        for (id, registers) in &seized.threads {
+            let registers = outside_restartable_sequence(&memory, *id, *registers);
+            let blocked = trace::blocked_signals(*id).map_err(failed(pid, *id, "read the signals of"))?;
+            threads.push(Thread { id: *id, registers, blocked });
+        }
+        // One that waits in a call is preferred: its registers hold nothing that the kernel looks at.
+        let leader = threads.iter().position(|thread| thread.registers.in_call()).unwrap_or(0);
+        let mut judge = Judge::default();
+        for (at, thread) in threads.iter().enumerate() {
+            judge.check(pid, thread.id, cave + WAIT, at == leader).inspect_err(|_| seized.begin_again())?;
+        }
+        let may_have_begun_io = match &descriptors {
+            Some(found) if found.count == 0 || seized.has_workers => true,
+            // A number alone does not tell: whoever was about to open a file has its number back.
+            Some(found) if found.count != pid.descriptor_count()? => pid.has_rings(DESCRIPTORS_MAX)?,
+            Some(found) => !found.rings.is_empty(),
+            None => true,
+        };
+        let mut covered = vec![0; CAVE.len()];
+        memory.read_exact_at(&mut covered, cave).map_err(|source| RecolorError::Memory { pid: pid.0, source })?;
+        let covered = words(&covered);
+        let own_userfaults = descriptors.map(|found| found.userfaults);
+        let (protections, userfault) = (Vec::new(), None);
+        let journal =
+            Journal { pid: pid.0, start_time, threads, cave, covered, area, protections, userfault, own_userfaults };
+        journal.write()?;
+        seized.threads.clear();
+        let (began, mut haste) = (seized.began, seized.haste.take().unwrap_or_else(Haste::begin));
+        haste.share_cpu_with(pid, journal.threads[leader].id);
+        let mut hold = Hold {
+            pid,
+            memory,
+            mappings,
+            journal,
+            leader,
+            helpers: Vec::new(),
+            held_back: Vec::new(),
+            resumed: false,
+            haste,
+            began,
+            may_have_begun_io,
+        };
+        // From here on dropping the hold puts back whatever was done.
+        hold.park()?;
+        Ok(hold)
+    }
+
+    /// Holds one thread, while the others go on; where none stops, tries again for a while.
+    pub fn one(pid: Pid, area: (u64, u64)) -> Result<Hold, RecolorError> {
+        /// How long.
+        const LIMIT: Duration = Duration::from_secs(2);
+        let begin = Instant::now();
+        loop {
+            match Hold::new(pid, Whom::One, area, Patience::of(MAX_PAUSE, 0)) {
+                Err(RecolorError::NotStopping { .. }) if begin.elapsed() < LIMIT && !interrupted() => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn park(&mut self) -> Result<(), RecolorError> {
+        self.fill_cave(&words(&CAVE))?;
+        for thread in &self.journal.threads {
+            // In this order: a thread that waits with its signals open does no harm before the work has begun.
+            trace::set_registers(thread.id, &thread.registers.at(self.journal.cave + WAIT))
+                .and_then(|()| trace::block_signals(thread.id, ALL_SIGNALS))
+                .map_err(failed(self.pid, thread.id, "park"))?;
+        }
+        Ok(())
+    }
+
+    fn fill_cave(&self, words: &[u64]) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        for (i, word) in words.iter().enumerate() {
+            trace::poke(leader, self.journal.cave + 8 * i as u64, *word).map_err(failed(
+                self.pid,
+                leader,
+                "write into the memory of",
+            ))?;
+        }
+        Ok(())
+    }
+
+    /// The page that the threads wait in.
+    pub fn cave_page(&self) -> u64 {
+        let page = page_bytes() as u64;
+        self.journal.cave / page * page
+    }
+
+    /// Pages that the kernel writes to whenever a thread goes on.
+    pub fn restartable_pages(&self) -> Vec<u64> {
+        let page = page_bytes() as u64;
+        let mut pages: Vec<u64> = self
+            .journal
+            .threads
+            .iter()
+            .filter_map(|thread| trace::restartable_area(thread.id))
+            // The area is aligned to its size, so it lies in one page.
+            .map(|area| area / page * page)
+            .collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Reads its memory.
+    pub fn read(&self, bytes: &mut [u8], address: u64) -> Result<(), RecolorError> {
+        self.memory.read_exact_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
+    }
+
+    /// Writes its memory.
+    pub fn write(&self, bytes: &[u8], address: u64) -> Result<(), RecolorError> {
+        self.memory.write_all_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
+    }
+
+    /// Has the process issue a system call: what it returned, or the error.
+    pub fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<io::Result<u64>, RecolorError> {
+        let answer = self.answer(number, arguments)?;
+        Ok(match answer.result {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            result => Ok(result as u64),
+        })
+    }
+
+    /// Fails where a filter of the program forbids the calls that open and map pages of known color.
+    pub fn check_reference_allowed(&self) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        filtered::check_reference(self.pid, leader, self.journal.cave + WAIT)
+    }
+
+    fn answer(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<Answer, RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        trace::remote_call(leader, self.journal.cave, number, arguments, &mut self.held_back).map_err(failed(
+            self.pid,
+            leader,
+            "issue a system call in",
+        ))
+    }
+
+    /// As [`call`](Self::call), for calls that must succeed; `action` says what for.
+    pub fn must(
+        &mut self,
+        action: &'static str,
+        number: libc::c_long,
+        arguments: [u64; 6],
+    ) -> Result<u64, RecolorError> {
+        let pid = self.pid.0;
+        self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
+    }
+
+    /// Lets the threads go on, while the memory mapped for the work stays and helpers work. Gives these, and how long the threads
+    /// stood still.
+    pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
+        self.put_right()?;
+        self.let_go()?;
+        let stop = self.began.elapsed();
+        // Only now, as they would keep this program from a CPU while the threads stand still.
+        Ok((self.send_off(), stop))
+    }
+
+    /// Puts everything back and lets the process go on. Gives how long it stood still.
+    pub fn resume(mut self) -> Result<Duration, RecolorError> {
+        self.clear_up()?;
+        self.let_go()?;
+        Ok(self.began.elapsed())
+    }
+
+    /// Takes away what was mapped, opened and made writable.
+    fn clear_up(&mut self) -> Result<(), RecolorError> {
+        // Helpers that were made but not sent off.
+        for Helper { thread: helper, .. } in std::mem::take(&mut self.helpers) {
+            let failed = failed(self.pid, helper, "end");
+            trace::to_plain_stop(helper, &mut self.held_back).map_err(&failed)?;
+            self.end_helper(helper)?;
+        }
+        self.put_right()?;
+        let (area, bytes) = self.journal.area;
+        if bytes > 0 {
+            self.must("unmap memory", libc::SYS_munmap, [area, bytes, 0, 0, 0, 0])?;
+            // Before a thread goes on that may map something else there.
+            self.journal.area = (0, 0);
+            self.journal.write()?;
+        }
+        Ok(())
+    }
+
+    /// Takes away what was opened and made writable.
+    fn put_right(&mut self) -> Result<(), RecolorError> {
+        for (address, bytes, protection) in self.journal.protections.clone() {
+            self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
+        }
+        self.journal.protections.clear();
+        if let Some(descriptor) = self.journal.userfault.take_if(|descriptor| self.pid.is_userfault(*descriptor)) {
+            self.must("close a userfaultfd", libc::SYS_close, [descriptor as u64, 0, 0, 0, 0, 0])?;
+        }
+        Ok(())
+    }
+
+    /// Unparks all threads and ends the tracing.
+    fn let_go(&mut self) -> Result<(), RecolorError> {
+        let leader = self.journal.threads[self.leader].id;
+        trace::to_plain_stop(leader, &mut self.held_back).map_err(failed(self.pid, leader, "stop"))?;
+        for thread in &self.journal.threads {
+            put_back(self.pid, thread.id, &thread.registers, Some(thread.blocked)).map_err(failed(
+                self.pid,
+                thread.id,
+                "put back the registers of",
+            ))?;
+        }
+        self.fill_cave(&self.journal.covered)?;
+        let threads = std::mem::take(&mut self.journal.threads);
+        if self.journal.area.1 > 0 {
+            self.journal.write()?;
+        } else {
+            self.journal.remove()?;
+        }
+        self.resumed = true;
+        for thread in &threads {
+            trace::detach(thread.id, 0).map_err(failed(self.pid, thread.id, "let go"))?;
+        }
+        for signal in self.held_back.drain(..) {
+            // It may have ended by now.
+            let _ = launch::send(self.pid.0, signal);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if self.resumed {
+            return;
+        }
+        let leader = self.journal.threads[self.leader].id;
+        match self.clear_up().and_then(|()| self.let_go()) {
+            // The process has ended, or another of its threads has begun another program: nothing is left to put right.
+            Err(RecolorError::Ended { .. }) if !is_ours(self.pid, leader) => drop(self.journal.remove()),
+            // Nothing more can be done where it fails otherwise; the journal stays for a repair.
+            _ => {}
+        }
+    }
+}
+
+/// Whether the memory mapped for the work is still there: a program that has begun another one in its place has lost it.
+pub fn is_there(pid: Pid, area: (u64, u64)) -> Result<bool, RecolorError> {
+    Ok(area.1 > 0 && holds_code(&pid.memory()?, area))
+}
+
+fn holds_code(memory: &File, (start, _): (u64, u64)) -> bool {
+    let mut found = vec![0; agent::code().len()];
+    memory.read_exact_at(&mut found, start).is_ok() && found == agent::code()
+}
+
+/// `registers`, but at the abort handler where the thread is within a restartable sequence: a sequence that was left must not be
+/// finished, and the kernel would not notice, as it looks while the thread is parked. [rseq(2); Linux, kernel/rseq.c]
+fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Registers) -> Registers {
+    let word = |address: u64| {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, address).ok().map(|()| u64::from_ne_bytes(bytes))
+    };
+    let abort = || {
+        // struct rseq: rseq_cs at 8; struct rseq_cs: start_ip at 8, post_commit_offset at 16, abort_ip at 24.
+        let sequence = word(trace::restartable_area(thread)? + 8).filter(|sequence| *sequence != 0)?;
+        let (start, bytes, abort) = (word(sequence + 8)?, word(sequence + 16)?, word(sequence + 24)?);
+        (registers.instruction().wrapping_sub(start) < bytes).then_some(abort)
+    };
+    abort().map_or(registers, |abort| registers.at(abort))
+}
+
+fn failed(pid: Pid, thread: ThreadId, action: &'static str) -> impl Fn(io::Error) -> RecolorError {
+    move |source| match source.raw_os_error() {
+        Some(libc::ESRCH | libc::ECHILD) => RecolorError::Ended { pid: pid.0 },
+        _ => RecolorError::Trace { pid: pid.0, thread, action, source },
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("chunks of eight bytes"))).collect()
+}

@@ -1,0 +1,88 @@
+//! What a recoloring that was killed has left of a process is put right.
+
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use super::haste::Haste;
+use super::helpers::wait_for;
+use super::journal::Journal;
+use super::seized::{Patience, Seized};
+use super::{Hold, failed, is_there};
+use crate::recolor::error::RecolorError;
+use crate::recolor::process::{Mappings, Pid};
+use crate::recolor::turn::Turn;
+use crate::sys::agent::CAVE;
+use crate::sys::trace::{self, Registers, ThreadId};
+
+/// How long a process may stand still to be repaired, of which it has stood still for longer already.
+const REPAIR_LIMIT: Duration = Duration::from_secs(2);
+
+/// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
+pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
+    let _turn = Turn::wait(pid)?;
+    let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };
+    let mut seized = Seized::all(pid, Patience { waiting: REPAIR_LIMIT, runnable: REPAIR_LIMIT })?;
+    let cave = journal.cave..journal.cave + CAVE.len() as u64;
+    let area = journal.area.0..journal.area.0 + journal.area.1;
+    let known: Vec<ThreadId> = journal.threads.iter().map(|thread| thread.id).collect();
+    let at = |(_, registers): &(ThreadId, Registers)| registers.instruction();
+    // A helper that is at work finishes it by itself and ends; only then is the memory it works on looked at.
+    let mut held_back = Vec::new();
+    for (helper, _) in seized.threads.extract_if(.., |thread| area.contains(&at(thread))) {
+        trace::go_on(helper, 0).map_err(failed(pid, helper, "wait for"))?;
+        wait_for(pid, helper, &mut held_back, &mut || {})?;
+    }
+    let (parked, idle): (Vec<ThreadId>, Vec<ThreadId>) = seized
+        .threads
+        .iter()
+        .filter(|thread| cave.contains(&at(thread)))
+        .map(|(thread, _)| *thread)
+        .partition(|thread| known.contains(thread));
+    let memory = pid.memory()?;
+    let began = Instant::now();
+    if parked.is_empty() {
+        // Killed before the first thread was parked, or after the last was let go.
+        let mut found = vec![0; CAVE.len()];
+        let readable = memory.read_exact_at(&mut found, journal.cave).is_ok();
+        if let (true, Some((thread, _))) = (readable && found == CAVE, seized.threads.first()) {
+            for (i, word) in journal.covered.iter().enumerate() {
+                trace::poke(*thread, journal.cave + 8 * i as u64, *word).map_err(failed(
+                    pid,
+                    *thread,
+                    "write into the memory of",
+                ))?;
+            }
+        }
+        drop(seized);
+        if is_there(pid, journal.area)? {
+            Hold::one(pid, journal.area)?.resume()?;
+        }
+        journal.remove()?;
+        return Ok(true);
+    }
+    // The others go on as they are: they were not parked yet, or not any more.
+    seized.threads.retain(|(thread, _)| !parked.contains(thread) && !idle.contains(thread));
+    drop(seized);
+    journal.threads.retain(|thread| parked.contains(&thread.id));
+    if let (None, Some(own)) = (journal.userfault, &journal.own_userfaults) {
+        journal.userfault = pid.descriptors()?.userfaults.into_iter().find(|descriptor| !own.contains(descriptor));
+    }
+    let mappings = Mappings::of(pid)?;
+    let mut hold = Hold {
+        pid,
+        memory,
+        mappings,
+        journal,
+        leader: 0,
+        helpers: Vec::new(),
+        held_back,
+        resumed: false,
+        haste: Haste::begin(),
+        began,
+        may_have_begun_io: true,
+    };
+    for helper in idle {
+        hold.end_helper(helper)?;
+    }
+    hold.resume().map(|_| true)
+}

@@ -1,0 +1,320 @@
+//! Threads of a process are stopped, one or all, within the patience there is, and let go on where that fails.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::failed;
+use super::haste::Haste;
+use crate::recolor::error::RecolorError;
+use crate::recolor::process::{Pid, status_of};
+use crate::sys::trace::{self, Registers, Report, StopLimit, ThreadId};
+
+/// For how long a thread may keep the others waiting until it stops.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// One that waits for something, such as a device.
+    pub(super) waiting: Duration,
+    /// One that only waits for a CPU.
+    pub(super) runnable: Duration,
+}
+
+impl Patience {
+    /// That of a pause of at most `max_pause`, after so many attempts in vain: a machine with more threads to run than CPUs comes round
+    /// to each of them only after a while.
+    pub fn of(max_pause: Duration, in_vain: u32) -> Patience {
+        /// The least.
+        const LEAST: Duration = Duration::from_millis(5);
+        /// The most, for one that only waits for a CPU.
+        const MOST: Duration = Duration::from_millis(500);
+        let runnable = (max_pause / 4 * 3).max(2 * LEAST);
+        Patience {
+            waiting: (max_pause / 4).max(LEAST),
+            runnable: (runnable * 2u32.pow(in_vain.min(6))).min(MOST.max(runnable)),
+        }
+    }
+}
+
+/// How long a thread that cannot be stopped as it waits for a child is waited for while all threads run.
+const CHILD_LIMIT: Duration = Duration::from_millis(50);
+
+/// How long a thread that did not stop in time is waited for before it is left for later.
+const STRAGGLER_LIMIT: Duration = Duration::from_millis(500);
+
+thread_local! {
+    /// Threads that were asked to stop and have not, to be let go when they do. They are traced by this thread alone.
+    static STRAGGLERS: RefCell<Vec<(Pid, ThreadId)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets those threads go that were asked to stop, did not in time, and have stopped since.
+pub fn release_stragglers() {
+    STRAGGLERS.with_borrow_mut(|stragglers| {
+        let mut made = Vec::new();
+        stragglers.retain(|(pid, thread)| !release(*pid, *thread, &mut made));
+        stragglers.append(&mut made);
+    });
+}
+
+/// Ends the tracing of a thread that was asked to stop, if it has stopped. `made`: threads made by it, which are traced as well.
+fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool {
+    let signal = match trace::reported(thread) {
+        Ok(None) => return false,
+        Err(_) | Ok(Some(Report::Gone)) => return true,
+        Ok(Some(Report::Signal(signal))) => signal,
+        Ok(Some(Report::Cloned(thread))) => {
+            made.push((pid, thread));
+            0
+        }
+        Ok(Some(Report::Stopped)) => {
+            // A call that breaks off is made again.
+            let _ = trace::registers(thread).and_then(|registers| put_back(pid, thread, &registers, None));
+            0
+        }
+        Ok(Some(Report::SystemCall)) => 0,
+    };
+    let _ = trace::detach(thread, signal);
+    true
+}
+
+/// Threads stopped so far, with the registers they stopped with; those still here are let go on.
+pub(super) struct Seized {
+    pid: Pid,
+    pub(super) threads: Vec<(ThreadId, Registers)>,
+    pub(super) haste: Option<Haste>,
+    /// When the first thread was asked to stop.
+    pub(super) began: Instant,
+    /// Whether there are threads of the kernel among those of the process.
+    pub(super) has_workers: bool,
+}
+
+impl Seized {
+    fn new(pid: Pid) -> Seized {
+        release_stragglers();
+        Seized { pid, threads: Vec::new(), haste: None, began: Instant::now(), has_workers: false }
+    }
+
+    fn holds(&self, thread: ThreadId) -> bool {
+        self.threads.iter().any(|(held, _)| *held == thread)
+    }
+
+    /// Stops one thread: of those that wait for something, if there are any.
+    pub(super) fn one(pid: Pid) -> Result<Seized, RecolorError> {
+        let states = pid.thread_numbers()?.into_iter().filter_map(|thread| Some((thread, pid.thread_state(thread)?)));
+        let mut threads: Vec<_> = states.filter(|(_, state)| state.is_running() && !state.is_kernel_worker()).collect();
+        threads.sort_by_key(|(_, state)| match state.letter {
+            'S' => 0,
+            'D' => 2,
+            _ => 1,
+        });
+        let mut seized = Seized::new(pid);
+        seized.haste = Some(Haste::begin());
+        let mut why = RecolorError::Ended { pid: pid.0 };
+        for (thread, _) in threads {
+            seized.haste.iter_mut().for_each(|haste| haste.share_cpu_with(pid, thread));
+            match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(_) if !pid.is_running(thread) => continue,
+                Err(source) => return Err(seized.refused(thread, source)),
+                Ok(()) => {}
+            }
+            seized.began = Instant::now();
+            // Nobody else waits.
+            let limit = StopLimit {
+                waiting: seized.began + Duration::from_millis(100),
+                runnable: seized.began + Duration::from_secs(1),
+            };
+            match seized.gather(&[thread], limit) {
+                Err(error @ RecolorError::NotStopping { .. }) => why = error,
+                Err(error) => return Err(error),
+                Ok(Some(seen)) => {
+                    // It went on until then, or waited for a CPU as it would have without us.
+                    seized.began = seen;
+                    trace::trace_clones(thread).map_err(failed(pid, thread, "stop"))?;
+                    return Ok(seized);
+                }
+                Ok(None) => {}
+            }
+        }
+        Err(why)
+    }
+
+    /// Stops every thread, but no thread of the kernel. No thread is made any more once all that are known have stopped.
+    ///
+    /// Fails with [`RecolorError::NotStopping`] where a thread would keep the others waiting for longer than `patience` says.
+    pub(super) fn all(pid: Pid, patience: Patience) -> Result<Seized, RecolorError> {
+        let mut seized = Seized::new(pid);
+        // What is to be known of the threads is read while they run.
+        let mut workers = BTreeSet::new();
+        let mut known = BTreeMap::new();
+        for thread in pid.thread_numbers()? {
+            let Some(state) = pid.thread_state(thread).filter(|state| state.is_running()) else { continue };
+            if state.is_kernel_worker() {
+                workers.insert(thread);
+                continue;
+            }
+            let mut call = pid.waits_in(thread);
+            let begin = Instant::now();
+            while call.is_some_and(trace::lends_memory) && pid.thread_state(thread).is_some_and(|now| now.letter == 'D')
+            {
+                if begin.elapsed() > CHILD_LIMIT {
+                    return Err(RecolorError::NotStopping { pid: pid.0, thread, stood: Duration::ZERO });
+                }
+                std::thread::sleep(Duration::from_micros(50));
+                call = pid.waits_in(thread);
+            }
+            known.insert(thread, call.is_some_and(trace::breaks_off));
+        }
+        seized.haste = Some(Haste::begin());
+        seized.began = Instant::now();
+        let limit = StopLimit { waiting: seized.began + patience.waiting, runnable: seized.began + patience.runnable };
+        let mut new: Vec<ThreadId> = known.keys().copied().collect();
+        while !new.is_empty() {
+            let mut asked = Vec::new();
+            for thread in new {
+                let at_once = known.get(&thread).copied().unwrap_or(false);
+                match trace::seize(thread).and_then(|()| trace::interrupt(thread)) {
+                    // Looked at before the next is asked, so that the call breaks off for as short a time as can be.
+                    Ok(()) if at_once => {
+                        if let Err(error) = seized.gather(&[thread], limit) {
+                            seized.give_up(&asked);
+                            return Err(error);
+                        }
+                    }
+                    Ok(()) => asked.push(thread),
+                    Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                    // One that is about to end, as a helper whose work is done, may not be traced any more.
+                    Err(_) if !pid.is_running(thread) => {}
+                    // One that a traced thread made is traced already, and stops by itself.
+                    Err(_) if is_ours(pid, thread) => asked.push(thread),
+                    Err(source) => {
+                        seized.give_up(&asked);
+                        return Err(seized.refused(thread, source));
+                    }
+                }
+            }
+            seized.gather(&asked, limit)?;
+            new = pid.thread_numbers()?;
+            new.retain(|thread| !seized.holds(*thread) && !workers.contains(thread));
+            new.retain(|thread| match pid.thread_state(*thread) {
+                Some(state) if state.is_kernel_worker() => {
+                    workers.insert(*thread);
+                    false
+                }
+                state => state.is_some_and(|state| state.is_running()),
+            });
+        }
+        seized.has_workers = !workers.is_empty();
+        if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) }
+    }
+
+    fn refused(&self, thread: ThreadId, source: io::Error) -> RecolorError {
+        match source.raw_os_error() {
+            // One that did not stop in time is still ours, until it does.
+            Some(libc::EPERM) if is_ours(self.pid, thread) => {
+                RecolorError::NotStopping { pid: self.pid.0, thread, stood: Duration::ZERO }
+            }
+            // Nobody may trace what is ending.
+            Some(libc::EPERM) if !self.pid.is_running(thread) => RecolorError::Changed { pid: self.pid.0 },
+            Some(libc::EPERM) => RecolorError::Denied { pid: self.pid.0 },
+            _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
+        }
+    }
+
+    /// Waits until all that were asked to have stopped. Where one does not, all are let go. Gives when the last of them was last seen not to have
+    /// stopped yet; `None` where none of them is any more.
+    ///
+    /// A call that breaks off when it is stopped is made to begin again at once: should this program be killed now, the thread goes on with
+    /// what it is found with. The time between is what a kill has to hit for the program to see EINTR.
+    fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<Option<Instant>, RecolorError> {
+        let mut last = None;
+        for (i, thread) in asked.iter().enumerate() {
+            let stop = || -> io::Result<Option<(Registers, Instant)>> {
+                let Some(seen) = trace::stopped(*thread, limit)? else { return Ok(None) };
+                let registers = trace::registers(*thread)?;
+                if let Some(again) = registers.repeated() {
+                    trace::set_registers(*thread, &again)?;
+                }
+                Ok(Some((registers, seen)))
+            };
+            match stop() {
+                Ok(Some((registers, seen))) => {
+                    self.threads.push((*thread, registers));
+                    last = Some(seen);
+                }
+                Ok(None) => {}
+                Err(source) => {
+                    let stood = self.began.elapsed();
+                    self.give_up(&asked[i..]);
+                    return Err(match source.kind() {
+                        io::ErrorKind::TimedOut => {
+                            RecolorError::NotStopping { pid: self.pid.0, thread: *thread, stood }
+                        }
+                        io::ErrorKind::Unsupported => RecolorError::WordSize { pid: self.pid.0 },
+                        _ => failed(self.pid, *thread, "stop")(source),
+                    });
+                }
+            }
+        }
+        Ok(last)
+    }
+
+    /// Has calls that the kernel would restart by a call of its own made again instead: a filter may forbid that one.
+    pub(super) fn begin_again(&mut self) {
+        for (_, registers) in &mut self.threads {
+            *registers = registers.begun_again().unwrap_or(*registers);
+        }
+    }
+
+    /// Lets all stopped threads go, then those that were `asked` to stop, as each of them does.
+    fn give_up(&mut self, asked: &[ThreadId]) {
+        self.let_go();
+        self.haste = None;
+        STRAGGLERS.with_borrow_mut(|stragglers| stragglers.extend(asked.iter().map(|thread| (self.pid, *thread))));
+        let begin = Instant::now();
+        while STRAGGLERS.with_borrow(|stragglers| !stragglers.is_empty()) && begin.elapsed() < STRAGGLER_LIMIT {
+            release_stragglers();
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    fn let_go(&mut self) {
+        for (thread, registers) in self.threads.drain(..) {
+            if put_back(self.pid, thread, &registers, None).is_ok() {
+                let _ = trace::detach(thread, 0);
+            }
+        }
+    }
+}
+
+impl Drop for Seized {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// Whether this program traces `thread`.
+pub(super) fn is_ours(pid: Pid, thread: ThreadId) -> bool {
+    let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
+    status_of(&status, "TracerPid") == std::process::id().to_string()
+}
+
+/// Sets what a thread goes on with. `blocked`: the signals it blocks, where that was changed.
+pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocked: Option<u64>) -> io::Result<()> {
+    let repeated = registers.repeated();
+    if blocked.is_some() || repeated.is_some() {
+        // Also ends a call's own set of blocked signals, which the call, made again, sets again.
+        trace::block_signals(thread, blocked.map_or_else(|| trace::blocked_signals(thread), Ok)?)?;
+    }
+    // A call that a signal with a handler has broken off must end, as it would have without us.
+    let registers = repeated.filter(|_| !signal_is_due(pid, thread)).unwrap_or(*registers);
+    trace::set_registers(thread, &registers)
+}
+
+/// Whether a signal waits that `thread` does not block and handles itself.
+fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
+    let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
+    let signals = |key| u64::from_str_radix(status_of(&status, key), 16).unwrap_or(0);
+    (signals("SigPnd") | signals("ShdPnd")) & !signals("SigBlk") & signals("SigCgt") != 0
+}

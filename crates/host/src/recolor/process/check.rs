@@ -1,0 +1,73 @@
+//! Whether a process may be recolored: what must not be touched is refused before it is touched.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::regions::Region;
+use super::{Pid, status_of};
+use crate::recolor::error::RecolorError;
+use crate::recolor::turn::Turn;
+use crate::sys::trace;
+
+impl Pid {
+    /// Refuses what must not be touched, before it is touched; the mappings of what may be. Another isochrome that is at work on it is
+    /// waited for.
+    pub fn check(self) -> Result<Vec<Region>, RecolorError> {
+        match self.check_in_turn() {
+            Err(RecolorError::Traced { .. }) => {
+                // Kept until the tracer was read again: the other one may have more to do.
+                let _turn = Turn::wait(self)?;
+                self.check_in_turn()
+            }
+            checked => checked,
+        }
+    }
+
+    /// As [`check`](Self::check), where it is this program's turn already.
+    pub fn check_in_turn(self) -> Result<Vec<Region>, RecolorError> {
+        let pid = self.0;
+        let status = self.text("status")?;
+        let number = |key: &str| {
+            status_of(&status, key).split_ascii_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
+        };
+        if pid as u32 == std::process::id() {
+            return Err(RecolorError::Itself);
+        }
+        if number("Tgid") != pid as u64 {
+            return Err(RecolorError::NotAProcess { thread: pid, pid: number("Tgid") });
+        }
+        if self.is_the_kernels()? {
+            return Err(RecolorError::KernelThread { pid });
+        }
+        if status_of(&status, "VmSize").is_empty() {
+            return Err(RecolorError::Ended { pid });
+        }
+        if number("TracerPid") != 0 {
+            return Err(RecolorError::Traced { pid, by: number("TracerPid") });
+        }
+        let mut class = [0; 5];
+        File::open(self.path("exe"))
+            .and_then(|program| program.read_exact_at(&mut class, 0))
+            .map_err(self.failed("exe"))?;
+        // EI_CLASS: 2 is a 64-bit program.
+        if class[4] != 2 {
+            return Err(RecolorError::WordSize { pid });
+        }
+        self.check_alone()?;
+        self.regions()
+    }
+
+    /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
+    fn is_the_kernels(self) -> Result<bool, RecolorError> {
+        Ok(self.stat(9)? >> 21 & 1 == 1)
+    }
+
+    /// Refuses a process in whose memory another one runs, as far as parents and children show it.
+    pub fn check_alone(self) -> Result<(), RecolorError> {
+        let parent = self.status("PPid")?.parse().map(Pid);
+        match self.children().into_iter().chain(parent).find(|other| trace::same_memory(self.0, other.0)) {
+            Some(other) => Err(RecolorError::SharesMemory { pid: self.0, other: other.0 }),
+            None => Ok(()),
+        }
+    }
+}

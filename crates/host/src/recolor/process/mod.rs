@@ -1,0 +1,193 @@
+//! What the kernel says of a process: its mappings, the frames behind them, and why it must be left alone.
+
+mod asynchronous_io;
+mod check;
+mod page_map;
+mod regions;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+
+use isochrome_model::units::{Bytes, CpuId, parse_list};
+
+use super::error::RecolorError;
+
+pub use self::asynchronous_io::Descriptors;
+pub use self::page_map::PageMap;
+pub use self::regions::{DEVICE, Mappings, Protection, Region, regions_of};
+
+/// A process, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pid(pub i32);
+
+/// What /proc/PID/task/TID/stat says of a thread.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadState {
+    /// R runs, S waits, D waits and cannot be stopped.
+    pub letter: char,
+    flags: u64,
+    priority: i64,
+    /// The CPU that it runs on, or ran on last.
+    pub cpu: usize,
+}
+
+impl ThreadState {
+    /// Whether it has not ended yet.
+    pub fn is_running(self) -> bool {
+        !matches!(self.letter, 'Z' | 'X' | 'x')
+    }
+
+    /// Whether it has no real-time priority and no deadline: the kernel shows those as negative priorities.
+    pub fn is_ordinary(&self) -> bool {
+        self.priority >= 0
+    }
+
+    /// Whether the kernel made it to work for the program, as io_uring and vhost do. Such a thread never runs the program's
+    /// code, and never reports that it has stopped. [Linux, include/linux/sched.h, PF_IO_WORKER and PF_USER_WORKER]
+    pub fn is_kernel_worker(self) -> bool {
+        self.flags & (0x10 | 0x4000) != 0
+    }
+}
+
+impl Pid {
+    fn path(self, file: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/{file}", self.0))
+    }
+
+    fn failed(self, file: &str) -> impl Fn(io::Error) -> RecolorError + '_ {
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => RecolorError::NoSuchProcess { pid: self.0 },
+            // What is ending belongs to root.
+            io::ErrorKind::PermissionDenied if !self.is_running(self.0) => RecolorError::Ended { pid: self.0 },
+            io::ErrorKind::PermissionDenied => RecolorError::Denied { pid: self.0 },
+            _ if source.raw_os_error() == Some(libc::ESRCH) => RecolorError::NoSuchProcess { pid: self.0 },
+            // A process that is ending has no memory any more.
+            io::ErrorKind::UnexpectedEof => RecolorError::Ended { pid: self.0 },
+            _ => RecolorError::Unreadable { path: self.path(file), source },
+        }
+    }
+
+    /// The text of a file of the process.
+    pub fn text(self, file: &str) -> Result<String, RecolorError> {
+        // Names of programs and files need not be UTF-8.
+        let bytes = fs::read(self.path(file)).map_err(self.failed(file))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What /proc/PID/status says of `key`; empty where it does not.
+    pub fn status(self, key: &str) -> Result<String, RecolorError> {
+        Ok(status_of(&self.text("status")?, key).to_owned())
+    }
+
+    /// CPUs that its first thread may run on.
+    pub fn cpus(self) -> Result<Vec<CpuId>, RecolorError> {
+        let list = parse_list(&self.status("Cpus_allowed_list")?, u32::MAX);
+        let list = list.map_err(|_| RecolorError::Malformed { path: self.path("status") })?;
+        Ok(list.into_iter().map(CpuId).collect())
+    }
+
+    /// Its threads, those that have ended but are still listed left out.
+    pub fn threads(self) -> Result<Vec<i32>, RecolorError> {
+        Ok(self.thread_numbers()?.into_iter().filter(|thread| self.is_running(*thread)).collect())
+    }
+
+    /// The numbers of its threads, those that have ended but are still listed included.
+    pub fn thread_numbers(self) -> Result<Vec<i32>, RecolorError> {
+        let listed = fs::read_dir(self.path("task")).map_err(self.failed("task"))?;
+        Ok(listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+    }
+
+    /// Whether a thread has not ended yet.
+    pub fn is_running(self, thread: i32) -> bool {
+        self.thread_state(thread).is_some_and(|state| state.is_running())
+    }
+
+    /// What a thread does; `None` where there is no such thread any more.
+    pub fn thread_state(self, thread: i32) -> Option<ThreadState> {
+        let stat = fs::read(self.path(&format!("task/{thread}/stat"))).ok()?;
+        let stat = String::from_utf8_lossy(&stat).into_owned();
+        let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+        let letter = fields.next()?.chars().next()?;
+        // The letter is field 3, the flags are field 9, the priority is field 18, the CPU is field 39.
+        let flags = fields.nth(5)?.parse().ok()?;
+        let priority = fields.nth(8)?.parse().ok()?;
+        Some(ThreadState { letter, flags, priority, cpu: fields.nth(20)?.parse().ok()? })
+    }
+
+    /// The system call that a thread waits in; `None` where it does not, or the kernel does not say.
+    pub fn waits_in(self, thread: i32) -> Option<i64> {
+        let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
+        text.split_ascii_whitespace().next()?.parse().ok()
+    }
+
+    /// When it started, in ticks since boot: with the number, what tells a process from a later one. `None` where it has ended, also
+    /// when nobody has waited for it yet.
+    pub fn start_time(self) -> Option<u64> {
+        self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
+    }
+
+    /// The process that started it, or took it over when that one ended; `None` where there is none, or it is none that can be seen.
+    pub fn parent(self) -> Option<Pid> {
+        self.stat(4).ok().filter(|pid| *pid != 0).map(|pid| Pid(pid as i32))
+    }
+
+    /// A number in /proc/PID/stat, counted from 1; the name is field 2, the state field 3.
+    fn stat(self, field: usize) -> Result<u64, RecolorError> {
+        let stat = self.text("stat")?;
+        let malformed = || RecolorError::Malformed { path: self.path("stat") };
+        // The name may hold spaces and parentheses.
+        let behind_name = stat.rsplit_once(')').ok_or_else(malformed)?.1;
+        behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
+    }
+
+    /// Where the kernel has put its vDSO, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]
+    pub fn vdso(self) -> Option<u64> {
+        let words = fs::read(self.path("auxv")).ok()?;
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let found = words.chunks_exact(16).find(|pair| word(&pair[..8]) == 33)?;
+        Some(word(&found[8..])).filter(|address| *address != 0)
+    }
+
+    /// Its memory, to be read and written through whatever protection it has.
+    pub fn memory(self) -> Result<File, RecolorError> {
+        File::options().read(true).write(true).open(self.path("mem")).map_err(self.failed("mem"))
+    }
+
+    /// Memory that it may take before its group of processes reaches a limit, where there is one: at the limit the kernel would end a
+    /// process of the group. What could be reclaimed is not counted.
+    pub fn memory_room(self) -> Option<Bytes> {
+        let groups = self.text("cgroup").ok()?;
+        let rooms = groups.lines().filter_map(|line| {
+            // hierarchy:controllers:path, without controllers in version 2.
+            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+            let (root, limit, used) = match controllers {
+                "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+                _ if controllers.split(',').any(|name| name == "memory") => {
+                    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+                }
+                _ => return None,
+            };
+            let (root, group) = (PathBuf::from(root), PathBuf::from(root).join(path.trim_start_matches('/')));
+            let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
+            let inside = group.ancestors().take_while(|folder| folder.starts_with(&root));
+            // A limit of `max` is none.
+            inside.filter_map(|at| Some(number(at.join(limit))?.saturating_sub(number(at.join(used))?))).min()
+        });
+        rooms.min().map(Bytes)
+    }
+
+    /// Its children.
+    pub fn children(self) -> Vec<Pid> {
+        let threads = fs::read_dir(self.path("task")).into_iter().flatten().flatten();
+        let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+        lists
+            .flat_map(|list| list.split_whitespace().filter_map(|n| n.parse().ok()).map(Pid).collect::<Vec<_>>())
+            .collect()
+    }
+}
+
+/// What the text of /proc/PID/status says of `key`.
+pub fn status_of<'a>(status: &'a str, key: &str) -> &'a str {
+    status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or_default().trim()
+}

@@ -1,0 +1,49 @@
+//! The frames behind the pages of a process.
+
+use std::fs::File;
+
+use super::Pid;
+use crate::color::pagemap::{self, PageEntry};
+use crate::recolor::error::RecolorError;
+use crate::sys::memory::page_bytes;
+
+/// The frames behind a process's pages.
+pub struct PageMap {
+    pid: Pid,
+    file: File,
+}
+
+impl Pid {
+    /// Where its frame numbers are read.
+    pub fn page_map(self) -> Result<PageMap, RecolorError> {
+        Ok(PageMap { pid: self, file: File::open(self.path("pagemap")).map_err(self.failed("pagemap"))? })
+    }
+}
+
+impl PageMap {
+    /// The resident pages between two addresses, ascending.
+    pub fn resident(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
+        let page = page_bytes() as u64;
+        let mut found = Vec::new();
+        pagemap::each_resident(&self.file, start / page..end / page, |number, entry| {
+            found.push((number * page, entry));
+        })
+        .map_err(self.pid.failed("pagemap"))?;
+        Ok(found)
+    }
+
+    /// What is behind each of `pages`, which ascend.
+    pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, RecolorError> {
+        /// Pages between two of them that are read over, which costs less than another call.
+        const GAP: u64 = 64;
+        let page = page_bytes() as u64;
+        let mut found = Vec::with_capacity(pages.len());
+        for near in pages.chunk_by(|one, next| next - one <= GAP * page) {
+            let (first, last) = (near[0] / page, near[near.len() - 1] / page);
+            let count = (last - first + 1) as usize;
+            let entries = pagemap::entries(&self.file, first, count).map_err(self.pid.failed("pagemap"))?;
+            found.extend(near.iter().map(|address| entries[(address / page - first) as usize]));
+        }
+        Ok(found)
+    }
+}

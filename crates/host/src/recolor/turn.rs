@@ -1,0 +1,71 @@
+//! One process at a time is recolored or repaired: whoever works on one waits for its turn.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use super::error::RecolorError;
+use super::process::Pid;
+use crate::interrupt::interrupted;
+use crate::machine::sysfs::Sysfs;
+use crate::runtime;
+use crate::sys::scheduling::Scheduling;
+
+/// Held while a process is recolored or repaired, so that it happens to one at a time: two would take the frames away that the other
+/// one gives back to be taken again.
+pub struct Turn {
+    /// Locked for as long as it is open.
+    _file: File,
+    _share: Share,
+}
+
+impl Turn {
+    /// Waits for it, until this program is asked to end, in order to work on `pid`.
+    pub fn wait(pid: Pid) -> Result<Turn, RecolorError> {
+        let folder = runtime::folder();
+        let path = folder.join("recolor.lock");
+        let failed = |source| RecolorError::Journal { path: path.clone(), source };
+        fs::create_dir_all(&folder).map_err(failed)?;
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Turn { _file: file, _share: Share::half_a_cpu() }),
+                Err(error) if error != Errno::WOULDBLOCK => return Err(failed(error.into())),
+                Err(_) if interrupted() => return Err(RecolorError::Interrupted { pid: pid.0 }),
+                Err(_) => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+/// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Without it, a helper
+/// gets only one share among the many threads of a program that keeps all CPUs busy.
+struct Share {
+    /// What it goes back to.
+    before: Option<Scheduling>,
+}
+
+impl Share {
+    fn half_a_cpu() -> Share {
+        /// Ratio of the CPU time of neighboring nice values. [Linux, kernel/sched/core.c, sched_prio_to_weight]
+        const STEP: f64 = 1.25;
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        // This thread is one of them.
+        let others = Sysfs::system().running_threads().map_or(0, |running| running.saturating_sub(1));
+        let on_each = (others as f64 / cpus as f64).max(1.0);
+        let steps = (on_each.ln() / STEP.ln()) as i32;
+        let before = Scheduling::current().ok().filter(|now| steps > 0 && now.is_other());
+        Share { before: before.filter(|before| before.nicer_by(-steps).apply().is_ok()) }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // It was permitted before.
+            let _ = before.apply();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The mappings of pages that are about to be moved: registered with a userfaultfd, made writable, and put back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Due, Work};
+use crate::recolor::error::RecolorError;
+use crate::recolor::hold::Hold;
+use crate::recolor::process::Protection;
+use crate::sys::agent::{Entry, Way};
+
+impl Work<'_, '_> {
+    /// Registers the mappings whose pages are to be moved, so that whoever touches a page that is under way waits, and makes those parts of
+    /// mappings writable in which the helper has to write. `ways`: corrected where a mapping cannot be registered. Mappings whose pages must stay, with the reason.
+    pub(super) fn make_ready(
+        &self,
+        hold: &mut Hold,
+        userfault: Option<u64>,
+        due: &[Due],
+        ways: &mut [Way],
+    ) -> Result<BTreeMap<(u64, u64), &'static str>, RecolorError> {
+        let mut refused = BTreeMap::new();
+        let entry = |(start, end): (u64, u64), way: Way, run: u64| Entry {
+            page: start,
+            slot: end - start,
+            way: way as u32,
+            run: run as u32,
+            status: 0,
+        };
+        if let Some(descriptor) = userfault {
+            // The scratch memory, then the mappings.
+            let mut mappings = vec![(self.area.layout.scratch, self.area.layout.pool)];
+            mappings.extend(due.iter().zip(&*ways).filter(|(_, way)| **way == Way::Move).map(|(due, _)| due.mapping));
+            mappings.dedup();
+            let table: Vec<Entry> = mappings.iter().map(|mapping| entry(*mapping, Way::Register, descriptor)).collect();
+            let mut cannot = BTreeSet::new();
+            for (mapping, entry) in mappings.iter().zip(self.run(hold, &table, None, None)?.0) {
+                if entry.status == -i64::from(libc::EBUSY) {
+                    refused.insert(*mapping, "is served by the program's own userfaultfd");
+                } else if entry.status != 0 {
+                    cannot.insert(*mapping);
+                }
+            }
+            let nowhere = cannot.contains(&mappings[0]);
+            for (due, way) in due.iter().zip(ways.iter_mut()) {
+                if *way == Way::Move && (nowhere || cannot.contains(&due.mapping)) {
+                    *way = Way::Replace;
+                }
+            }
+        }
+        let protection = |due: &Due| self.plan.regions[self.plan.pages[due.at].region].protection;
+        let writing: Vec<Due> =
+            due.iter().zip(&*ways).filter(|(_, way)| **way != Way::Move).map(|(due, _)| *due).collect();
+        let closed: Vec<_> = writing
+            .chunk_by(|due, next| due.mapping == next.mapping)
+            .map(|dues| (dues[0].mapping, self.opened(dues), protection(&dues[0])))
+            .filter(|(.., protection)| !(protection.read && protection.write))
+            .collect();
+        if closed.is_empty() {
+            return Ok(refused);
+        }
+        let protections = closed.iter().map(|(_, (start, end), protection)| (*start, end - start, protection.bits()));
+        hold.journal.protections.extend(protections);
+        // Once for all, as protecting what is protected does no harm.
+        hold.journal.write()?;
+        let open = |(_, range, protection): &(_, (u64, u64), Protection)| {
+            entry(*range, Way::Protect, Protection { read: true, write: true, ..*protection }.bits())
+        };
+        let table: Vec<Entry> = closed.iter().map(open).collect();
+        for ((mapping, ..), entry) in closed.iter().zip(self.run(hold, &table, None, None)?.0) {
+            if entry.status != 0 {
+                refused.insert(*mapping, "cannot be made writable");
+            }
+        }
+        Ok(refused)
+    }
+
+    /// The part of their mapping that is made writable for `dues`, pages of one mapping, ascending: up to the next page of the plan.
+    ///
+    /// The kernel visits every resident page between these addresses, which would take a whole pause where a program's code is large. It
+    /// splits the mapping there, and joins it again once all of it was writable for a moment: the parts of a mapping must not leave gaps.
+    /// [Linux, mm/mprotect.c, mprotect_fixup: VM_ACCOUNT stays]
+    fn opened(&self, dues: &[Due]) -> (u64, u64) {
+        let (first, last) = (dues[0], dues[dues.len() - 1]);
+        let (start, end) = first.mapping;
+        let planned = |at: usize| self.plan.pages.get(at).map(|planned| planned.page);
+        let inside = |page: &u64| (start..end).contains(page);
+        let goes_on = first.at.checked_sub(1).and_then(planned).is_some_and(|page| inside(&page));
+        let begin = if goes_on { self.plan.pages[first.at].page } else { start };
+        (begin, planned(last.at + 1).filter(inside).unwrap_or(end))
+    }
+
+    /// Gives mappings the protection that they had.
+    pub(super) fn put_back_protections(&self, hold: &mut Hold) -> Result<(), RecolorError> {
+        let entry = |(page, slot, bits): &(u64, u64, u64)| Entry {
+            page: *page,
+            slot: *slot,
+            way: Way::Protect as u32,
+            run: *bits as u32,
+            status: 0,
+        };
+        let table: Vec<Entry> = hold.journal.protections.iter().map(entry).collect();
+        // Few calls take less time than a helper; and what fails is tried, and reported, where the process is let go.
+        if table.len() > 4 && self.run(hold, &table, None, None)?.0.iter().all(|entry| entry.status == 0) {
+            hold.journal.protections.clear();
+        }
+        Ok(())
+    }
+}

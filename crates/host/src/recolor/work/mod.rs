@@ -1,0 +1,343 @@
+//! Giving pages their frames, in as many pauses of the process as it takes, each of which is bounded.
+//!
+//! What a pause needs to know is read while the process runs. In the pause only that is looked at again which may have changed: the
+//! mappings of the pages at hand, and what is behind these pages. What changed is left for a later sweep.
+//!
+//! A page is *moved* (UFFDIO_MOVE) where that can be done. The kernel's own accesses then wait for the page, and it refuses to
+//! move a page that is pinned for a device. Neither is true of the other ways, so a process whose memory the kernel or a device may
+//! write to at any time is left alone where pages cannot be moved, and the pages that cannot be moved stay.
+//! [Linux, mm/userfaultfd.c, move_present_ptes]
+
+mod mappings;
+mod preparing;
+mod table;
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use self::preparing::Mover;
+use self::table::join_runs;
+use super::claim;
+use super::error::RecolorError;
+use super::hold::{Hold, Patience, Whom};
+use super::process::{Pid, Protection, Region};
+use super::scratch_area::ScratchArea;
+use super::wanted::Limits;
+use crate::color::pagemap::PageEntry;
+use crate::interrupt::interrupted;
+use crate::sys::agent::{DONE, Entry, RUN, Way};
+
+/// Attempts at stopping the process are given up after this time in which each was in vain.
+const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
+
+/// A page that has to move.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// Its mapping, by its index among those of the process.
+    pub region: usize,
+    /// Its address.
+    pub page: u64,
+    /// The address of the page of the pool whose frame it is to have.
+    pub slot: u64,
+}
+
+/// What became of a page that had to move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has the frame chosen.
+    Moved,
+    /// It is not resident any more, or has a frame of the colors wanted already.
+    Settled,
+    /// It has the frame that it had, for this reason.
+    Immovable(Cow<'static, str>),
+}
+
+/// Pages to be moved, and what was known of their process while it ran.
+pub struct Plan<'a> {
+    /// The process.
+    pub pid: Pid,
+    /// Its mappings.
+    pub regions: &'a [Region],
+    /// The pages, ascending.
+    pub pages: &'a [Planned],
+    /// Whether a page still has to move, by its address and what is behind it now.
+    pub astray: &'a dyn Fn(u64, PageEntry) -> Result<bool, RecolorError>,
+    /// How far to go.
+    pub limits: &'a Limits,
+}
+
+/// A page of the plan that is about to be moved.
+#[derive(Clone, Copy)]
+struct Due {
+    /// Its index in the plan.
+    at: usize,
+    /// Whether it is to be moved without a userfaultfd.
+    without: bool,
+    /// Its mapping: first address, end.
+    mapping: (u64, u64),
+    /// Whether it is a page of a file, not a private copy.
+    of_file: bool,
+}
+
+/// A recoloring under way.
+struct Work<'a, 'r> {
+    plan: &'a Plan<'a>,
+    area: &'a mut ScratchArea<'r>,
+    pauses: &'a mut Vec<u64>,
+    mover: Option<Mover>,
+    /// The advice that drops pages.
+    advice: u64,
+    /// What shows that the kernel or a device may access the memory at any time, if something does.
+    sign: Option<&'static str>,
+    /// Pages whose fate is open, and whether they are to be moved without a userfaultfd.
+    queue: VecDeque<(usize, bool)>,
+    fates: Vec<Fate>,
+    costs: Costs,
+}
+
+/// What the parts of a pause take, as seen so far, in ns.
+struct Costs {
+    /// To move a page.
+    page: f64,
+    /// To look at a mapping, prepare it and put it back.
+    region: f64,
+    /// From the last page moved until the process goes on.
+    end: f64,
+}
+
+/// Moves the pages of `plan`; what became of each. `pauses` gathers for how long a thread of the process, or all, stood still, in ns.
+///
+/// Where it fails, what has been moved stays moved, and the process goes on as it was.
+pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
+    let pages = plan.pages.len();
+    let mut work = Work {
+        plan,
+        area,
+        pauses,
+        mover: None,
+        advice: libc::MADV_DONTNEED as u64,
+        sign: plan.pid.asynchronous_io(plan.regions)?,
+        queue: (0..pages).map(|page| (page, false)).collect(),
+        fates: vec![Fate::Immovable("was not reached".into()); pages],
+        costs: Costs { page: 6e3, region: 15e3, end: 2e6 },
+    };
+    work.prepare()?;
+    let (mut since, mut in_vain) = (Instant::now(), 0);
+    while !work.queue.is_empty() {
+        if interrupted() {
+            return Err(RecolorError::Interrupted { pid: plan.pid.0 });
+        }
+        claim::give_way(plan.pid, plan.limits)?;
+        let stood = match work.pause(in_vain) {
+            Ok(stood) => {
+                (since, in_vain) = (Instant::now(), in_vain.saturating_sub(1));
+                stood
+            }
+            Err(error) if error.may_pass() && since.elapsed() < ATTEMPTS_LIMIT => {
+                in_vain += 1;
+                if let RecolorError::NotStopping { stood, .. } = error { stood } else { Duration::ZERO }
+            }
+            Err(error @ RecolorError::NotStopping { .. }) if work.fates.contains(&Fate::Moved) => {
+                let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+                for (page, _) in work.queue.drain(..) {
+                    work.fates[page] = Fate::Immovable(why.clone().into());
+                }
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        if !stood.is_zero() {
+            work.pauses.push(stood.as_nanos() as u64);
+        }
+        if !work.queue.is_empty() {
+            // The program gets at least as much time as it was stopped for.
+            std::thread::sleep(stood.max(Duration::from_millis(1)));
+        }
+    }
+    Ok(work.fates)
+}
+
+impl Work<'_, '_> {
+    /// Stops the process, moves what there is time for, and lets it go on; how long it stood still.
+    /// `in_vain`: how often that was tried in vain.
+    fn pause(&mut self, in_vain: u32) -> Result<Duration, RecolorError> {
+        let patience = Patience::of(self.plan.limits.max_pause, in_vain);
+        let mut hold = Hold::new(self.plan.pid, Whom::All, self.area.range(), patience)?;
+        let (moved_by, outcome) = match self.work(&mut hold) {
+            Ok(moved_by) => (moved_by, Ok(())),
+            // The scratch area stays for the next attempt.
+            Err(error) if error.may_pass() => (Instant::now(), Err(error)),
+            Err(error) => {
+                // Dropping the hold unmaps it.
+                self.area.left = false;
+                return Err(error);
+            }
+        };
+        let (_, stood) = hold.leave().inspect_err(|_| self.area.left = false)?;
+        // One that was disturbed counts for a few pauses and not as a whole.
+        let end = moved_by.elapsed().min(self.plan.limits.max_pause / 2).as_nanos() as f64;
+        self.costs.end = (0.7 * self.costs.end).max(end);
+        if outcome.is_err() {
+            self.pauses.push(stood.as_nanos() as u64);
+        }
+        outcome.map(|()| stood)
+    }
+
+    /// Moves what there is time for; when that was done.
+    fn work(&mut self, hold: &mut Hold) -> Result<Instant, RecolorError> {
+        let pid = self.plan.pid;
+        // Only now can no other process begin to share the memory.
+        pid.check_alone()?;
+        let careful = !self.plan.limits.force && (self.sign.is_some() || hold.may_have_begun_io);
+        let max_pause = self.plan.limits.max_pause;
+        let begin = Instant::now();
+        let deadline = hold.began + max_pause - Duration::from_nanos(self.costs.end as u64).min(max_pause / 2);
+        // Where it took long to stop the threads, it would be for nothing otherwise.
+        let deadline = deadline.max(begin + max_pause / 4);
+        let batch = self.batch(deadline.saturating_duration_since(begin));
+        let due = self.still_due(hold, batch)?;
+        if due.is_empty() {
+            return Ok(Instant::now());
+        }
+        let mut ways = self.ways(hold, &due);
+        let userfault = match self.mover {
+            Some(mover) if ways.contains(&Way::Move) => self.open(hold, mover)?.map(|(descriptor, _)| descriptor),
+            _ => None,
+        };
+        let refused = self.make_ready(hold, userfault, &due, &mut ways)?;
+        let (mut table, mut moving) = (Vec::new(), Vec::new());
+        for (due, way) in due.into_iter().zip(ways) {
+            if let Some(why) = refused.get(&due.mapping) {
+                self.fates[due.at] = Fate::Immovable((*why).into());
+            } else if careful && way == Way::Replace {
+                self.fates[due.at] = Fate::Immovable("asynchronous I/O may be under way".into());
+            } else {
+                let Planned { page, slot, .. } = self.plan.pages[due.at];
+                table.push(Entry { page, slot, way: way as u32, run: 1, status: 0 });
+                moving.push(due);
+            }
+        }
+        let mut mappings: Vec<(u64, u64)> = moving.iter().map(|due| due.mapping).collect();
+        join_runs(&mut table, &mappings);
+        let ready = Instant::now();
+        // However long that took, the next pause would have to do it again.
+        let deadline = deadline.max(ready + max_pause / 8);
+        mappings.dedup();
+        if mappings.len() >= 16 {
+            let seen = (ready - begin).as_nanos() as f64 / mappings.len() as f64;
+            self.costs.region = 0.5 * self.costs.region + 0.5 * seen.min(100e3);
+        }
+        let (done, moved_by) = match table.is_empty() {
+            true => (Vec::new(), Instant::now()),
+            // The helper closes the userfaultfd.
+            false => self.run(hold, &table, userfault, Some(deadline))?,
+        };
+        if !table.is_empty() {
+            hold.journal.userfault = None;
+        }
+        if done.len() >= 4 * RUN {
+            let seen = (moved_by - ready).as_nanos() as f64 / done.len() as f64;
+            self.costs.page = 0.5 * self.costs.page + 0.5 * seen.min(20e3);
+        }
+        for (Due { at, .. }, entry) in moving.iter().zip(&done) {
+            let busy = entry.status == -i64::from(libc::EBUSY);
+            self.fates[*at] = match entry.status {
+                DONE => Fate::Moved,
+                // The kernel calls a page of a former huge page busy when the first page of that one is shared since a fork, whatever
+                // the page itself is (Linux 6.18, move_pages_pte). A page that is pinned would be busy, too.
+                _ if busy && !careful && self.sign.is_none() => {
+                    self.queue.push_back((*at, true));
+                    continue;
+                }
+                _ if busy => Fate::Immovable("is pinned or busy".into()),
+                error => Fate::Immovable(io::Error::from_raw_os_error(-error as i32).to_string().into()),
+            };
+        }
+        // What there was no time for comes first in the next pause.
+        moving.drain(done.len()..).rev().for_each(|due| self.queue.push_front((due.at, due.without)));
+        self.put_back_protections(hold)?;
+        Ok(moved_by)
+    }
+
+    /// How each of these pages is to get its frame, where its mapping can be registered.
+    fn ways(&self, hold: &Hold, due: &[Due]) -> Vec<Way> {
+        let restartable = match self.mover {
+            Some(mover) if mover.for_user_mode => hold.restartable_pages(),
+            _ => Vec::new(),
+        };
+        let way_of = |due: &Due| {
+            let region = &self.plan.regions[self.plan.pages[due.at].region];
+            let plain = region.protection == Protection { read: true, write: true, execute: false };
+            // The kernel would end a thread whose area it cannot write to.
+            let written = || restartable.iter().any(|page| (due.mapping.0..due.mapping.1).contains(page));
+            let movable = plain && !region.of_file && !region.locked && !due.without;
+            match self.mover {
+                _ if due.of_file => Way::Copy,
+                Some(_) if movable && !written() => Way::Move,
+                _ => Way::Replace,
+            }
+        };
+        due.iter().map(way_of).collect()
+    }
+
+    /// Takes from the queue what can be moved in so much time, and in the same way: whoever drops a page and touches it again would wait for
+    /// good where its mapping is registered for another page of it.
+    fn batch(&mut self, time: Duration) -> Vec<(usize, bool)> {
+        let mut left = 1.2 * time.as_nanos() as f64;
+        let mut batch: Vec<(usize, bool)> = Vec::new();
+        let mut region = usize::MAX;
+        // The table is also used to register their mappings, and the scratch memory.
+        while batch.len() + 1 < self.area.entries() {
+            let Some((at, without)) = self.queue.front() else { break };
+            if batch.last().is_some_and(|(_, of_the_last)| of_the_last != without) {
+                break;
+            }
+            let planned = &self.plan.pages[*at];
+            left -= self.costs.page + if planned.region == region { 0.0 } else { self.costs.region };
+            if left < 0.0 && !batch.is_empty() {
+                break;
+            }
+            region = planned.region;
+            batch.extend(self.queue.pop_front());
+        }
+        batch
+    }
+
+    /// What of these pages is still to be moved, and can be.
+    fn still_due(&mut self, hold: &Hold, mut batch: Vec<(usize, bool)>) -> Result<Vec<Due>, RecolorError> {
+        let plan = self.plan;
+        let cave = hold.cave_page();
+        batch.sort_unstable();
+        let pages: Vec<u64> = batch.iter().map(|(at, _)| plan.pages[*at].page).collect();
+        let entries = plan.pid.page_map()?.entries(&pages)?;
+        let mut due: Vec<Due> = Vec::with_capacity(batch.len());
+        for ((at, without), entry) in batch.into_iter().zip(entries) {
+            let planned = &plan.pages[at];
+            if !entry.is_resident() || !(plan.astray)(planned.page, entry)? {
+                self.fates[at] = Fate::Settled;
+                continue;
+            }
+            if planned.page == cave {
+                self.fates[at] = Fate::Immovable("holds what isochrome works with".into());
+                continue;
+            }
+            let of_the_last =
+                due.last().filter(|last| plan.pages[last.at].region == planned.region && planned.page < last.mapping.1);
+            let mapping = match of_the_last {
+                Some(last) => Some(last.mapping),
+                None => hold.mappings.around(planned.page, &plan.regions[planned.region])?,
+            };
+            match mapping {
+                // Nothing of a file is in a mapping without one.
+                Some(_) if entry.of_file() && !plan.regions[planned.region].of_file => {
+                    self.fates[at] = Fate::Immovable("is of another kind than its mapping".into());
+                }
+                Some(mapping) => due.push(Due { at, without, mapping, of_file: entry.of_file() }),
+                None => self.fates[at] = Fate::Immovable("its mapping has changed".into()),
+            }
+        }
+        Ok(due)
+    }
+}

@@ -1,0 +1,88 @@
+//! The table that a helper works off: written, handed over, and read again.
+
+use std::time::{Duration, Instant};
+
+use super::Work;
+use crate::recolor::error::RecolorError;
+use crate::recolor::hold::{Hold, Pace};
+use crate::recolor::scratch_area::HEADER;
+use crate::sys::agent::{self, Entry, NEIGHBOR, RUN, Table, Way};
+use crate::sys::clock;
+use crate::sys::memory::page_bytes;
+
+impl Work<'_, '_> {
+    /// Has a helper work off the table, up to the deadline; what is finished of it, and when that was. The helper closes the userfaultfd. One only: each move would
+    /// interrupt another one on another CPU, which takes longer than the move.
+    pub(super) fn run(
+        &self,
+        hold: &mut Hold,
+        table: &[Entry],
+        userfault: Option<u64>,
+        deadline: Option<Instant>,
+    ) -> Result<(Vec<Entry>, Instant), RecolorError> {
+        let layout = self.area.layout;
+        let ticks = |deadline: Instant| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            clock::now().0 + (left.as_secs_f64() * clock::rate_hz() as f64) as u64
+        };
+        let header = Table {
+            userfault: userfault.map_or(-1, |descriptor| descriptor as i64),
+            count: table.len() as u64,
+            advice: self.advice,
+            deadline: deadline.map_or(u64::MAX, ticks),
+            ..self.area.header()
+        };
+        let mut bytes = agent::bytes_of(&header).to_vec();
+        table.iter().for_each(|entry| bytes.extend_from_slice(agent::bytes_of(entry)));
+        hold.write(&bytes, layout.table)?;
+        hold.make_helper(layout.code, layout.table, layout.stack, Pace::Hurried)?;
+        hold.work()?;
+        hold.read(&mut bytes, layout.table)?;
+        let header: Table = agent::record_from(&bytes[..HEADER as usize]);
+        let done = bytes[HEADER as usize..].chunks_exact(size_of::<Entry>()).map(agent::record_from);
+        let since = clock::now().0.saturating_sub(header.ended) as f64 / clock::rate_hz() as f64;
+        let ended = Instant::now().checked_sub(Duration::from_secs_f64(since)).unwrap_or_else(Instant::now);
+        Ok((done.take(header.done as usize).collect(), ended))
+    }
+}
+
+/// Makes runs of what is to be moved, and tells neighbors of one mapping. `mappings`: that of each entry.
+pub(super) fn join_runs(table: &mut [Entry], mappings: &[(u64, u64)]) {
+    let page = page_bytes() as u64;
+    let mut head = 0;
+    for at in 1..table.len() {
+        let before = table[at - 1];
+        let entry = &mut table[at];
+        if entry.way != Way::Move as u32 || before.way != entry.way || at - head >= RUN {
+            head = at;
+            continue;
+        }
+        if before.page + page == entry.page && mappings[at - 1] == mappings[at] {
+            entry.run = NEIGHBOR;
+        }
+        table[head].run += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_moved_in_runs_and_neighbors_of_one_mapping_together() {
+        let page = page_bytes() as u64;
+        let entry = |number: u64, way: Way| Entry { page: number * page, slot: 0, way: way as u32, run: 1, status: 0 };
+        let mut table: Vec<Entry> = (0..RUN as u64 + 2).map(|number| entry(number, Way::Move)).collect();
+        table.extend([entry(100, Way::Copy), entry(101, Way::Copy), entry(200, Way::Move)]);
+        table.extend([entry(300, Way::Move), entry(301, Way::Move), entry(302, Way::Move)]);
+        let mut mappings = vec![(0, 1); table.len()];
+        mappings[RUN + 7..].fill((1, 2));
+        join_runs(&mut table, &mappings);
+        let found: Vec<u32> = table.iter().map(|entry| entry.run).collect();
+        let mut expected = vec![NEIGHBOR; RUN];
+        expected[0] = RUN as u32;
+        // Two are left over, two are copied, then four: 300 does not follow 200, and 302 lies in another mapping.
+        expected.extend([2, NEIGHBOR, 1, 1, 4, 1, NEIGHBOR, 1]);
+        assert_eq!(found, expected);
+    }
+}

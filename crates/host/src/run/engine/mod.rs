@@ -1,0 +1,177 @@
+//! Programs of a plan, run together: started, placed, given their priorities, released, watched, ended.
+//!
+//! What runs on the CPUs of the tasks is the tasks. This program works on others: it reads the scheduler's events in batches, releases
+//! jobs that are lines, and holds every response against its bound and its deadline. Whatever ends it, the machine is put back as it was,
+//! by this process or, if it is killed, by the next one ([`shielding`](super::shielding)).
+
+mod memory;
+mod session;
+mod settings;
+mod starting;
+mod watching;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use isochrome_model::running::{Failure, JobRecord, Overhead, Placement, Setting, Violation};
+use isochrome_model::units::{Bytes, CpuId, Ns};
+
+use self::session::{Session, first_line};
+use self::settings::Settings;
+use super::planned::Planned;
+use super::shielding::CpuShield;
+use crate::counters::events::Event as Counted;
+use crate::error::HostError;
+use crate::interrupt;
+use crate::machine::steal::CpuTicks;
+use crate::machine::sysfs::Sysfs;
+use crate::recolor::process::Pid;
+use crate::sched::misses::Misses;
+use crate::sched::tracefs::Tracefs;
+use crate::sys::clock::monotonic;
+
+/// Between two batches of events.
+const BATCH: Duration = Duration::from_millis(50);
+
+/// From when all programs are ready to the first release.
+const HEAD_START: Ns = Ns(20_000_000);
+
+/// What to do when a job exceeds a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnViolation {
+    /// Keep what its CPU did around it.
+    #[default]
+    Trace,
+    /// Also send SIGUSR1 to its program.
+    Signal,
+    /// Also end the run.
+    Stop,
+}
+
+/// What to run.
+pub struct Request<'a> {
+    /// The programs.
+    pub programs: &'a [Planned],
+    /// For how long, from the first release.
+    pub length: Ns,
+    /// What to do when a job exceeds a limit.
+    pub on_violation: OnViolation,
+    /// Whether the others go on when a program fails.
+    pub keep_going: bool,
+    /// Whether other programs are kept off the CPUs of the tasks.
+    pub alone: bool,
+    /// Whether the memory of tasks is touched beforehand and locked.
+    pub lock: bool,
+    /// What is counted of every job.
+    pub counted: Option<Counted>,
+    /// The runtime folder.
+    pub folder: &'a Path,
+}
+
+/// Gives the processes of a program their colors, once it is ready; why that is not possible.
+pub type Place<'a> = dyn FnMut(usize, &[Pid]) -> Result<(), String> + 'a;
+
+/// What is done with the programs from outside.
+pub struct Hooks<'a> {
+    /// Gives a program its colors.
+    pub place: &'a mut Place<'a>,
+    /// Where the memory of a program lies.
+    pub look: &'a mut dyn FnMut(usize, &[Pid]) -> Option<Placement>,
+    /// Keeps a job. An error ends the run.
+    pub record: &'a mut dyn FnMut(&JobRecord) -> io::Result<()>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Where the memory of each program lay at the end, in the order of the programs.
+    pub placements: Vec<Option<Placement>>,
+    /// The first jobs that exceed a limit.
+    pub violations: Vec<Violation>,
+    /// What went wrong with programs.
+    pub failures: Vec<Failure>,
+    /// What watching took.
+    pub overhead: Overhead,
+    /// Steal time of the CPUs of the tasks.
+    pub steal_time: Ns,
+    /// From the first release to the end.
+    pub duration: Ns,
+    /// What was changed, and put back.
+    pub settings: Vec<Setting>,
+    /// Most memory of its own that each program had.
+    pub memory: Vec<(String, Bytes)>,
+    /// What became of best-effort programs.
+    pub notes: Vec<String>,
+    /// Why misses were not counted, or not to the end, though they were to be.
+    pub uncounted: Option<String>,
+    /// Whether a signal ended it.
+    pub interrupted: bool,
+    /// Why jobs could not be kept any more, and ended it.
+    pub unrecorded: Option<io::Error>,
+}
+
+/// Runs the programs of `request`.
+///
+/// A program that fails is an outcome; an error is what keeps the run from beginning, or from being watched. What was changed on the
+/// machine is put back in any case.
+pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
+    let cpus: Vec<CpuId> =
+        request.programs.iter().map(|planned| planned.cpu).collect::<BTreeSet<_>>().into_iter().collect();
+    let settings = Settings::hold();
+    let shield = CpuShield::new(request.folder, &cpus, request.alone)?;
+    // Before the tracefs, as it says.
+    let misses = request.counted.map(|event| Misses::open(&cpus, event)).transpose();
+    let (misses, mut uncounted) = match misses {
+        Ok(misses) => (misses, None),
+        Err(error) => (None, Some(first_line(&error))),
+    };
+    let mut tracefs = Tracefs::open(&cpus)?;
+    let sysfs = Sysfs::system();
+    let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
+
+    let mut session = Session::new(request, hooks, misses);
+    let mut spoken = session.start(&shield)?;
+    session.get_ready(&mut spoken);
+    let whole = session.prefault();
+    session.place();
+    let locked = session.lock(&whole);
+    let threads = session.schedule(&mut tracefs)?;
+
+    let (mut duration, mut placements) = (Ns(0), vec![None; request.programs.len()]);
+    let before = ticks();
+    if !session.stop {
+        session.begin = Ns(monotonic().0 + HEAD_START.0);
+        (duration, spoken) = session.watch(&mut tracefs, &cpus, &threads, spoken)?;
+        placements = session.placements();
+    }
+    // They end with their input.
+    drop(spoken);
+    session.end();
+    for cpu in session.misses.iter_mut().flat_map(Misses::stopped) {
+        uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
+    }
+    shield.end_programs();
+    let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
+    let steal_time = Ns(steal.sum());
+    let (memory, interrupted) = (session.memory(), interrupt::interrupted());
+    drop(tracefs);
+    let (settings, trouble) = settings.restore(shield, request.alone, locked);
+    let Session { violations, failures, mut notes, unrecorded, overhead, .. } = session;
+    notes.extend(trouble);
+    Ok(Outcome {
+        placements,
+        violations,
+        failures,
+        overhead,
+        steal_time,
+        duration,
+        settings,
+        memory,
+        notes,
+        uncounted,
+        interrupted,
+        unrecorded,
+    })
+}

@@ -1,0 +1,334 @@
+//! The run itself: jobs are released, seen and checked against their requirements, until the time is over or something ends it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+
+use isochrome_model::running::{JobRecord, Limit, Requirement, Violation};
+use isochrome_model::taskset::programs::Jobs;
+use isochrome_model::units::{CpuId, Ns};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::memory::{MEMORY_SLACK, copies_of_files, own_memory};
+use super::session::{Session, Started, first_line};
+use super::{BATCH, OnViolation};
+use crate::error::HostError;
+use crate::interrupt;
+use crate::machine::sysfs::Sysfs;
+use crate::run::marks::{Edge, Mark, MarkReader};
+use crate::run::planned::Planned;
+use crate::run::releases::{LATE_MAX, Said, Spoken, release};
+use crate::sched::jobs::{JobTracker, Observation, Observed};
+use crate::sched::tracefs::Tracefs;
+use crate::sched::{EventKind, SchedEvent};
+use crate::sys::clock::monotonic;
+use crate::sys::launch;
+
+/// Between two looks at memory.
+const LOOK: Ns = Ns(100_000_000);
+
+/// A job that has been under way for four periods and this long is not completed any more.
+const OVERDUE: Ns = Ns(200_000_000);
+
+/// Violations reported in full.
+const TOLD: usize = 20;
+
+/// Sent to a program whose job was late, where that is asked for.
+const SIGUSR1: i32 = 10;
+
+/// For how long a job may be under way, in ns, before its program counts as one that never completes it.
+fn patience(requirement: &Requirement) -> u64 {
+    4 * requirement.period.0 + OVERDUE.0
+}
+
+/// Says to the releasing thread that it is over, also when a panic unwinds.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Session<'_, '_> {
+    /// Watches over the programs until it is over; for how long, and those that lines are written to.
+    pub(super) fn watch(
+        &mut self,
+        tracefs: &mut Tracefs,
+        cpus: &[CpuId],
+        threads: &[Option<i32>],
+        spoken: Vec<Spoken>,
+    ) -> Result<(Ns, Vec<Spoken>), HostError> {
+        let hypervisor = Sysfs::system().is_virtual();
+        let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, self.misses.is_some(), hypervisor);
+        for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
+            if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
+                watch.follow(task, thread, program.jobs, *cpu);
+            }
+        }
+        let (over, (tell, said)) = (AtomicBool::new(false), mpsc::channel());
+        let first = self.begin;
+        let cpu_time = |of: ClockId| {
+            let time = clock_gettime(of);
+            time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+        };
+        let elsewhere = crate::machine::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
+        let cpu_before = cpu_time(ClockId::ProcessCPUTime);
+        let (result, (spoken, releases)) = std::thread::scope(|scope| {
+            let over = Over(&over);
+            let releasing = (!spoken.is_empty()).then(|| {
+                let over = over.0;
+                scope.spawn(move || {
+                    let spoken = release(spoken, first, elsewhere, over, &tell);
+                    (spoken, Ns(cpu_time(ClockId::ThreadCPUTime)))
+                })
+            });
+            let result = self.batches(tracefs, &mut watch, &said);
+            drop(over);
+            // A panic there has been reported, and leaves no programs.
+            (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
+        });
+        self.overhead.tool_cpu = Ns(cpu_time(ClockId::ProcessCPUTime) - cpu_before);
+        self.overhead.release_cpu = releases;
+        self.overhead.elapsed = self.since_begin();
+        let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
+        self.overhead.lost = tracefs.lost() + marks.map(MarkReader::lost).sum::<u64>();
+        result?;
+        Ok((self.since_begin().min(self.request.length), spoken))
+    }
+
+    fn batches(
+        &mut self,
+        tracefs: &mut Tracefs,
+        watch: &mut JobTracker,
+        said: &mpsc::Receiver<Said>,
+    ) -> Result<(), HostError> {
+        let (mut events, mut observations, mut jobs) =
+            (Vec::<SchedEvent>::new(), Vec::<Observation>::new(), Vec::new());
+        let mut horizon = Ns(0);
+        let mut looked = Ns(0);
+        let mut lost = tracefs.lost();
+        let end = Ns(self.begin.0 + self.request.length.0);
+        let requirements = self.request.programs.iter().filter_map(|planned| planned.requirement.as_ref());
+        let patience = requirements.map(patience).max().unwrap_or(0);
+        loop {
+            std::thread::sleep(BATCH);
+            let now = monotonic();
+            let over = self.stop || interrupt::interrupted() || self.started.iter().all(|one| one.gone);
+            let awaited =
+                || now.0 < end.0 + patience && (0..self.started.len()).any(|task| self.pending(task, watch).is_some());
+            let last = over || (now >= end && !awaited());
+            tracefs.drain(&mut events)?;
+            self.overhead.events += events.len() as u64;
+            if let Some(misses) = &mut self.misses {
+                misses.drain(&mut observations);
+            }
+            if tracefs.lost() > lost {
+                lost = tracefs.lost();
+                watch.lose();
+            }
+            for event in events.drain(..) {
+                if let EventKind::Fork { parent, child } = event.kind {
+                    self.forked(parent, child);
+                }
+                observations.push(Observation { at: event.at, what: Observed::Scheduler(event.cpu, event.kind) });
+            }
+            for said in said.try_iter() {
+                self.hear(said, &mut observations);
+            }
+            self.read_marks(watch, &mut observations);
+            // What happened before the batch before this one was read has arrived by now.
+            observations.sort_by_key(|observation| observation.at);
+            let ripe = if last { observations.len() } else { observations.partition_point(|one| one.at < horizon) };
+            for observation in observations.drain(..ripe) {
+                watch.note(observation);
+            }
+            // All that happened before this is noted.
+            let known = std::mem::replace(&mut horizon, now);
+            if last {
+                self.unfinished(now, watch);
+                watch.lose();
+            }
+            watch.take(&mut jobs);
+            for job in jobs.drain(..) {
+                self.complete(&job, watch);
+            }
+            if last {
+                self.look_for_ends();
+                return Ok(());
+            }
+            self.overdue(known, watch);
+            self.look_for_ends();
+            if now.0 >= looked.0 + LOOK.0 {
+                looked = now;
+                self.look_at_memory();
+            }
+            for task in 0..self.started.len() {
+                if self.started[task].gone {
+                    watch.forget(task);
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, said: Said, observations: &mut Vec<Observation>) {
+        match said {
+            Said::Released { task, due, at, written, waited } => {
+                // A line that is written late by this program is not the task's failure; one that waits for the job before is.
+                let release = if waited { due } else { at };
+                if !waited {
+                    let late = &mut self.overhead.release_late_max;
+                    *late = (*late).max(Ns(at.0.saturating_sub(due.0)));
+                }
+                observations.push(Observation { at, what: Observed::Released(task, release) });
+                if written.0 - at.0 > LATE_MAX.0 {
+                    observations.push(Observation { at: written, what: Observed::HeldUp(task, at) });
+                }
+            }
+            Said::Skipped { due, at } => {
+                self.overhead.releases_skipped += 1;
+                self.overhead.held_up_max = self.overhead.held_up_max.max(Ns(at.0 - due.0));
+            }
+            Said::Answered { task, at } => observations.push(Observation { at, what: Observed::Answered(task) }),
+            Said::Failed { task, error } => {
+                self.look_for_ends();
+                self.give_up(task, first_line(&error));
+            }
+        }
+    }
+
+    fn read_marks(&mut self, watch: &mut JobTracker, observations: &mut Vec<Observation>) {
+        let mut marks: Vec<Mark> = Vec::new();
+        for (task, started) in self.started.iter_mut().enumerate() {
+            let Some(reader) = &mut started.marks else { continue };
+            reader.read(&mut marks);
+            for Mark { at, thread, edge } in marks.drain(..) {
+                // Which thread does the jobs, its marks tell.
+                if watch.thread(task) != Some(thread as i32) {
+                    watch.follow(task, thread as i32, Jobs::Marks, self.request.programs[task].cpu);
+                }
+                let what = if edge == Edge::Begin { Observed::Begins(task) } else { Observed::Ends(task) };
+                observations.push(Observation { at, what });
+            }
+        }
+    }
+
+    fn complete(&mut self, job: &JobRecord, watch: &JobTracker) {
+        if job.release >= self.request.length {
+            return;
+        }
+        let Some(requirement) = &self.request.programs[job.task].requirement else { return };
+        let limits = requirement.violated_by(job.response(), job.execution);
+        if let Err(error) = (self.hooks.record)(job) {
+            self.unrecorded.get_or_insert(error);
+            self.stop = true;
+        }
+        if !limits.is_empty() && self.reported.get(&job.task) != Some(&job.instance) {
+            self.violated(job, limits, watch);
+        }
+    }
+
+    fn violated(&mut self, job: &JobRecord, limits: Vec<Limit>, watch: &JobTracker) {
+        if self.violations.len() < TOLD {
+            let before = Ns(job.release.0.saturating_sub(job.response().0 / 2));
+            self.violations.push(Violation {
+                task: self.names[job.task].clone(),
+                instance: job.instance,
+                limits,
+                release: job.release,
+                response: job.response(),
+                execution: job.execution,
+                steal_time: job.steal_time,
+                timeline: watch.timeline(job.task, before, job.completion, &self.names),
+            });
+        }
+        match self.request.on_violation {
+            OnViolation::Trace => {}
+            OnViolation::Signal => {
+                let _ = launch::send(self.started[job.task].pid.0, SIGUSR1);
+            }
+            OnViolation::Stop => self.stop = true,
+        }
+    }
+
+    /// When the job of `task` was released that counts and is not complete, and its number.
+    fn pending(&self, task: usize, watch: &JobTracker) -> Option<(Ns, u64)> {
+        let counts = self.request.programs[task].requirement.is_some() && !self.started[task].gone;
+        let end = Ns(self.begin.0 + self.request.length.0);
+        watch.pending(task).filter(|(release, _)| counts && *release < end)
+    }
+
+    /// Names tasks with a job that is not complete at the end and exceeds a limit already, because no record of it will come.
+    fn unfinished(&mut self, now: Ns, watch: &JobTracker) {
+        for task in 0..self.started.len() {
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
+            let Some((release, instance)) = self.pending(task, watch) else { continue };
+            let response = Ns(now.0.saturating_sub(release.0));
+            if let Some(limit) = requirement.violated_by(response, Ns(0)).first() {
+                let since = response.0 as f64 / 1e6;
+                self.fail(task, format!("its job {instance} was not complete at the end, {since:.1} ms after its release, which exceeds its {limit}"));
+            }
+        }
+    }
+
+    /// Jobs that are not complete though they should be, and tasks that never sleep.
+    fn overdue(&mut self, now: Ns, watch: &mut JobTracker) {
+        for task in 0..self.started.len() {
+            if self.started[task].gone {
+                continue;
+            }
+            let Some(requirement) = &self.request.programs[task].requirement else { continue };
+            if let Some((release, instance)) = self.pending(task, watch) {
+                let response = Ns(now.0.saturating_sub(release.0));
+                let limits = requirement.violated_by(response, Ns(0));
+                if !limits.is_empty() && self.reported.get(&task) != Some(&instance) {
+                    self.reported.insert(task, instance);
+                    let release = Ns(release.0 - self.begin.0);
+                    let completion = Ns(release.0 + response.0);
+                    let job = JobRecord { task, instance, release, completion, ..JobRecord::default() };
+                    self.violated(&job, limits, watch);
+                }
+            }
+            let patience = patience(requirement);
+            if let Some(awake) = watch.awake(task, now).filter(|awake| awake.0 > patience) {
+                let what =
+                    format!("has not slept for {:.0} ms and keeps the CPU from the others", awake.0 as f64 / 1e6);
+                self.give_up(task, what);
+            } else if let Some((release, _)) = self
+                .pending(task, watch)
+                // One that waits for the CPU is late because of others.
+                .filter(|(release, _)| watch.asleep(task) && now.0 > release.0 + patience)
+            {
+                let since = (now.0 - release.0) as f64 / 1e6;
+                self.give_up(task, format!("has not completed a job for {since:.0} ms"));
+            }
+        }
+    }
+
+    fn forked(&mut self, parent: i32, child: i32) {
+        let of = |started: &Started| Path::new(&format!("/proc/{}/task/{parent}", started.pid.0)).exists();
+        let Some(task) = self.started.iter().position(of) else { return };
+        // A thread of its own is no other process.
+        if !Path::new(&format!("/proc/{}/task/{child}", self.started[task].pid.0)).exists() {
+            self.fail(task, format!("started another process ({child}), which is not part of the plan"));
+        }
+    }
+
+    fn look_at_memory(&mut self) {
+        for task in 0..self.started.len() {
+            let started = &mut self.started[task];
+            let Some(memory) = own_memory(started.pid).filter(|_| !started.gone) else { continue };
+            started.memory = started.memory.max(memory);
+            let declared = self.request.programs[task].program.memory;
+            let allowed = declared.0 + MEMORY_SLACK.0;
+            // Copies are looked for where they matter: that takes longer.
+            let too_much = || memory.0 > allowed + copies_of_files(started.pid).0;
+            if declared.0 > 0 && memory.0 > allowed && too_much() {
+                self.give_up(
+                    task,
+                    format!("has {memory} of memory of its own, more than the {declared} it was planned with"),
+                );
+            }
+        }
+    }
+}

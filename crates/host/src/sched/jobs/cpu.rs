@@ -1,0 +1,350 @@
+//! What a CPU did: who had it and when, and for how long the hypervisor withheld it.
+//!
+//! *Steal time* follows from what the kernel accounts. The time accounted to a thread leaves out what the hypervisor withheld
+//! (CONFIG_PARAVIRT_TIME_ACCOUNTING), so the steal time of a thread is the time it had the CPU, from switch-in to switch-out, less the time
+//! accounted to it. The kernel accounts nothing to an idle CPU: there the steal time is how long a released job waits for the CPU to begin.
+//! A job's steal time is all the hypervisor took since the CPU was last idle, because the backlog from then delays this job too.
+
+use std::collections::VecDeque;
+
+use isochrome_model::running::Stretch;
+use isochrome_model::units::{CpuId, Ns};
+use isochrome_model::watch::SwitchOut;
+
+use super::JobTracker;
+use super::watched::State;
+use crate::sched::ThreadName;
+
+/// The least difference, in ns, between the time a thread had the CPU and the time accounted to it that counts as steal time. The two are
+/// not read at the same instant, and an exit to the hypervisor in between takes 5 to 15 us.
+const STEAL_MIN: u64 = 20_000;
+
+/// No CPU takes longer to leave an idle state, with what an interrupt takes: one that was told to do something and does not begin it for
+/// longer than this was withheld.
+const BEGIN_MAX: u64 = 200_000;
+
+/// Stretches kept of every CPU, for the timeline of a violation.
+const STRETCHES: usize = 512;
+
+/// An interval in which the hypervisor withheld a CPU for `time`.
+#[derive(Clone, Copy)]
+pub(super) struct Steal {
+    pub(super) from: Ns,
+    pub(super) to: Ns,
+    pub(super) time: Ns,
+}
+
+/// A CPU of the tasks, since the last switch on it.
+#[derive(Default)]
+pub(super) struct Cpu {
+    pub(super) running: i32,
+    pub(super) name: ThreadName,
+    pub(super) since: Ns,
+    /// Accounted to who has it since then; `None` where nothing was.
+    pub(super) accounted: Option<Ns>,
+    pub(super) known: bool,
+    /// When the first of the jobs was released since which it has always had one.
+    pub(super) busy_since: Ns,
+    pub(super) steals: VecDeque<Steal>,
+    pub(super) stretches: VecDeque<(Ns, Ns, i32, ThreadName)>,
+}
+
+impl Cpu {
+    fn push_steal(&mut self, steal: Steal) {
+        if self.steals.len() == STRETCHES {
+            self.steals.pop_front();
+        }
+        self.steals.push_back(steal);
+    }
+
+    /// The steal time since the last switch, at the switch at `at`. `task`: whether the thread that had the CPU belongs to a task.
+    /// `waiting`: when the first job was opened that the CPU has not begun.
+    fn withheld(&self, at: Ns, task: bool, waiting: impl Fn() -> Option<Ns>) -> Option<Steal> {
+        let accounted = if self.running == 0 { Ns(0) } else { self.accounted? };
+        let unaccounted = at.0.saturating_sub(self.since.0).saturating_sub(accounted.0);
+        let (from, time, least) = if task {
+            (self.since, unaccounted, STEAL_MIN)
+        } else {
+            // Only that time was a job's, and nobody's is not accounted at all.
+            let from = self.since.max(waiting()?);
+            (from, unaccounted.min(at.0.saturating_sub(from.0)), BEGIN_MAX)
+        };
+        (time >= least).then_some(Steal { from, to: at, time: Ns(time) })
+    }
+}
+
+impl JobTracker {
+    /// The kernel accounts `time` to `thread`.
+    pub(super) fn account(&mut self, at: Ns, thread: i32, time: Ns) {
+        if let Some(watched) = self.task_of(thread).and_then(|task| self.watched[task].as_ref()) {
+            let id = watched.cpu;
+            let Some(cpu) = self.cpu(id) else { return };
+            if !cpu.known || cpu.running != thread {
+                // Nothing was reported yet, or not this: some kernels do not tell what an idle CPU does before it gives itself away. Where it
+                // is reported that it was to wake the thread, it gave itself away then, and what was not accounted since is steal time.
+                let since = Ns(at.0.saturating_sub(time.0).max(cpu.since.0));
+                let since_idle = |at: &Ns| self.hypervisor && cpu.known && cpu.running == 0 && *at >= cpu.since;
+                let withheld = |opened: &Ns| since.0.saturating_sub(opened.0) > BEGIN_MAX;
+                let opened = watched.open.map(|open| open.opened);
+                let woken = watched.woken_here.filter(since_idle).or(opened.filter(since_idle).filter(withheld));
+                self.switch(
+                    woken.unwrap_or(since),
+                    id,
+                    cpu.running,
+                    SwitchOut::Preempted,
+                    thread,
+                    ThreadName::default(),
+                );
+            }
+        }
+        // Any CPU may account it: the one that counts is where it runs.
+        if let Some(cpu) = self.cpus.iter_mut().flatten().find(|cpu| cpu.known && cpu.running == thread) {
+            cpu.accounted.get_or_insert_default().0 += time.0;
+        }
+    }
+
+    /// CPU `id` passes from thread `from` to thread `to`.
+    pub(super) fn switch(&mut self, at: Ns, id: CpuId, from: i32, reason: SwitchOut, to: i32, name: ThreadName) {
+        let mut steal_time = Ns(0);
+        let of_task = self.task_of(from).is_some();
+        let waiting = || {
+            let here = self.watched.iter().flatten().filter(|watched| watched.cpu == id);
+            here.filter_map(|watched| watched.waiting(from == 0)).min()
+        };
+        if let Some(cpu) = self.cpus.get_mut(id.0 as usize).and_then(Option::as_mut) {
+            if cpu.known {
+                if let Some(withheld) = cpu.withheld(at, of_task, waiting).filter(|_| self.hypervisor) {
+                    steal_time = withheld.time;
+                    cpu.push_steal(withheld);
+                }
+                if cpu.stretches.len() == STRETCHES {
+                    cpu.stretches.pop_front();
+                }
+                cpu.stretches.push_back((cpu.since, at, cpu.running, cpu.name));
+            }
+            (cpu.running, cpu.name, cpu.since, cpu.accounted, cpu.known) = (to, name, at, None, true);
+        }
+        if let Some(task) = self.task_of(from) {
+            self.leave(task, at, reason, steal_time);
+        }
+        if let Some(task) = self.task_of(to)
+            && let Some(watched) = &mut self.watched[task]
+        {
+            if !matches!(watched.state, State::Awake | State::Running) {
+                watched.awake_since = at;
+            }
+            (watched.state, watched.blocked) = (State::Running, false);
+            watched.running_since = at;
+            watched.missed = None;
+            if let Some(open) = &mut watched.open {
+                open.start.get_or_insert(at);
+            }
+        }
+    }
+
+    /// What the CPU of `task` did from `from` to `to`, times counted from the first release; threads of tasks by the names in `names`.
+    pub fn timeline(&self, task: usize, from: Ns, to: Ns, names: &[String]) -> Vec<Stretch> {
+        let Some(cpu) = self.watched[task].as_ref().and_then(|watched| self.cpu(watched.cpu)) else {
+            return Vec::new();
+        };
+        let count = |at: Ns| Ns(at.0.saturating_sub(self.begin.0));
+        let what = |thread: i32, name: ThreadName| match self.task_of(thread) {
+            Some(task) => names[task].clone(),
+            None if thread == 0 => String::new(),
+            None => name.to_string(),
+        };
+        let now = (cpu.since, to.max(cpu.since), cpu.running, cpu.name);
+        let all = cpu.stretches.iter().chain([&now]);
+        let (from, to) = (Ns(from.0 + self.begin.0), Ns(to.0 + self.begin.0));
+        let now_to = to;
+        all.filter(|stretch| stretch.1 > from && stretch.0 < to)
+            .map(|&(begin, end, thread, name)| Stretch {
+                from: count(begin.max(from)),
+                to: count(end.min(now_to)),
+                what: what(thread, name),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use SwitchOut::{Asleep, Preempted};
+    use isochrome_model::running::JobRecord;
+    use isochrome_model::taskset::programs::Jobs;
+
+    use super::super::fixture::{CPU, Fixture};
+    use super::super::{Observation, Observed};
+    use super::*;
+    use crate::sched::EventKind;
+    use crate::sys::perf::GroupReading;
+
+    #[test]
+    fn steal_time_is_what_a_thread_had_and_was_not_accounted() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0).wake(2000, 11).switch(2000, 0, Preempted, 11);
+        fixture.event(102_000, EventKind::Runtime { thread: 11, time: Ns(60_000) });
+        fixture.event(112_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(112_000, 11, Asleep, 0);
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        assert_eq!((jobs[0].steal_time, jobs[0].execution, jobs[0].response()), (Ns(40_000), Ns(70_000), Ns(110_000)));
+        // The job that waits behind one with steal time has steal time as well.
+        fixture.wake(200_000, 22).switch(200_000, 0, Preempted, 22).wake(205_000, 11);
+        fixture.event(230_000, EventKind::Runtime { thread: 22, time: Ns(10_000) }).switch(230_000, 22, Asleep, 11);
+        fixture.switch(240_000, 11, Asleep, 0);
+        fixture.0.take(&mut jobs);
+        assert_eq!((jobs[2].task, jobs[2].steal_time, jobs[2].execution), (0, Ns(20_000), Ns(10_000)));
+    }
+
+    #[test]
+    fn a_switch_that_the_kernel_did_not_tell_is_known_by_the_time_accounted() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        fixture.switch(900, 11, Asleep, 99).wake(2000, 11);
+        // 11 got the CPU from 99 at 2100, and is accounted 400 ns when it leaves.
+        fixture.event(2500, EventKind::Runtime { thread: 11, time: Ns(400) }).switch(2501, 11, Asleep, 0);
+        assert_eq!(fixture.jobs(), [(0, 0, 1000, 1100, 1501, 401, 0)]);
+    }
+
+    #[test]
+    fn what_an_idle_cpu_withholds_from_a_thread_it_is_to_wake_is_steal_time() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        // That it gave itself to 11 is not reported.
+        fixture.switch(900, 11, Asleep, 0).wake(2000, 11);
+        fixture.event(62_000, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(62_001, 11, Asleep, 0);
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        assert_eq!((jobs[0].start, jobs[0].execution, jobs[0].steal_time), (Ns(1000), Ns(10_000), Ns(50_001)));
+        assert_eq!(jobs[0].response(), Ns(60_001));
+        // That it was to wake 22 is not reported either: 90 us may be an idle state, 250 us are not.
+        let mut fixture = Fixture::new(Jobs::Line);
+        for (release, ran) in [(1_000_000, 1_100_000), (2_000_000, 2_260_000)] {
+            fixture.switch(release - 500, 11, Asleep, 0).fact(release, Observed::Released(0, Ns(release)));
+            fixture.event(ran, EventKind::Runtime { thread: 11, time: Ns(10_000) }).switch(ran + 1, 11, Asleep, 0);
+            fixture.fact(ran + 10, Observed::Answered(0));
+        }
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        let row = |job: &JobRecord| (job.start.0, job.execution.0, job.steal_time.0);
+        assert_eq!(jobs.iter().map(row).collect::<Vec<_>>(), [(1_089_000, 10_001, 0), (1_999_000, 10_000, 250_001)]);
+    }
+
+    #[test]
+    fn steal_time_of_another_thread_or_of_an_idle_cpu_counts_for_the_job_that_waits() {
+        let mut fixture = Fixture::new(Jobs::Line);
+        let rows = |fixture: &mut Fixture| {
+            let mut jobs = Vec::new();
+            fixture.0.take(&mut jobs);
+            jobs.into_iter().map(|j| (j.release.0, j.start.0, j.steal_time.0, j.execution.0)).collect::<Vec<_>>()
+        };
+        // 99 had it for 900 us and is accounted 100 of them; its time may be accounted from elsewhere.
+        fixture.switch(1_000, 11, Asleep, 99).fact(101_000, Observed::Released(0, Ns(101_000)));
+        fixture.wake(900_000, 11).0.note(Observation {
+            at: Ns(901_000),
+            what: Observed::Scheduler(CpuId(0), EventKind::Runtime { thread: 99, time: Ns(100_000) }),
+        });
+        fixture.switch(901_000, 99, Preempted, 11).event(951_000, EventKind::Runtime { thread: 11, time: Ns(50_000) });
+        fixture.switch(951_000, 11, Asleep, 0).fact(952_000, Observed::Answered(0));
+        assert_eq!(rows(&mut fixture), [(100_000, 900_000, 800_000, 50_000)]);
+        // Nobody had it for 150 us, which may be an idle state, and for 300 us, which may not.
+        for (release, start) in [(2_001_000, 2_151_000), (3_001_000, 3_301_000)] {
+            fixture.fact(release, Observed::Released(0, Ns(release))).wake(release, 11).switch(start, 0, Preempted, 11);
+            fixture.event(start + 1000, EventKind::Runtime { thread: 11, time: Ns(1000) }).switch(
+                start + 1000,
+                11,
+                Asleep,
+                0,
+            );
+            fixture.fact(start + 2000, Observed::Answered(0));
+        }
+        let expected = [(2_000_000, 2_150_000, 0, 1000), (3_000_000, 3_300_000, 300_000, 1000)];
+        assert_eq!(rows(&mut fixture), expected);
+        // A program that sleeps for 300 us before it takes the line is late by itself.
+        fixture.fact(3_311_000, Observed::Released(0, Ns(3_311_000))).wake(3_320_000, 11);
+        fixture.switch(3_320_000, 0, Preempted, 11).switch(3_321_000, 11, Asleep, 0).wake(3_621_000, 11);
+        fixture.switch(3_621_000, 0, Preempted, 11).event(3_622_000, EventKind::Runtime { thread: 11, time: Ns(1000) });
+        fixture.switch(3_622_000, 11, Asleep, 0).fact(3_623_000, Observed::Answered(0));
+        assert_eq!(rows(&mut fixture), [(3_310_000, 3_319_000, 0, 2000)]);
+        // The steal time of 99 before the release has not delayed the job.
+        fixture
+            .switch(3_800_000, 0, Preempted, 99)
+            .wake(4_400_000, 11)
+            .fact(4_351_000, Observed::Released(0, Ns(4_351_000)));
+        fixture
+            .event(4_401_000, EventKind::Runtime { thread: 99, time: Ns(500_000) })
+            .switch(4_401_000, 99, Preempted, 11);
+        fixture.event(4_402_000, EventKind::Runtime { thread: 11, time: Ns(1000) }).switch(4_402_000, 11, Asleep, 0);
+        fixture.fact(4_403_000, Observed::Answered(0));
+        assert_eq!(rows(&mut fixture), [(4_350_000, 4_400_000, 0, 1000)]);
+        // Nor does it count as the job's that its line may have been written 250 us later than is said, but it is tagged.
+        fixture
+            .fact(5_001_000, Observed::Released(0, Ns(5_001_000)))
+            .fact(5_251_000, Observed::HeldUp(0, Ns(5_001_000)));
+        fixture
+            .switch(5_011_000, 0, Preempted, 99)
+            .wake(5_261_000, 11)
+            .event(5_261_000, EventKind::Runtime { thread: 99, time: Ns(250_000) });
+        fixture
+            .switch(5_261_000, 99, Preempted, 11)
+            .event(5_262_000, EventKind::Runtime { thread: 11, time: Ns(1000) });
+        fixture.switch(5_262_000, 11, Asleep, 0).fact(5_263_000, Observed::Answered(0));
+        assert_eq!(rows(&mut fixture), [(5_000_000, 5_260_000, 250_000, 1000)]);
+    }
+
+    #[test]
+    fn steal_time_counts_for_all_jobs_until_the_cpu_is_idle() {
+        let mut fixture = Fixture::new(Jobs::Line);
+        // The first job has 30 us of steal time; the second is due meanwhile and written late, 22 comes while the second has the CPU.
+        fixture.switch(850, 22, Asleep, 11).switch(900, 11, Asleep, 0);
+        fixture.fact(11_000, Observed::Released(0, Ns(11_000))).switch(11_000, 0, Preempted, 11);
+        fixture.event(61_000, EventKind::Runtime { thread: 11, time: Ns(20_000) }).switch(61_000, 11, Asleep, 0);
+        fixture.fact(62_000, Observed::Answered(0)).fact(62_000, Observed::Released(0, Ns(31_000)));
+        fixture
+            .switch(63_000, 0, Preempted, 11)
+            .wake(70_000, 22)
+            .event(73_000, EventKind::Runtime { thread: 11, time: Ns(10_000) });
+        fixture.switch(73_000, 11, Asleep, 22).fact(74_000, Observed::Answered(0));
+        fixture.event(80_000, EventKind::Runtime { thread: 22, time: Ns(7000) }).switch(80_000, 22, Asleep, 0);
+        // After that it had none.
+        fixture.fact(91_000, Observed::Released(0, Ns(91_000))).switch(91_000, 0, Preempted, 11);
+        fixture.event(95_000, EventKind::Runtime { thread: 11, time: Ns(4000) }).switch(95_000, 11, Asleep, 0);
+        fixture.fact(96_000, Observed::Answered(0));
+        let mut jobs = Vec::new();
+        fixture.0.take(&mut jobs);
+        let rows: Vec<_> = jobs.iter().map(|j| (j.task, j.release.0, j.completion.0, j.steal_time.0)).collect();
+        let expected = [
+            (0, 10_000, 60_000, 30_000),
+            (0, 30_000, 72_000, 30_000),
+            (1, 69_000, 79_000, 30_000),
+            (0, 90_000, 94_000, 0),
+        ];
+        assert_eq!(rows, expected);
+    }
+
+    #[test]
+    fn the_timeline_of_a_violation_says_who_had_the_cpu() {
+        let mut fixture = Fixture::new(Jobs::Wakeup);
+        fixture.switch(900, 11, Asleep, 0).wake(2000, 11);
+        fixture.0.note(Observation {
+            at: Ns(2000),
+            what: Observed::Scheduler(
+                CPU,
+                EventKind::Switch {
+                    from: 0,
+                    from_name: ThreadName::default(),
+                    reason: Preempted,
+                    to: 99,
+                    to_name: ThreadName::of(b"kworker"),
+                    reading: GroupReading::default(),
+                },
+            ),
+        });
+        fixture.switch(2500, 99, Preempted, 11).switch(2600, 11, Asleep, 0);
+        let names = ["control".to_owned(), "other".to_owned()];
+        let stretches = fixture.0.timeline(0, Ns(900), Ns(1600), &names);
+        let row = |s: &Stretch| (s.from.0, s.to.0, s.what.clone());
+        assert_eq!(
+            stretches.iter().map(row).collect::<Vec<_>>(),
+            [(900, 1000, String::new()), (1000, 1500, "kworker".to_owned()), (1500, 1600, "control".to_owned())]
+        );
+    }
+}
