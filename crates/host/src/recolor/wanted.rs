@@ -56,7 +56,7 @@ pub struct Limits {
     pub force: bool,
     /// For how long the process may stand still at a time.
     pub max_pause: Duration,
-    /// Whether to stand aside where another command has [claimed](claim) the process.
+    /// Whether to stand aside where another command has [claimed](super::claim) the process.
     pub gives_way: bool,
 }
 
