@@ -67,7 +67,7 @@ pub struct Planned {
     pub scheduling: Option<Scheduling>,
     /// The timing requirement that its jobs are checked against. `None` for best effort.
     pub requirement: Option<Requirement>,
-    /// Files by which its process joins groups before it begins ([`Launch::joins`]).
+    /// Files by which its process joins groups before it begins ([`Launch::joins`](crate::sys::launch::Launch::joins)).
     pub joins: Vec<PathBuf>,
     /// The partitions of the plan that it has; none for best effort.
     pub partitions: Vec<u32>,
