@@ -10,7 +10,8 @@ use isochrome_host::counters::events::{Event, LevelEvents, level_events, levels_
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::interrupt;
 use isochrome_host::load::kernels::{Walk, Writer};
-use isochrome_host::partition::resctrl;
+use isochrome_host::partition::resctrl::{self, Mounted, Ways};
+use isochrome_host::recolor::RecolorError;
 use isochrome_host::recolor::process::Pid;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_lab::interference::expected::{beside, refill};
@@ -92,16 +93,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         eprintln!("{text}");
         warnings.push(text);
     };
-    let mut divided = Vec::new();
-    let wanted = |division| options.by.is_empty() || options.by.contains(&division);
-    let colored = wanted(Partitioning::Colors).then(|| colored(options, &context, chosen.parties));
-    let colored = had("colors", colored, &mut divided, &mut warn);
-    let ways = wanted(Partitioning::Ways).then(|| {
-        let (given, part) = divided_by_ways(&context, chosen.parties)?;
-        Ok(((given.give()?, given), part))
-    });
-    let ways = had("cache ways", ways, &mut divided, &mut warn);
-    ways.iter().filter_map(|(_, given)| given.warning()).for_each(&mut warn);
+    let Division { colored, ways, divided } = Division::of(options, &context, chosen.parties, &mut warn);
     let joins = ways
         .as_ref()
         .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
@@ -141,23 +133,12 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         "neither another CPU nor time slices\n  hint: run as root, or on more than one CPU"
     );
     let mut placed: Vec<Option<f64>> = vec![None; programs.len()];
-    let mut all = CpuSet::new();
-    context.allowed.iter().for_each(|cpu| all.set(cpu.0 as usize));
     let mut place = |program: usize, pid: Pid| {
         let Some((coloring, _)) = &colored else { return Ok(()) };
         let part = divided.iter().find(|divided| divided.by == Partitioning::Colors);
         let colors = part.and_then(|part| part.shares.get(program)).into_iter().flatten();
         let coloring = coloring.of_another(colors.map(|it| Color(*it as u16)).collect(), context.allowed.clone());
-        // Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they
-        // would keep each other from running.
-        let place = || {
-            let _anywhere = sched_setaffinity(None, &all);
-            let _ordinary = ordinary.as_ref().map(|ordinary| ordinary.apply());
-            coloring.place(&[pid])
-        };
-        let tally =
-            std::thread::scope(|scope| scope.spawn(place).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
-        let share = tally.on_color as f64 / tally.resident.max(1) as f64;
+        let share = place_as(&coloring, pid, &context.allowed, ordinary.as_ref().ok())?;
         placed[program] = Some(placed[program].map_or(share, |least| least.min(share)));
         Ok(())
     };
@@ -173,13 +154,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
         warn(format!("{} runs do not count, as programs failed beside others; the first: {first}", failures.len()));
     }
     if let Some((ways, given)) = ways {
-        for (number, program) in programs.iter().enumerate() {
-            if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
-                warn(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
-            }
-        }
-        // Everything is measured: what stays changed is reported, and the next start tries again.
-        ways.restore().err().map(|error| error.to_string()).into_iter().for_each(&mut warn);
+        take_back(ways, &given, programs, &mut warn);
     }
     drop(colored);
     warnings.extend(context.warnings(&settings));
@@ -199,6 +174,57 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     }
     let outcome = Outcome { context: &context, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
+}
+
+/// What caches are divided by among the programs.
+struct Division {
+    colored: Option<(Coloring, Lease)>,
+    ways: Option<(Ways<Mounted>, Given)>,
+    divided: Vec<Divided>,
+}
+
+impl Division {
+    /// By what `options` ask for and can be had; `warn` gets what cannot.
+    fn of(options: &InterferenceOptions, context: &Context, parties: usize, warn: &mut impl FnMut(String)) -> Division {
+        let mut divided = Vec::new();
+        let wanted = |division| options.by.is_empty() || options.by.contains(&division);
+        let colored = wanted(Partitioning::Colors).then(|| colored(options, context, parties));
+        let colored = had("colors", colored, &mut divided, warn);
+        let ways = wanted(Partitioning::Ways).then(|| {
+            let (given, part) = divided_by_ways(context, parties)?;
+            Ok(((given.give()?, given), part))
+        });
+        let ways = had("cache ways", ways, &mut divided, warn);
+        ways.iter().filter_map(|(_, given)| given.warning()).for_each(warn);
+        Division { colored, ways, divided }
+    }
+}
+
+/// Moves the pages of `pid` to the colors of `coloring`. Returns the share of its resident pages that are there.
+///
+/// Helpers inside the program get the CPUs and the priority of the thread that makes them: with a real-time priority on its CPU they would keep
+/// each other from running. So that is a thread that may run on all of `cpus`, at `ordinary` priority.
+fn place_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Scheduling>) -> Result<f64, RecolorError> {
+    let mut all = CpuSet::new();
+    cpus.iter().for_each(|cpu| all.set(cpu.0 as usize));
+    let place = || {
+        let _anywhere = sched_setaffinity(None, &all);
+        let _ordinary = ordinary.map(Scheduling::apply);
+        coloring.place(&[pid])
+    };
+    let tally = std::thread::scope(|scope| scope.spawn(place).join()).unwrap_or_else(|panic| resume_unwind(panic))?;
+    Ok(tally.on_color as f64 / tally.resident.max(1) as f64)
+}
+
+/// Gives the ways back; `warn` gets which programs had lost theirs, and what stays changed.
+fn take_back(ways: Ways<Mounted>, given: &Given, programs: &[Vec<String>], warn: &mut impl FnMut(String)) {
+    for (number, program) in programs.iter().enumerate() {
+        if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
+            warn(format!("{} lost its ways meanwhile: {what}", program.join(" ")));
+        }
+    }
+    // Everything is measured: what stays changed is reported, and the next start tries again.
+    ways.restore().err().map(|error| error.to_string()).into_iter().for_each(warn);
 }
 
 /// What the cache is divided by, if that was asked for and can be had.

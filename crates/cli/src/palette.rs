@@ -13,7 +13,10 @@ use isochrome_host::interrupt;
 use isochrome_host::runtime;
 use isochrome_host::sys::memory::Arena;
 use isochrome_model::evidence::PaletteEvidence;
-use isochrome_model::palette::{Doubt, Inference, Rule, Samples, agreement, infer, merge, samples};
+use isochrome_model::palette::{
+    Doubt, Inference, Rule, Samples, agreement, infer, merge,
+    samples::{self, Method},
+};
 use isochrome_model::units::{Bytes, format_list};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -176,21 +179,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         }
         _ => None,
     };
-    let mut again = Vec::new();
-    for (i, by) in options.again.iter().enumerate() {
-        let method = method(*by).unwrap_or(seen.method);
-        let seed = context.seed.wrapping_add(1 + i as u64);
-        let mut survey = Survey::start_by(method, target, arena, &context.processor, seed)?;
-        survey.classify(seen.pages.len())?;
-        let second = survey.finish();
-        again.push(Again {
-            method: method.name(),
-            agreement: agreement(&inference.page_colors, &second.inference.page_colors),
-            ambiguous: second.inference.ambiguous.len(),
-            seconds: second.elapsed.as_secs_f64(),
-        });
-        arena = second.arena;
-    }
+    let again = measured_again(options, &context, target, (&inference, seen.pages.len(), seen.method), arena)?;
     bar.finish_and_clear();
     Ok(Outcome {
         palette,
@@ -201,6 +190,32 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
         saved,
         seed: Some(context.seed),
     })
+}
+
+/// The palettes of the same pages by the methods named with `--again`, against the first: what that concluded, of how many pages, by which method.
+fn measured_again(
+    options: &PaletteOptions,
+    context: &Context,
+    target: Target,
+    (first, pages, by_first): (&Inference, usize, Method),
+    mut arena: Arena,
+) -> Result<Vec<Again>> {
+    let mut again = Vec::new();
+    for (i, by) in options.again.iter().enumerate() {
+        let seed = context.seed.wrapping_add(1 + i as u64);
+        let method = method(*by).unwrap_or(by_first);
+        let mut survey = Survey::start_by(method, target, arena, &context.processor, seed)?;
+        survey.classify(pages)?;
+        let second = survey.finish();
+        again.push(Again {
+            method: method.name(),
+            agreement: agreement(&first.page_colors, &second.inference.page_colors),
+            ambiguous: second.inference.ambiguous.len(),
+            seconds: second.elapsed.as_secs_f64(),
+        });
+        arena = second.arena;
+    }
+    Ok(again)
 }
 
 fn replayed(samples: &Samples) -> Outcome {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
+use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
@@ -18,7 +19,7 @@ use isochrome_host::run::shielding;
 use isochrome_host::runtime;
 use isochrome_host::sched::slices::proved_events;
 use isochrome_model::machine::{CacheLevel, Machine, Refill};
-use isochrome_model::profile::{CONFIDENCE, Profile, Request, SCHEMA};
+use isochrome_model::profile::{CONFIDENCE, Profile, ProfilingRun, Request, SCHEMA};
 use isochrome_model::stats::exceedance_at;
 use isochrome_model::taskset::Scope;
 use isochrome_model::taskset::programs::{Partitioning, Program, Programs, programs};
@@ -119,36 +120,8 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     let mut profile = match kept(options, &machine, text)? {
         Some(profile) => profile,
         None => {
-            let refill = refill_time(options, &machine, programs.level, cpu, seed)?;
-            // It is measured of a color, line by line.
-            let size = |level: &CacheLevel| {
-                level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes))
-            };
-            let color_bytes = machine.data_level_of(programs.level, cpu).map_or(1, size).max(1);
-            let share = match (&coloring, &divided) {
-                (None, Some(divided)) => divided.partition_bytes().0 as f64 / color_bytes as f64,
-                _ => 1.0,
-            };
-            let of_partition = |time: Ns| (time.0 as f64 * share).ceil() as u64;
-            let private = machine.data_level_of(programs.level, cpu).is_some_and(|level| {
-                programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1
-            });
-            Profile {
-                fingerprint: Some(machine.fingerprint()),
-                by: format!(
-                    "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less steal time",
-                    cpu.0,
-                    jobs_for(options.exceed)
-                ),
-                cache: if private { Scope::Private } else { Scope::Shared },
-                memory_bytes: match &coloring {
-                    Some(coloring) => coloring.limits.memory,
-                    None => options.frames.memory.unwrap_or(available(&sysfs)?),
-                },
-                refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
-                refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
-                ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
-            }
+            let means = (coloring.as_ref(), divided.as_ref());
+            begun(options, programs, (partitions, means), &sysfs, &machine, seed, text)?
         }
     };
     let request = Request {
@@ -181,20 +154,8 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
                 Some(_) => divided.together(1),
                 None => divided.alone(cpu, partitions),
             });
-            let ways = given.as_ref().map(Given::give).transpose()?;
-            let joins = given.as_ref().and_then(|given| given.joins(0)).into_iter().collect();
-            let mut place = |_: usize, pids: &[Pid]| {
-                let Some(coloring) = &coloring else { return Ok(()) };
-                let moved = pids.iter().try_for_each(|pid| {
-                    coloring.with_colors(&colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
-                });
-                moved.map_err(|error| error.to_string())
-            };
-            let run = profiling_run(&tasks[task], cpu, jobs, &folder, joins, counted, &mut place)?;
-            if let Some(ways) = ways {
-                ways.restore()?;
-            }
-            Ok(run)
+            let request = ProfilingRequest { program: &tasks[task], cpu, jobs, folder: &folder, counted };
+            one_run(&request, coloring.as_ref().map(|coloring| (coloring, &colors[..])), given.as_ref())
         },
         |profile| {
             let (done, wanted) = jobs_of(profile, request.jobs);
@@ -205,6 +166,81 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     )?;
     bar.finish_and_clear();
     Ok(profile)
+}
+
+/// A profile in which nothing is measured yet but the refill time.
+fn begun(
+    options: &ProfileOptions,
+    programs: Programs,
+    (partitions, (coloring, divided)): (u32, (Option<&Coloring>, Option<&Divided>)),
+    sysfs: &Sysfs,
+    machine: &Machine,
+    seed: u64,
+    text: &str,
+) -> Result<Profile> {
+    let (level, cpu) = (programs.level, programs.cpus[0]);
+    let refill = refill_time(options, machine, level, cpu, seed)?;
+    let known = machine.data_level_of(level, cpu);
+    // It is measured of a color, line by line.
+    let size = |level: &CacheLevel| {
+        level.geometry.value.cache_bytes().0 / u64::from(level.geometry.value.color_count(machine.page_bytes))
+    };
+    let color_bytes = known.map_or(1, size).max(1);
+    let share = match (coloring, divided) {
+        (None, Some(divided)) => divided.partition_bytes().0 as f64 / color_bytes as f64,
+        _ => 1.0,
+    };
+    let of_partition = |time: Ns| (time.0 as f64 * share).ceil() as u64;
+    let is_private = known
+        .is_some_and(|level| programs.cpus.iter().all(|cpu| level.is_private_to(*cpu)) || programs.cpus.len() == 1);
+    Ok(Profile {
+        fingerprint: Some(machine.fingerprint()),
+        by: format!(
+            "each task alone at its period on CPU {}, at least {} jobs of each point; execution is the time it had the CPU less steal time",
+            cpu.0,
+            jobs_for(options.exceed)
+        ),
+        cache: if is_private { Scope::Private } else { Scope::Shared },
+        memory_bytes: match coloring {
+            Some(coloring) => coloring.limits.memory,
+            None => options.frames.memory.unwrap_or(available(sysfs)?),
+        },
+        refill_ns_per_partition: refill.map(|refill| of_partition(refill.clean_ns)),
+        refill_dirty_ns_per_partition: refill.map(|refill| of_partition(refill.dirty_ns)),
+        ..Profile::begin(programs, partitions, files::sha256(text), options.margin / 100.0)
+    })
+}
+
+/// What is run to be profiled.
+struct ProfilingRequest<'a> {
+    program: &'a Program,
+    cpu: CpuId,
+    jobs: u64,
+    folder: &'a Path,
+    counted: Option<Event>,
+}
+
+/// Jobs of a task on some colors, or on the ways `given`.
+fn one_run(
+    request: &ProfilingRequest,
+    colored: Option<(&Coloring, &[Color])>,
+    given: Option<&Given>,
+) -> Result<Option<ProfilingRun>> {
+    let ways = given.map(Given::give).transpose()?;
+    let joins = given.and_then(|given| given.joins(0)).into_iter().collect();
+    let mut place = |_: usize, pids: &[Pid]| {
+        let Some((coloring, colors)) = colored else { return Ok(()) };
+        let moved = pids.iter().try_for_each(|pid| {
+            coloring.with_colors(colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
+        });
+        moved.map_err(|error| error.to_string())
+    };
+    let ProfilingRequest { program, cpu, jobs, folder, counted } = *request;
+    let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut place)?;
+    if let Some(ways) = ways {
+        ways.restore()?;
+    }
+    Ok(run)
 }
 
 /// Jobs done and wanted.

@@ -218,8 +218,7 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
         Some(list) => listed_cpus(list, &online)?,
         None => online,
     };
-    let (mut slices, mut notes) = open(options, &sysfs, &cpus)?;
-    notes.extend(slices.notes().iter().map(|note| format!("polling: {}: {}", note.subject, note.reason)));
+    let (mut slices, notes) = open(options, &sysfs, &cpus)?;
     notes.iter().for_each(|note| eprintln!("{note}"));
     // Who polls would take part in what is measured.
     let record = if options.poll.is_none() { slices.record_cost() } else { None };
@@ -283,11 +282,8 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
                 sinks.note(&entry)?;
                 watched.note(&entry);
             }
-            let steal = cpus.iter().zip(ticks()).zip(&steal_before);
-            let steal = steal.filter_map(|((cpu, now), before)| {
-                Some(CpuSteal { cpu: *cpu, share: now?.steal_share_since((*before)?)? })
-            });
-            let state = Entry::State(State { steal: steal.collect(), cost, notes: notes.clone() });
+            let steal = steal_since(&cpus, &steal_before, ticks());
+            let state = Entry::State(State { steal, cost, notes: notes.clone() });
             sinks.note(&state)?;
             watched.note(&state);
             if options.prometheus.is_some() {
@@ -306,8 +302,23 @@ fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
     Ok(watched)
 }
 
+/// Steal time of each CPU since `before`, where the kernel tells.
+fn steal_since(cpus: &[CpuId], before: &[Option<CpuTicks>], now: Vec<Option<CpuTicks>>) -> Vec<CpuSteal> {
+    let of_cpu = |((cpu, now), before): ((&CpuId, Option<CpuTicks>), &Option<CpuTicks>)| {
+        Some(CpuSteal { cpu: *cpu, share: now?.steal_share_since((*before)?)? })
+    };
+    cpus.iter().zip(now).zip(before).filter_map(of_cpu).collect()
+}
+
 /// What is to be watched, with what it cannot tell.
 fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
+    let (slices, mut notes) = open_best(options, sysfs, cpus)?;
+    notes.extend(slices.notes().iter().map(|note| format!("polling: {}: {}", note.subject, note.reason)));
+    Ok((slices, notes))
+}
+
+/// The source of events that says most of those that this user may open.
+fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
     let all = options.pids.is_empty() && options.program.is_empty();
     let open = |counted: &[Event]| match options.poll {
         Some(period) => Slices::polled(cpus, all, counted, period),

@@ -72,6 +72,18 @@ pub fn text(map: &ColorMap) -> String {
         let _ = writeln!(text, "{}  {}", row(&mapping.assessment), label(mapping));
     }
     let _ = writeln!(text, "{}  all together\n", row(total));
+    text += &balance(total);
+    wrap(
+        &mut text,
+        "pages: resident; sum: pages in colors that hold more pages than ways; adjac.: pages whose frames are neighbors; shades: pages of \
+         each color, against the most of the row.",
+    );
+    text
+}
+
+/// How evenly the pages lie in the colors, and what that costs.
+fn balance(total: &Assessment) -> String {
+    let mut text = String::new();
     // A large program has as many numbers of pages as colors: beyond a few per way, doublings are told apart.
     let mut occupied = BTreeMap::<u64, u64>::new();
     for (per_way, colors) in &total.occupancy {
@@ -98,11 +110,6 @@ pub fn text(map: &ColorMap) -> String {
             misses(total, |m| m.linear),
             misses(total, |m| m.random)
         ),
-    );
-    wrap(
-        &mut text,
-        "pages: resident; sum: pages in colors that hold more pages than ways; adjac.: pages whose frames are neighbors; shades: pages of \
-         each color, against the most of the row.",
     );
     text
 }
