@@ -3,6 +3,8 @@
 //!
 //! Every function translates: pointers into references, lists and results. What it does is done in `isochrome-host`.
 
+#![allow(unsafe_code)]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};

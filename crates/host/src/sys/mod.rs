@@ -2,6 +2,8 @@
 //!
 //! No raw pointer leaves this module. Outside, a page is an index into the [`memory::Arena`] that owns it.
 
+#![allow(unsafe_code)]
+
 pub mod access;
 pub mod agent;
 pub mod clock;
