@@ -14,7 +14,7 @@ use isochrome_model::palette::infer::Doubt;
 use isochrome_model::units::{Bytes, Color};
 use rustix::fs::{FallocateFlags, FsWord, OFlags, fallocate, fstatfs, ftruncate};
 
-use super::{Reference, SCHEMA, new_numbering, path};
+use super::{Reference, SCHEMA, Undecided, confirmed_sets, new_numbering, path};
 use crate::color::eviction::{ArenaEvictionTest, TimedEvictionTest};
 use crate::color::local::LocalEvictionTest;
 use crate::color::saved::Boot;
@@ -195,16 +195,18 @@ impl Reference {
         let mut tester = Tester::new(eviction_test, reference.sets.clone(), seed);
         // The search and this test share no decision: a set that was found by accident does not pass.
         let answers = tester.classify_sets(Effort::STATEMENT)?;
-        let wrong = answers
-            .iter()
-            .enumerate()
-            .flat_map(|(color, answers)| answers.iter().map(move |a| *a != Some(Answer::Color(Color(color as u16)))))
-            .filter(|wrong| *wrong)
-            .count();
+        let of_its_set = |(color, answers): (u16, &Vec<Option<Answer>>)| {
+            answers.iter().filter(|answer| **answer == Some(Answer::Color(Color(color)))).count()
+        };
+        let all: usize = reference.sets.iter().map(Vec::len).sum();
+        let wrong = all - (0..).zip(&answers).map(of_its_set).sum::<usize>();
         // Single pages may fail where noise is high; a set that is short of some still evicts.
-        if 20 * wrong > reference.sets.iter().map(Vec::len).sum() {
+        let sets = confirmed_sets(&reference.sets, &answers, target.search().set_len_min(), Undecided::Dropped);
+        let Some(sets) = sets.filter(|_| 20 * wrong <= all) else {
             return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
-        }
+        };
+        tester.set_sets(sets.clone());
+        reference.sets = sets;
         if let Some(rule) = reference.linear_rule(&tester)
             && let Some(order) = reference.order_by_frames(&tester, &rule)?
         {

@@ -201,23 +201,8 @@ impl Reference {
             answers => answers?,
         };
         let enough = self.target().search().set_len_min();
-        for (color, (set, answers)) in self.sets.iter_mut().zip(answers).enumerate() {
-            let confirmed =
-                answers.iter().filter(|answer| **answer == Some(Answer::Color(Color(color as u16)))).count();
-            // A page keeps its color unless a test decided otherwise, as long as most of its set have theirs.
-            if 2 * confirmed < set.len() {
-                return Ok(None);
-            }
-            let mut kept = answers.iter().map(|answer| match answer {
-                Some(Answer::Color(of_page)) => usize::from(of_page.0) == color,
-                Some(Answer::Other) => false,
-                Some(Answer::Unsteady) | None => true,
-            });
-            set.retain(|_| kept.next() == Some(true));
-            if set.len() < enough {
-                return Ok(None);
-            }
-        }
+        let Some(sets) = confirmed_sets(&self.sets, &answers, enough, Undecided::Kept) else { return Ok(None) };
+        self.sets = sets;
         tester.set_sets(self.sets.clone());
         Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
     }
@@ -289,5 +274,59 @@ impl Reference {
     /// The level and the one inside it.
     pub(crate) fn sizes(&self) -> LevelSizes {
         self.target().sizes()
+    }
+}
+
+/// What becomes of pages of eviction sets about which no decision fell.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undecided {
+    /// They keep the color that they had, as it was known before.
+    Kept,
+    /// They have none.
+    Dropped,
+}
+
+/// The pages of `sets` that have the color of their set by `answers`. `None` where a set is left with fewer than `enough` of them, or half of
+/// it is not confirmed: one that holds pages of two colors may evict both, and would give its color to pages of either.
+fn confirmed_sets(
+    sets: &[Vec<u32>],
+    answers: &[Vec<Option<Answer>>],
+    enough: usize,
+    undecided: Undecided,
+) -> Option<Vec<Vec<u32>>> {
+    let of_set = |(color, (set, answers)): (u16, (&Vec<u32>, &Vec<Option<Answer>>))| {
+        let own = Some(Answer::Color(Color(color)));
+        let is_kept = |answer: &Option<Answer>| match answer {
+            Some(Answer::Color(_) | Answer::Other) => *answer == own,
+            Some(Answer::Unsteady) | None => undecided == Undecided::Kept,
+        };
+        let confirmed = answers.iter().filter(|answer| **answer == own).count();
+        let kept: Vec<u32> =
+            set.iter().zip(answers).filter(|(_, answer)| is_kept(answer)).map(|(page, _)| *page).collect();
+        (kept.len() >= enough && 2 * confirmed >= set.len()).then_some(kept)
+    };
+    (0..).zip(sets.iter().zip(answers)).map(of_set).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A set with pages of another color gave its color to pages of both: 41 of 512 pages of a program were evicted by colors of others.
+    #[test]
+    fn sets_lose_pages_of_other_colors_and_those_that_hold_too_many_are_refused() {
+        let (own, other) = (Some(Answer::Color(Color(0))), Some(Answer::Color(Color(1))));
+        let sets = [(0..14).collect::<Vec<u32>>()];
+        let answers = |wrong: usize, open: usize| {
+            vec![[vec![other; wrong], vec![None; open], vec![own; 14 - wrong - open]].concat()]
+        };
+        let left =
+            |answers: Vec<_>, undecided| confirmed_sets(&sets, &answers, 12, undecided).map(|sets| sets[0].clone());
+        assert_eq!(left(answers(2, 0), Undecided::Dropped), Some((2..14).collect()));
+        assert_eq!(left(answers(6, 0), Undecided::Kept), None);
+        assert_eq!(left(answers(0, 2), Undecided::Dropped), Some((2..14).collect()));
+        assert_eq!(left(answers(0, 6), Undecided::Dropped), None);
+        assert_eq!(left(answers(0, 6), Undecided::Kept), Some((0..14).collect()));
+        assert_eq!(left(answers(0, 8), Undecided::Kept), None);
     }
 }
