@@ -31,7 +31,7 @@ pub struct Trials {
     pub fifo: io::Result<()>,
     /// Whether any process may be traced: CAP_SYS_PTRACE.
     pub may_trace_all: bool,
-    /// Limit of locked memory; `None` when there is none or it does not apply.
+    /// Limit of locked memory; `None` where no limit applies.
     pub memlock_limit: Option<Bytes>,
     /// Share of CPU time that the hypervisor gave to others, over a short interval.
     pub steal: Option<f64>,

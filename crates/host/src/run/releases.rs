@@ -27,8 +27,8 @@ const GLANCE: Ns = Ns(20_000_000);
 /// A line that this thread would write later than this after it was due is skipped, or later than a tenth of its period, if that is more.
 pub const LATE_MAX: Ns = Ns(100_000);
 
-/// A program to which lines are written.
-pub struct Spoken {
+/// A message-driven task: its jobs are released by lines that are written to its program.
+pub struct MessageDriven {
     /// Which task.
     pub task: usize,
     /// Time between two lines.
@@ -37,8 +37,8 @@ pub struct Spoken {
     pub program: LineProgram,
 }
 
-/// What happened.
-pub enum Said {
+/// What the releasing thread reports of a job.
+pub enum ReleaseMessage {
     /// A job was released, when the line was written.
     Released {
         /// Of which task.
@@ -76,7 +76,7 @@ pub enum Said {
 }
 
 struct Talk {
-    spoken: Spoken,
+    message_driven: MessageDriven,
     due: Ns,
     /// Due, but the job before is not complete.
     waiting: VecDeque<Ns>,
@@ -84,26 +84,32 @@ struct Talk {
     failed: bool,
 }
 
-/// Releases the jobs of `spoken` from `first` on until `over`, tells `said` about it, and gives the programs back. `cpu`: where to run.
+/// Releases the jobs of `message_driven` from `first` on until `over`, tells `said` about it, and gives the programs back. `cpu`: where to run.
 pub fn release(
-    spoken: Vec<Spoken>,
+    message_driven: Vec<MessageDriven>,
     first: Ns,
     cpu: Option<CpuId>,
     over: &AtomicBool,
-    said: &Sender<Said>,
-) -> Vec<Spoken> {
+    said: &Sender<ReleaseMessage>,
+) -> Vec<MessageDriven> {
     let request = RealtimeRequest::new().fifo(PRIORITY).timer_slack(Ns(1));
     let _settings = cpu.into_iter().fold(request, RealtimeRequest::pin).apply();
-    let talk = |spoken| Talk { spoken, due: first, waiting: VecDeque::new(), outstanding: false, failed: false };
-    let mut talks: Vec<Talk> = spoken.into_iter().map(talk).collect();
+    let talk = |message_driven| Talk {
+        message_driven,
+        due: first,
+        waiting: VecDeque::new(),
+        outstanding: false,
+        failed: false,
+    };
+    let mut talks: Vec<Talk> = message_driven.into_iter().map(talk).collect();
     while !over.load(Ordering::Relaxed) && talks.iter().any(|talk| !talk.failed) {
         // What the lines written before it take makes no line late.
         let begun = monotonic();
         for talk in talks.iter_mut().filter(|talk| !talk.failed) {
             while !talk.failed && talk.due <= monotonic() {
                 let due = talk.due;
-                let late = begun.0.saturating_sub(due.0) > LATE_MAX.0.max(talk.spoken.period.0 / 10);
-                talk.due.0 += talk.spoken.period.0;
+                let late = begun.0.saturating_sub(due.0) > LATE_MAX.0.max(talk.message_driven.period.0 / 10);
+                talk.due.0 += talk.message_driven.period.0;
                 if talk.outstanding {
                     // It may have answered since this thread last looked.
                     talk.listen(said);
@@ -111,7 +117,7 @@ pub fn release(
                 if talk.outstanding {
                     talk.waiting.push_back(due);
                 } else if late {
-                    let _ = said.send(Said::Skipped { due, at: begun });
+                    let _ = said.send(ReleaseMessage::Skipped { due, at: begun });
                 } else {
                     talk.release(due, false, said);
                 }
@@ -122,7 +128,7 @@ pub fn release(
         let next = living.iter().map(|talk| talk.due.0).min().unwrap_or(0);
         let wait = next.saturating_sub(monotonic().0).min(GLANCE.0);
         let ready: Vec<bool> = {
-            let outputs = living.iter().map(|talk| talk.spoken.program.output());
+            let outputs = living.iter().map(|talk| talk.message_driven.program.output());
             let mut watched: Vec<PollFd> =
                 outputs.map(|output| PollFd::from_borrowed_fd(output, PollFlags::IN)).collect();
             match poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: wait as i64 })) {
@@ -134,34 +140,35 @@ pub fn release(
             talk.listen(said);
         }
     }
-    talks.into_iter().map(|talk| talk.spoken).collect()
+    talks.into_iter().map(|talk| talk.message_driven).collect()
 }
 
 impl Talk {
-    fn fail(&mut self, error: JobError, said: &Sender<Said>) {
+    fn fail(&mut self, error: JobError, said: &Sender<ReleaseMessage>) {
         self.failed = true;
         // Nobody listens any more when it is over.
-        let _ = said.send(Said::Failed { task: self.spoken.task, error });
+        let _ = said.send(ReleaseMessage::Failed { task: self.message_driven.task, error });
     }
 
-    fn release(&mut self, due: Ns, waited: bool, said: &Sender<Said>) {
-        match self.spoken.program.release() {
+    fn release(&mut self, due: Ns, waited: bool, said: &Sender<ReleaseMessage>) {
+        match self.message_driven.program.release() {
             Ok(at) => {
                 self.outstanding = true;
                 let written = monotonic();
-                let _ = said.send(Said::Released { task: self.spoken.task, due, at, written, waited });
+                let _ =
+                    said.send(ReleaseMessage::Released { task: self.message_driven.task, due, at, written, waited });
             }
             Err(error) => self.fail(error, said),
         }
     }
 
-    fn listen(&mut self, said: &Sender<Said>) {
+    fn listen(&mut self, said: &Sender<ReleaseMessage>) {
         let at = monotonic();
-        match self.spoken.program.take() {
+        match self.message_driven.program.take() {
             Ok(0) => {}
             Ok(_) => {
                 self.outstanding = false;
-                let _ = said.send(Said::Answered { task: self.spoken.task, at });
+                let _ = said.send(ReleaseMessage::Answered { task: self.message_driven.task, at });
                 if let Some(due) = self.waiting.pop_front() {
                     self.release(due, true, said);
                 }

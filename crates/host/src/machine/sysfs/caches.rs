@@ -202,16 +202,18 @@ impl Described {
 mod tests {
     use super::*;
 
+    const FULL: Described = Described {
+        level: Some(2),
+        holds: Some(Holds::Unified),
+        size: Some(Bytes(512 << 10)),
+        ways: Some(8),
+        sets: Some(1024),
+        line: Some(Bytes(64)),
+    };
+
     #[test]
     fn any_three_of_size_ways_sets_and_line_make_the_shape() {
-        let full = Described {
-            level: Some(2),
-            holds: Some(Holds::Unified),
-            size: Some(Bytes(512 << 10)),
-            ways: Some(8),
-            sets: Some(1024),
-            line: Some(Bytes(64)),
-        };
+        let full = FULL;
         let shape = Geometry { set_count: 1024, ways: 8, line_bytes: Bytes(64) };
         for partial in [
             full,
@@ -231,14 +233,7 @@ mod tests {
 
     #[test]
     fn another_source_fills_in_only_where_it_means_the_same_cache() {
-        let known = Described {
-            level: Some(2),
-            holds: Some(Holds::Unified),
-            size: Some(Bytes(512 << 10)),
-            ways: Some(8),
-            sets: Some(1024),
-            line: Some(Bytes(64)),
-        };
+        let known = FULL;
         let hidden = Described { ways: None, sets: None, ..known };
         assert!(known.describes(&hidden));
         assert!(!known.describes(&Described { size: Some(Bytes(256 << 10)), ..hidden }));

@@ -53,7 +53,7 @@ impl Journal {
     /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
     pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
         let path = Journal::path(pid);
-        // Of a tool that was killed as it wrote; there is none in most cases.
+        // A tool that was killed while it wrote leaves this file.
         let _ = fs::remove_file(Journal::beside(pid));
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

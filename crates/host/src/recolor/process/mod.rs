@@ -127,7 +127,7 @@ impl Pid {
         self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
     }
 
-    /// The process that started it, or took it over when that one ended; `None` where there is none, or it is none that can be seen.
+    /// The process that started it, or took it over when that one ended; `None` where it cannot be seen.
     pub fn parent(self) -> Option<Pid> {
         self.stat(4).ok().filter(|pid| *pid != 0).map(|pid| Pid(pid as i32))
     }
@@ -171,7 +171,7 @@ impl Pid {
             let (root, group) = (PathBuf::from(root), PathBuf::from(root).join(path.trim_start_matches('/')));
             let number = |file: PathBuf| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok();
             let inside = group.ancestors().take_while(|folder| folder.starts_with(&root));
-            // A limit of `max` is none.
+            // `max` means that there is no limit.
             inside.filter_map(|at| Some(number(at.join(limit))?.saturating_sub(number(at.join(used))?))).min()
         });
         rooms.min().map(Bytes)

@@ -132,8 +132,8 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
 
     let mut session = Session::new(request, hooks, misses);
-    let mut spoken = session.start(&shield)?;
-    session.get_ready(&mut spoken);
+    let mut message_driven = session.start(&shield)?;
+    session.get_ready(&mut message_driven);
     let whole = session.prefault();
     session.place();
     let locked = session.lock(&whole);
@@ -143,11 +143,11 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
     let before = ticks();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
-        (duration, spoken) = session.watch(&mut tracefs, &cpus, &threads, spoken)?;
+        (duration, message_driven) = session.watch(&mut tracefs, &cpus, &threads, message_driven)?;
         placements = session.placements();
     }
     // They end with their input.
-    drop(spoken);
+    drop(message_driven);
     session.end();
     for cpu in session.misses.iter_mut().flat_map(Misses::stopped) {
         uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));

@@ -21,7 +21,7 @@ use crate::run::JobError;
 use crate::run::line::{LineProgram, command};
 use crate::run::marks::MarkReader;
 use crate::run::planned::Planned;
-use crate::run::releases::Spoken;
+use crate::run::releases::MessageDriven;
 use crate::run::shielding::{CpuShield, VARIABLE};
 use crate::sched::EventKind;
 use crate::sched::tracefs::Tracefs;
@@ -48,8 +48,8 @@ const UNTOUCHED: Bytes = Bytes(64 << 20);
 
 impl Session<'_, '_> {
     /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
-    pub(super) fn start(&mut self, shield: &CpuShield) -> Result<Vec<Spoken>, HostError> {
-        let mut spoken = Vec::new();
+    pub(super) fn start(&mut self, shield: &CpuShield) -> Result<Vec<MessageDriven>, HostError> {
+        let mut message_driven = Vec::new();
         for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
             let failed = |source| JobError::Start { program: program.name.clone(), source };
             let open = |path: &PathBuf| {
@@ -70,7 +70,11 @@ impl Session<'_, '_> {
             let (pid, child) = if program.jobs == Jobs::Line && !program.best_effort {
                 let program = LineProgram::start(&program.command, &launch)?;
                 let pid = program.pid();
-                spoken.push(Spoken { task, period: self.request.programs[task].program.period, program });
+                message_driven.push(MessageDriven {
+                    task,
+                    period: self.request.programs[task].program.period,
+                    program,
+                });
                 (pid, None)
             } else {
                 let mut command = command(&program.command).map_err(failed)?;
@@ -87,12 +91,12 @@ impl Session<'_, '_> {
             };
             self.started.push(Started { pid, child, gone: false, memory: Bytes(0), marks });
         }
-        Ok(spoken)
+        Ok(message_driven)
     }
 
     /// Waits until every program is ready: it has done its first jobs, and its memory does not grow any more.
-    pub(super) fn get_ready(&mut self, spoken: &mut [Spoken]) {
-        for Spoken { task, program, .. } in spoken {
+    pub(super) fn get_ready(&mut self, message_driven: &mut [MessageDriven]) {
+        for MessageDriven { task, program, .. } in message_driven {
             // The first jobs touch what they need, before it is moved to its place.
             let ready = program
                 .ready(READY_LIMIT)

@@ -17,7 +17,7 @@ use crate::interrupt;
 use crate::machine::sysfs::Sysfs;
 use crate::run::marks::{Edge, Mark, MarkReader};
 use crate::run::planned::Planned;
-use crate::run::releases::{LATE_MAX, Said, Spoken, release};
+use crate::run::releases::{LATE_MAX, MessageDriven, ReleaseMessage, release};
 use crate::sched::jobs::{JobTracker, Observation, Observed};
 use crate::sched::tracefs::Tracefs;
 use crate::sched::{EventKind, SchedEvent};
@@ -57,8 +57,8 @@ impl Session<'_, '_> {
         tracefs: &mut Tracefs,
         cpus: &[CpuId],
         threads: &[Option<i32>],
-        spoken: Vec<Spoken>,
-    ) -> Result<(Ns, Vec<Spoken>), HostError> {
+        message_driven: Vec<MessageDriven>,
+    ) -> Result<(Ns, Vec<MessageDriven>), HostError> {
         let hypervisor = Sysfs::system().is_virtual();
         let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, self.misses.is_some(), hypervisor);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
@@ -74,13 +74,13 @@ impl Session<'_, '_> {
         };
         let elsewhere = crate::machine::setting::allowed_cpus()?.into_iter().find(|cpu| !cpus.contains(cpu));
         let cpu_before = cpu_time(ClockId::ProcessCPUTime);
-        let (result, (spoken, releases)) = std::thread::scope(|scope| {
+        let (result, (message_driven, releases)) = std::thread::scope(|scope| {
             let over = Over(&over);
-            let releasing = (!spoken.is_empty()).then(|| {
+            let releasing = (!message_driven.is_empty()).then(|| {
                 let over = over.0;
                 scope.spawn(move || {
-                    let spoken = release(spoken, first, elsewhere, over, &tell);
-                    (spoken, Ns(cpu_time(ClockId::ThreadCPUTime)))
+                    let message_driven = release(message_driven, first, elsewhere, over, &tell);
+                    (message_driven, Ns(cpu_time(ClockId::ThreadCPUTime)))
                 })
             });
             let result = self.batches(tracefs, &mut watch, &said);
@@ -94,14 +94,14 @@ impl Session<'_, '_> {
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
         self.overhead.lost = tracefs.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
-        Ok((self.since_begin().min(self.request.length), spoken))
+        Ok((self.since_begin().min(self.request.length), message_driven))
     }
 
     fn batches(
         &mut self,
         tracefs: &mut Tracefs,
         watch: &mut JobTracker,
-        said: &mpsc::Receiver<Said>,
+        said: &mpsc::Receiver<ReleaseMessage>,
     ) -> Result<(), HostError> {
         let (mut events, mut observations, mut jobs) =
             (Vec::<SchedEvent>::new(), Vec::<Observation>::new(), Vec::new());
@@ -171,9 +171,9 @@ impl Session<'_, '_> {
         }
     }
 
-    fn hear(&mut self, said: Said, observations: &mut Vec<Observation>) {
+    fn hear(&mut self, said: ReleaseMessage, observations: &mut Vec<Observation>) {
         match said {
-            Said::Released { task, due, at, written, waited } => {
+            ReleaseMessage::Released { task, due, at, written, waited } => {
                 // A line that is written late by this program is not the task's failure; one that waits for the job before is.
                 let release = if waited { due } else { at };
                 if !waited {
@@ -185,12 +185,14 @@ impl Session<'_, '_> {
                     observations.push(Observation { at: written, what: Observed::HeldUp(task, at) });
                 }
             }
-            Said::Skipped { due, at } => {
+            ReleaseMessage::Skipped { due, at } => {
                 self.overhead.releases_skipped += 1;
                 self.overhead.held_up_max = self.overhead.held_up_max.max(Ns(at.0 - due.0));
             }
-            Said::Answered { task, at } => observations.push(Observation { at, what: Observed::Answered(task) }),
-            Said::Failed { task, error } => {
+            ReleaseMessage::Answered { task, at } => {
+                observations.push(Observation { at, what: Observed::Answered(task) })
+            }
+            ReleaseMessage::Failed { task, error } => {
                 self.look_for_ends();
                 self.give_up(task, first_line(&error));
             }

@@ -88,7 +88,7 @@ enum Turn {
 #[derive(Default)]
 struct Cpu {
     clock: u64,
-    /// The job that runs, on top of those it pre-empted.
+    /// The job that runs, on top of those it preempted.
     stack: Vec<Job>,
     queue: VecDeque<Turn>,
     /// Whose turn it is, and since when.

@@ -31,7 +31,7 @@ impl Releases {
 }
 
 impl Scenario {
-    /// When which task comes in, by the pre-emptions of the scenario.
+    /// When which task comes in, by the preemptions of the scenario.
     pub(super) fn releases(&self) -> Result<Vec<Releases>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let mut all = Vec::new();
@@ -57,7 +57,7 @@ impl Scenario {
             }
             if of.is_some_and(|of| of == by || self.tasks[of].cpu != self.tasks[by].cpu) {
                 return setting(
-                    format!("{} cannot pre-empt {}", self.tasks[by].name, preemption.of.as_deref().unwrap_or_default()),
+                    format!("{} cannot preempt {}", self.tasks[by].name, preemption.of.as_deref().unwrap_or_default()),
                     "`by` and `of` are two tasks of one CPU",
                 );
             }

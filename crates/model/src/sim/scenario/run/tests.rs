@@ -23,7 +23,7 @@ const SMALL: &str = "levels = ['256:2:32:lru:wb:wa']\npage = '128'\n";
 
 #[test]
 fn a_preemption_after_given_accesses_costs_the_refills_it_caused() {
-    // Two passes over 4 lines of a cache that holds 8; pre-empted after 4 accesses by a task that fills all of it.
+    // Two passes over 4 lines of a cache that holds 8; preempted after 4 accesses by a task that fills all of it.
     let outcome = outcome(
         &format!(
             "{SMALL}
@@ -242,7 +242,7 @@ fn what_cannot_be_run_is_refused_with_the_reason() {
         (format!("{}\n[[preemption]]\nby = 'b'\nat_cycles = [1]", task(walk)), "task `b`"),
         (format!("{}\n[[preemption]]\nby = 'a'", task(walk)), "when does a come in"),
         (format!("{}\n[[preemption]]\nby = 'a'\nevery_cycles = 0", task(walk)), "every 0"),
-        (format!("{}\n[[preemption]]\nby = 'a'\nof = 'a'\nat_accesses = [1]", task(walk)), "cannot pre-empt"),
+        (format!("{}\n[[preemption]]\nby = 'a'\nof = 'a'\nat_accesses = [1]", task(walk)), "cannot preempt"),
         (
             format!("memory = '128'\n{}", task("workload = 'walk:area=256,stride=32,passes=1'\npages = 'random'")),
             "more than the memory",
@@ -261,7 +261,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// [Kim2013]: tasks with disjoint colors, ways or both never evict each other at the partitioned level: on the i7-2600 and on
-    /// random two-level machines, on one CPU or two, with pre-emptions. Sharing everything, they do.
+    /// random two-level machines, on one CPU or two, with preemptions. Sharing everything, they do.
     #[test]
     fn tasks_in_partitions_of_their_own_never_evict_each_other(
         i7: bool,
