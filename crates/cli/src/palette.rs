@@ -261,7 +261,7 @@ fn save(
             let sets = pages_per_color(found, reference.sets.iter().map(Vec::len).max().unwrap_or(0));
             let (order, memory) = order_by_eviction(&mut tester, arena, &sets, true);
             arena = memory.context("the memory measured is lost")?;
-            let order = order.context(
+            let order = order.complete(tester.colors()).context(
                 "the colors measured now do not go together with the pages of known color\n  hint: try again when the machine is quieter",
             )?;
             colors.iter_mut().for_each(|color| *color = order[usize::from(color.0)]);

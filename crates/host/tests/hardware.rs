@@ -676,7 +676,7 @@ fn an_ordinary_users_colors_get_the_machines_numbers_and_programs_keep_theirs() 
     let mut now = numbered(&machine, own.path(), Some(&theirs)).unwrap();
     assert_eq!((&now.numbers, &now.reference.numbering), (&Numbers::Machines, &theirs.numbering));
     let in_order: Vec<Color> = (0..colors as u16).map(Color).collect();
-    assert_eq!(theirs.numbers_by(&mut now.tester), Some(in_order));
+    assert_eq!(theirs.order_by(&mut now.tester).complete(now.tester.colors()), Some(in_order));
     // Known by their pages, the program's colors are those that it had.
     let number_now = |color: Color| {
         let page = before.reference.sets[usize::from(color.0)][0];

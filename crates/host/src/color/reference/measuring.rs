@@ -202,7 +202,7 @@ impl Reference {
         let wrong = all - (0..).zip(&answers).map(of_its_set).sum::<usize>();
         // Single pages may fail where noise is high; a set that is short of some still evicts.
         let sets = confirmed_sets(&reference.sets, &answers, target.search().set_len_min(), Undecided::Dropped);
-        let Some(sets) = sets.filter(|_| 20 * wrong <= all) else {
+        let Some(sets) = sets.ok().filter(|_| 20 * wrong <= all) else {
             return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
         };
         tester.set_sets(sets.clone());

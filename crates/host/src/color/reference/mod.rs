@@ -13,6 +13,7 @@ mod numbering;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::palette::Palette;
@@ -33,13 +34,16 @@ use crate::error::HostError;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
 
-pub use self::numbering::order_by_eviction;
+pub use self::numbering::{Order, order_by_eviction};
 
 /// Version of the file.
 const SCHEMA: &str = "isochrome-reference/3";
 
-/// Checks that pages left by an earlier command fail before they are measured anew.
+/// Checks that pages left by an earlier command fail before they are measured anew, and attempts to match the numbers of colors.
 const CHECKS: u64 = 3;
+
+/// Time in which checks that come to no decision are repeated.
+const CHECK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pages of known color.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -89,7 +93,7 @@ pub enum Numbers {
     New,
     /// Pages had lost their colors, and were measured anew; the numbers are as before.
     Matched,
-    /// Pages had lost their colors, and too few were left to match the numbers by.
+    /// Pages had lost their colors, and too few were left to match all numbers by. Colors that could be matched keep theirs.
     Replaced,
     /// The machine's numbers, matched by eviction tests; this user's own numbers were different.
     Machines,
@@ -133,7 +137,7 @@ impl Reference {
         let machines = machines.filter(differs).filter(|machines| machines.geometry == target.geometry);
         let mut order = None;
         if let Some(machines) = machines
-            && let Some(number_of) = (0..CHECKS).find_map(|_| machines.numbers_by(&mut ready.tester))
+            && let Some(number_of) = machines.matched(&mut ready.tester).complete(ready.tester.colors())
         {
             ready.reference.renumber(&number_of);
             ready.tester.renumber(&number_of);
@@ -155,29 +159,59 @@ impl Reference {
     /// Those that were left in the folder, or new ones, which are `kept` there.
     fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
         let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
-        let mut numbers = Numbers::New;
-        if let Some(old) = &old {
-            numbers = Numbers::Replaced;
-            for attempt in 0..CHECKS {
-                if let Some(ready) = old.clone().checked(seed.wrapping_add(attempt))? {
-                    return Ok(ready);
-                }
-            }
+        if let Some(old) = &old
+            && let Some(ready) = old.checked_again(seed)?
+        {
+            return Ok(ready);
         }
         let (mut made, mut tester) = Self::make(folder, target, seed, boot)?;
-        // Other numbers would be wrong for every program that is on its colors: not for a moment's noise.
-        let mut order_of_old = |old: &Reference| (0..CHECKS).find_map(|_| old.numbers_by(&mut tester));
-        let old = old.as_ref();
-        if let Some(order) = old.and_then(&mut order_of_old) {
-            made.renumber(&order);
-            tester.renumber(&order);
-            made.numbering = old.map_or(made.numbering, |old| old.numbering.clone());
-            numbers = Numbers::Matched;
+        let mut numbers = Numbers::New;
+        if let Some(old) = &old {
+            // Other numbers would be wrong for every program that is on its colors: not for a moment's noise.
+            let order = old.matched(&mut tester);
+            numbers = if order.is_complete() { Numbers::Matched } else { Numbers::Replaced };
+            if numbers == Numbers::Matched {
+                made.numbering = old.numbering.clone();
+            }
+            if let Some(order) = order.filled(tester.colors()) {
+                made.renumber(&order);
+                tester.renumber(&order);
+            }
         }
         if keeps && made.path.is_some() {
-            made.save(folder, old)?;
+            made.save(folder, old.as_ref())?;
         }
         Ok(Ready { reference: made, tester, numbers })
+    }
+
+    /// As [`order_by`](Self::order_by), again while colors are missing.
+    fn matched(&self, tester: &mut Tester<LocalEvictionTest>) -> Order {
+        let mut order = Order::default();
+        for _ in 0..CHECKS {
+            order = order.or(self.order_by(tester));
+            if order.is_complete() {
+                break;
+            }
+        }
+        order
+    }
+
+    /// As [`checked`](Self::checked), again where pages fail or no decision falls: noise passes, lost colors stay lost.
+    fn checked_again(&self, seed: u64) -> Result<Option<Ready>, HostError> {
+        let begin = Instant::now();
+        let (mut failed, mut attempts) = (0, 0);
+        while failed < CHECKS {
+            let checked = self.clone().checked(seed.wrapping_add(attempts));
+            attempts += 1;
+            match checked {
+                Ok(None) => failed += 1,
+                Err(error) if error.may_pass() && begin.elapsed() < CHECK_LIMIT => {}
+                // Whatever it is that leaves single sets in doubt for so long, others may serve.
+                Err(HostError::ReferenceInDoubt { .. }) => break,
+                done => return done,
+            }
+        }
+        Ok(None)
     }
 
     /// The same pages, if they still have their colors, or those in `folder` that have taken their place, or new ones.
@@ -186,7 +220,8 @@ impl Reference {
         Self::obtain(folder, self.target(), seed, &boot)
     }
 
-    /// A tester by these pages, if they still have their colors; those few that have lost it are left out.
+    /// A tester by these pages, if they still have their colors; those few that have lost it are left out. Fails with
+    /// [`HostError::ReferenceInDoubt`] where that cannot be told now.
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
         let Some(arena) = self.map() else { return Ok(None) };
         let line_bytes = self.geometry.line_bytes.0 as usize;
@@ -201,7 +236,14 @@ impl Reference {
             answers => answers?,
         };
         let enough = self.target().search().set_len_min();
-        let Some(sets) = confirmed_sets(&self.sets, &answers, enough, Undecided::Kept) else { return Ok(None) };
+        let sets = match confirmed_sets(&self.sets, &answers, enough, Undecided::Kept) {
+            Err(undecided) if undecided > 0 => {
+                let doubt = format!("no decision fell about {undecided} pages");
+                return Err(HostError::ReferenceInDoubt { doubt });
+            }
+            Err(_) => return Ok(None),
+            Ok(sets) => sets,
+        };
         self.sets = sets;
         tester.set_sets(self.sets.clone());
         Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
@@ -286,24 +328,30 @@ enum Undecided {
     Dropped,
 }
 
-/// The pages of `sets` that have the color of their set by `answers`. `None` where a set is left with fewer than `enough` of them, or half of
-/// it is not confirmed: one that holds pages of two colors may evict both, and would give its color to pages of either.
+/// The pages of `sets` that have the color of their set by `answers`.
+///
+/// Fails where a set is left with fewer than `enough` of them, or half of it is not confirmed: one that holds pages of two colors may evict
+/// both, and would give its color to pages of either. The error is the number of pages without a decision of the first such set, or 0
+/// where it would fail whatever was decided about them.
 fn confirmed_sets(
     sets: &[Vec<u32>],
     answers: &[Vec<Option<Answer>>],
     enough: usize,
     undecided: Undecided,
-) -> Option<Vec<Vec<u32>>> {
+) -> Result<Vec<Vec<u32>>, usize> {
     let of_set = |(color, (set, answers)): (u16, (&Vec<u32>, &Vec<Option<Answer>>))| {
         let own = Some(Answer::Color(Color(color)));
-        let is_kept = |answer: &Option<Answer>| match answer {
-            Some(Answer::Color(_) | Answer::Other) => *answer == own,
-            Some(Answer::Unsteady) | None => undecided == Undecided::Kept,
-        };
+        let is_open = |answer: &Option<Answer>| matches!(answer, Some(Answer::Unsteady) | None);
         let confirmed = answers.iter().filter(|answer| **answer == own).count();
+        let open = answers.iter().filter(|answer| is_open(answer)).count();
+        let is_kept = |answer: &Option<Answer>| *answer == own || undecided == Undecided::Kept && is_open(answer);
         let kept: Vec<u32> =
             set.iter().zip(answers).filter(|(_, answer)| is_kept(answer)).map(|(page, _)| *page).collect();
-        (kept.len() >= enough && 2 * confirmed >= set.len()).then_some(kept)
+        let holds = |kept: usize, confirmed: usize| kept >= enough && 2 * confirmed >= set.len();
+        if holds(kept.len(), confirmed) {
+            return Ok(kept);
+        }
+        Err(if holds(confirmed + open, confirmed + open) { open } else { 0 })
     };
     (0..).zip(sets.iter().zip(answers)).map(of_set).collect()
 }
@@ -322,11 +370,13 @@ mod tests {
         };
         let left =
             |answers: Vec<_>, undecided| confirmed_sets(&sets, &answers, 12, undecided).map(|sets| sets[0].clone());
-        assert_eq!(left(answers(2, 0), Undecided::Dropped), Some((2..14).collect()));
-        assert_eq!(left(answers(6, 0), Undecided::Kept), None);
-        assert_eq!(left(answers(0, 2), Undecided::Dropped), Some((2..14).collect()));
-        assert_eq!(left(answers(0, 6), Undecided::Dropped), None);
-        assert_eq!(left(answers(0, 6), Undecided::Kept), Some((0..14).collect()));
-        assert_eq!(left(answers(0, 8), Undecided::Kept), None);
+        assert_eq!(left(answers(2, 0), Undecided::Dropped), Ok((2..14).collect()));
+        assert_eq!(left(answers(6, 0), Undecided::Kept), Err(0));
+        assert_eq!(left(answers(0, 2), Undecided::Dropped), Ok((2..14).collect()));
+        assert_eq!(left(answers(0, 6), Undecided::Dropped), Err(6));
+        assert_eq!(left(answers(0, 6), Undecided::Kept), Ok((0..14).collect()));
+        // What no decision falls about is a reason to check again, not to give colors other numbers.
+        assert_eq!(left(answers(0, 8), Undecided::Kept), Err(8));
+        assert_eq!(left(answers(3, 8), Undecided::Kept), Err(0));
     }
 }

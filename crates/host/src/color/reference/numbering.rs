@@ -17,50 +17,91 @@ use crate::sys::memory::Arena;
 /// Pages of an eviction set by which its color is matched, at least.
 const VOTES_MIN: usize = 3;
 
-/// For each of `sets`, which are pages of `arena`, the color of `tester` that most of them have; `None` where that is not one each.
-/// `ready`: whether the pages hold chains to walk along. Gives the memory back.
+/// Which color here each color of another numbering is, as far as it is known: no color twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order(Vec<Option<Color>>);
+
+impl Order {
+    /// By the colors here that pages of each color there were found to have: the color of most, where there are at least [`VOTES_MIN`].
+    /// Pages that have other frames now have any color. A color here that most pages of two colors there have is neither.
+    fn by_votes(votes: Vec<BTreeMap<Color, usize>>) -> Order {
+        let of_most = |votes: BTreeMap<Color, usize>| {
+            let all: usize = votes.values().sum();
+            let most = votes.into_iter().max_by_key(|(_, count)| *count);
+            most.filter(|(_, count)| 2 * count > all && *count >= VOTES_MIN).map(|(color, _)| color)
+        };
+        let found: Vec<Option<Color>> = votes.into_iter().map(of_most).collect();
+        let is_single = |color: &Color| found.iter().flatten().filter(|other| *other == color).count() == 1;
+        Order(found.iter().map(|color| color.filter(is_single)).collect())
+    }
+
+    /// What is known by this, and else by `other`, where the two do not contradict each other.
+    pub fn or(self, other: Order) -> Order {
+        if self.0.len() != other.0.len() {
+            return if self.0.is_empty() { other } else { self };
+        }
+        let mut joined = self.0.clone();
+        for (mine, theirs) in joined.iter_mut().zip(other.0) {
+            *mine = mine.or(theirs.filter(|color| !self.0.contains(&Some(*color))));
+        }
+        Order(joined)
+    }
+
+    /// Whether all colors are known, or all but one, which is the one that is left.
+    pub fn is_complete(&self) -> bool {
+        !self.0.is_empty() && self.0.iter().filter(|color| color.is_none()).count() <= 1
+    }
+
+    /// All of them, where they are known for certain.
+    pub fn complete(self, colors: u32) -> Option<Vec<Color>> {
+        if self.is_complete() { self.filled(colors) } else { None }
+    }
+
+    /// For each color there one of the `colors` here: those that are known, and any of the others for those that are not. `None` where
+    /// there are more or fewer of them.
+    pub fn filled(self, colors: u32) -> Option<Vec<Color>> {
+        if self.0.len() != colors as usize {
+            return None;
+        }
+        let mut left = (0..colors as u16).map(Color).filter(|color| !self.0.contains(&Some(*color)));
+        self.0.iter().map(|color| color.or_else(|| left.next())).collect()
+    }
+}
+
+/// Which color of `tester` each of `sets` has, which are pages of `arena`. Gives the memory back. `ready`: whether the pages hold chains to
+/// walk along.
 pub fn order_by_eviction(
     tester: &mut Tester<LocalEvictionTest>,
     arena: Arena,
     sets: &[Vec<u32>],
     ready: bool,
-) -> (Option<Vec<Color>>, Option<Arena>) {
+) -> (Order, Option<Arena>) {
     let first = tester.eviction_test.set_second(arena, &sets.concat(), ready);
     let order = order_of(tester, first, sets);
     (order, tester.eviction_test.take_second())
 }
 
-fn order_of(tester: &mut Tester<LocalEvictionTest>, first: u32, sets: &[Vec<u32>]) -> Option<Vec<Color>> {
-    if sets.len() != tester.colors() as usize {
-        return None;
-    }
+fn order_of(tester: &mut Tester<LocalEvictionTest>, first: u32, sets: &[Vec<u32>]) -> Order {
     let targets: Vec<u32> = sets.iter().flatten().map(|page| first + page).collect();
     let all: Vec<Color> = (0..tester.colors() as u16).map(Color).collect();
-    let mut answers = tester.classify(&targets, &all, Effort::STATEMENT).ok()?.into_iter();
-    let mut order = Vec::new();
-    for set in sets {
+    let Ok(answers) = tester.classify(&targets, &all, Effort::STATEMENT) else { return Order::default() };
+    let mut answers = answers.into_iter();
+    let votes = sets.iter().map(|set| {
         let mut votes = BTreeMap::<Color, usize>::new();
         for answer in answers.by_ref().take(set.len()).flatten() {
             if let Answer::Color(color) = answer {
                 *votes.entry(color).or_default() += 1;
             }
         }
-        // Pages that have other frames now have any color.
-        let all_votes: usize = votes.values().sum();
-        let most = votes.into_iter().max_by_key(|(_, count)| *count);
-        let color = most.filter(|(_, count)| 2 * count > all_votes && *count >= VOTES_MIN).map(|(color, _)| color);
-        order.push(color.filter(|color| !order.contains(&Some(*color))));
-    }
-    // A single one that cannot be matched is the one that is left.
-    let mut left = all.into_iter().filter(|color| !order.contains(&Some(*color)));
-    let last = left.next().filter(|_| left.next().is_none());
-    order.iter().map(|color| color.or(last)).collect()
+        votes
+    });
+    Order::by_votes(votes.collect())
 }
 
 impl Reference {
-    /// For each color of this reference, the color of `tester` that most of its pages have; `None` where that is not one each.
-    pub fn numbers_by(&self, tester: &mut Tester<LocalEvictionTest>) -> Option<Vec<Color>> {
-        order_by_eviction(tester, self.map()?, &self.sets, true).0
+    /// Which color of `tester` each color of this reference is.
+    pub fn order_by(&self, tester: &mut Tester<LocalEvictionTest>) -> Order {
+        self.map().map_or_else(Order::default, |arena| order_by_eviction(tester, arena, &self.sets, true).0)
     }
 
     /// Makes this the numbering of the machine: colors get the numbers that `rule` gives their frames, by `order`.
@@ -122,5 +163,35 @@ impl Reference {
         self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
         // A rule has numbers of its own.
         self.rule = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn votes(votes: &[(u16, usize)]) -> BTreeMap<Color, usize> {
+        votes.iter().map(|(color, count)| (Color(*color), *count)).collect()
+    }
+
+    /// Numbers of all colors changed where the pages of two had lost their colors: a program was on the wrong ones until it had followed.
+    #[test]
+    fn colors_that_can_be_matched_keep_their_numbers_where_others_cannot() {
+        let found = vec![votes(&[(2, 9)]), votes(&[(0, 3), (1, 3)]), votes(&[(3, 10), (0, 2)]), votes(&[])];
+        let order = Order::by_votes(found);
+        assert_eq!(order, Order(vec![Some(Color(2)), None, Some(Color(3)), None]));
+        assert!(!order.is_complete() && order.clone().complete(4).is_none());
+        assert_eq!(order.clone().filled(4), Some([2, 0, 3, 1].map(Color).to_vec()));
+        // Another attempt knows what the first did not.
+        let again = order.or(Order(vec![Some(Color(0)), Some(Color(1)), None, None]));
+        assert_eq!(again.complete(4), Some([2, 1, 3, 0].map(Color).to_vec()));
+    }
+
+    #[test]
+    fn a_color_that_two_colors_seem_to_be_is_neither() {
+        let order = Order::by_votes(vec![votes(&[(1, 9)]), votes(&[(1, 8)]), votes(&[(0, 9)])]);
+        assert_eq!(order, Order(vec![None, None, Some(Color(0))]));
+        assert_eq!(Order::default().filled(3), None);
+        assert_eq!(order.filled(2), None, "another number of colors");
     }
 }
