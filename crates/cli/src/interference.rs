@@ -20,7 +20,7 @@ use isochrome_lab::interference::{
     modeled, section,
 };
 use isochrome_lab::runner::{Amount, Experiment};
-use isochrome_lab::samples::csv;
+use isochrome_lab::samples::{Block, csv};
 use isochrome_model::evidence::Standing;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
@@ -97,23 +97,12 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let joins = ways
         .as_ref()
         .map_or_else(Vec::new, |(_, given)| (0..chosen.parties).filter_map(|at| given.joins(at)).collect());
-    let most = chosen.beside.iter().map(Vec::len).max().unwrap_or_default();
-    if others.len() < most {
-        warn(match others.len() {
-            0 => "There is one CPU only: nothing runs on different ones.".to_owned(),
-            count => format!("On different CPUs {count} of {most} others run at a time, drawn by chance."),
-        });
-    }
     let levels = levels(&context);
-    if levels.is_empty() {
-        warn("No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned());
-    }
     let ordinary = Scheduling::current();
     let settings = context.settle();
     let realtime = settings.notes().iter().all(|note| !note.subject.contains("SCHED_FIFO"));
-    if !realtime {
-        warn("No SCHED_FIFO: programs have no time slices, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
-    }
+    let most = chosen.beside.iter().map(Vec::len).max().unwrap_or_default();
+    missing(others.len(), most, &levels, realtime).into_iter().for_each(&mut warn);
     let parts: Vec<Partitioning> = divided.iter().map(|divided| divided.by).collect();
     let setup = Setup {
         programs: programs.clone(),
@@ -147,12 +136,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     let blocks = results::measure("running", &mut experiment, &Amount { limit, ..context.amount(options.blocks, 1) })?;
     let (columns, failures) = (experiment.columns(), experiment.failures.clone());
     drop(experiment);
-    if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
-        warn("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
-    }
-    if let [first, ..] = &failures[..] {
-        warn(format!("{} runs do not count, as programs failed beside others; the first: {first}", failures.len()));
-    }
+    left_out(&blocks, &failures).into_iter().for_each(&mut warn);
     if let Some((ways, given)) = ways {
         take_back(ways, &given, programs, &mut warn);
     }
@@ -174,6 +158,41 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     }
     let outcome = Outcome { context: &context, palette: None, section, raw: csv(&blocks, &columns), warnings };
     results::leave(&options.results, outcome)
+}
+
+/// What is not measured for want of CPUs, of which there are so many beside, of counters or of privilege.
+fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -> Vec<String> {
+    let mut missing = Vec::new();
+    if others < most {
+        missing.push(match others {
+            0 => "There is one CPU only: nothing runs on different ones.".to_owned(),
+            count => format!("On different CPUs {count} of {most} others run at a time, drawn by chance."),
+        });
+    }
+    if levels.is_empty() {
+        missing.push(
+            "No performance counters of caches here: hits and misses are absent, times only are compared.".to_owned(),
+        );
+    }
+    if !realtime {
+        missing.push("No SCHED_FIFO: programs have no time slices, so that they are not compared on one CPU, and whatever else runs disturbs them (hint: run as root).".to_owned());
+    }
+    missing
+}
+
+/// What of the runs does not count.
+fn left_out(blocks: &[Block<Condition>], failures: &[String]) -> Vec<String> {
+    let mut left_out = Vec::new();
+    if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
+        left_out.push("Runs without hits and misses: they are counted for programs of one thread only.".to_owned());
+    }
+    if let [first, ..] = failures {
+        left_out.push(format!(
+            "{} runs do not count, as programs failed beside others; the first: {first}",
+            failures.len()
+        ));
+    }
+    left_out
 }
 
 /// What caches are divided by among the programs.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isochrome_host::counters::Counters;
+use isochrome_host::counters::{Counters, Reading};
 use isochrome_host::counters::events::{LevelEvents, events_of_levels};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
@@ -184,49 +184,10 @@ impl<'s, 'p> Programs<'s, 'p> {
 
     /// One run beside `others`, who spin in the control, and are not there in the reference; `None` if somebody failed, or it was interrupted.
     fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, HostError> {
+        let Some(mut run) = self.begin(condition, arm, others)? else { return Ok(None) };
         let setup = self.setup;
-        let Condition { sharing, program, slice_ns, partitioning } = condition;
-        let (alone, together) = (arm == Arm::Reference, arm == Arm::Treatment);
-        for other in others.iter().filter(|_| together) {
-            self.reserve(*other, partitioning, self.lengths[program])?;
-        }
-        let subject =
-            self.subject.take().map_or_else(|| self.start(program, partitioning), |subject| Ok(Some(subject)))?;
-        let Some(mut subject) = subject else { return Ok(None) };
-        if let Some(jobs) = setup.jobs[program] {
-            subject.release(jobs)?;
-        }
-        let take = |other: &usize| if together { self.next(*other, partitioning) } else { None };
-        let mut mates: Vec<Option<Process>> = others.iter().map(take).collect();
-        let in_slices = sharing == Sharing::IntraCore && !alone;
-        let target = |mate: usize| match sharing {
-            Sharing::InterCore => (setup.others[mate], setup.realtime.then_some(RUNNING)),
-            Sharing::IntraCore => (setup.cpu, Some(WAITING)),
-        };
-        // They count one thread. Of a program with more, or where they were there before and are not now, the run has none.
-        let events = events_of_levels(&setup.levels);
-        let counters = (!events.is_empty() && subject.threads.len() == 1)
-            .then(|| Counters::of_thread(&events, subject.pid.0).ok())
-            .flatten();
-        let counted = counters.as_ref().and_then(|counters| counters.read().ok());
-        for (at, mate) in mates.iter().enumerate() {
-            if let Some(mate) = mate {
-                let (cpu, priority) = target(at);
-                mate.go_on(cpu, priority)?;
-            }
-        }
-        subject.go_on(setup.cpu, setup.realtime.then_some(if in_slices { WAITING } else { RUNNING }))?;
-
-        let (slots, slice) = match in_slices {
-            true => (1 + others.len(), Duration::from_nanos(slice_ns.0)),
-            false => (1, CHECK),
-        };
-        // Beside others it may take twice as long as in its share of the CPU alone.
-        let times = if alone { 1 } else { 2 * slots as u64 };
-        let limit = Duration::from_nanos(setup.limit.0.saturating_mul(times));
-        let spinning = if sharing == Sharing::InterCore && arm == Arm::Control { others.len() } else { 0 };
+        let spinning = if run.sharing() == Sharing::InterCore && arm == Arm::Control { others.len() } else { 0 };
         let over = AtomicBool::new(false);
-        let (mut single, mut censored) = (true, false);
         let took = thread::scope(|scope| {
             for cpu in &setup.others[..spinning] {
                 scope.spawn(|| {
@@ -237,83 +198,208 @@ impl<'s, 'p> Programs<'s, 'p> {
                     }
                 });
             }
-            let mut slices = || -> Result<Option<Ns>, HostError> {
-                let begin = Instant::now();
-                let mut until = begin;
-                for slot in (0..slots).cycle() {
-                    until += slice;
-                    let left = || until.saturating_duration_since(Instant::now());
-                    match if slot == 0 { Some(&subject) } else { mates[slot - 1].as_ref() } {
-                        Some(process) => {
-                            if in_slices {
-                                process.set_priority(RUNNING);
-                            }
-                            thread::sleep(left());
-                            if in_slices {
-                                process.set_priority(WAITING);
-                            }
-                        }
-                        None => {
-                            let ticks = left().as_nanos() as u64 * clock::rate_hz() / 1_000_000_000;
-                            clock::spin_until(Cycles(clock::now().0 + ticks));
-                        }
-                    }
-                    single &= counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
-                    // Who failed before the program ended was not beside it.
-                    for (at, mate) in mates.iter_mut().enumerate() {
-                        let Some(ended) = mate.as_mut() else { continue };
-                        if let Some(end) = ended.end()? {
-                            if self.judge(others[at], ended, end)?.is_none() {
-                                return Ok(None);
-                            }
-                            *mate = self.next(others[at], partitioning);
-                            censored |= mate.is_none();
-                            if let Some(mate) = mate {
-                                let (cpu, priority) = target(at);
-                                mate.go_on(cpu, priority)?;
-                            }
-                        }
-                    }
-                    if let Some(end) = subject.completed()? {
-                        return self.judge(program, &subject, end);
-                    }
-                    if interrupt::interrupted() {
-                        return Ok(None);
-                    }
-                    if begin.elapsed() > limit {
-                        let what = format!("has not ended after {:.0} s", limit.as_secs_f64());
-                        return Err(subject.unfit(what, "a program that ends by itself, or a longer --limit"));
-                    }
-                }
-                unreachable!("a cycle of one slot or more does not end")
-            };
-            let took = slices();
+            let took = self.alternate(&mut run);
             over.store(true, Ordering::Relaxed);
             took
         })?;
-        let running = setup.realtime.then_some(RUNNING);
-        if setup.jobs[program].is_some() {
+        let values = run.values(took, &setup.levels);
+        self.keep(run)?;
+        Ok(values)
+    }
+
+    /// Has the program and those beside it go on from their marks; `None` where it was interrupted.
+    fn begin<'r>(
+        &mut self,
+        condition: Condition,
+        arm: Arm,
+        others: &'r [usize],
+    ) -> Result<Option<Run<'r>>, HostError> {
+        let (setup, program) = (self.setup, condition.program);
+        let together = arm == Arm::Treatment;
+        for other in others.iter().filter(|_| together) {
+            self.reserve(*other, condition.partitioning, self.lengths[program])?;
+        }
+        let subject = self.subject.take();
+        let subject = subject.map_or_else(|| self.start(program, condition.partitioning), |subject| Ok(Some(subject)))?;
+        let Some(mut subject) = subject else { return Ok(None) };
+        if let Some(jobs) = setup.jobs[program] {
+            subject.release(jobs)?;
+        }
+        let take = |other: &usize| if together { self.next(*other, condition.partitioning) } else { None };
+        let mates: Vec<Option<Process>> = others.iter().map(take).collect();
+        let counting = Counting::of(&subject, &setup.levels);
+        let run = Run { condition, arm, others, subject, mates, counting, censored: false };
+        for (at, mate) in run.mates.iter().enumerate() {
+            if let Some(mate) = mate {
+                let (cpu, priority) = run.target(at, setup);
+                mate.go_on(cpu, priority)?;
+            }
+        }
+        let priority = if run.is_in_slices() { WAITING } else { RUNNING };
+        run.subject.go_on(setup.cpu, setup.realtime.then_some(priority))?;
+        Ok(Some(run))
+    }
+
+    /// Gives the program, and on a shared CPU those beside it, their slices until it has completed the run: what that took.
+    fn alternate(&mut self, run: &mut Run<'_>) -> Result<Option<Ns>, HostError> {
+        let in_slices = run.is_in_slices();
+        let (slots, slice) = match in_slices {
+            true => (1 + run.others.len(), Duration::from_nanos(run.condition.slice_ns.0)),
+            false => (1, CHECK),
+        };
+        // Beside others it may take twice as long as in its share of the CPU alone.
+        let times = if run.arm == Arm::Reference { 1 } else { 2 * slots as u64 };
+        let limit = Duration::from_nanos(self.setup.limit.0.saturating_mul(times));
+        let begin = Instant::now();
+        let mut until = begin;
+        for slot in (0..slots).cycle() {
+            until += slice;
+            run.give_slice(slot, until, in_slices);
+            run.counting.note_threads(&run.subject);
+            if !self.replace_ended(run)? {
+                return Ok(None);
+            }
+            if let Some(end) = run.subject.completed()? {
+                return self.judge(run.condition.program, &run.subject, end);
+            }
+            if interrupt::interrupted() {
+                return Ok(None);
+            }
+            if begin.elapsed() > limit {
+                let what = format!("has not ended after {:.0} s", limit.as_secs_f64());
+                return Err(run.subject.unfit(what, "a program that ends by itself, or a longer --limit"));
+            }
+        }
+        unreachable!("a cycle of one slot or more does not end")
+    }
+
+    /// Has others go on in the place of co-runners that have ended. `false` where one failed: who failed before the program ended was not beside it.
+    fn replace_ended(&mut self, run: &mut Run<'_>) -> Result<bool, HostError> {
+        for at in 0..run.mates.len() {
+            let Some(mate) = run.mates[at].as_mut() else { continue };
+            let Some(end) = mate.end()? else { continue };
+            if self.judge(run.others[at], mate, end)?.is_none() {
+                return Ok(false);
+            }
+            let next = self.next(run.others[at], run.condition.partitioning);
+            run.censored |= next.is_none();
+            if let Some(next) = &next {
+                let (cpu, priority) = run.target(at, self.setup);
+                next.go_on(cpu, priority)?;
+            }
+            run.mates[at] = next;
+        }
+        Ok(true)
+    }
+
+    /// Holds what has not ended, for the next run.
+    fn keep(&mut self, run: Run<'_>) -> Result<(), HostError> {
+        let Run { condition, others, mut subject, mates, .. } = run;
+        let running = self.setup.realtime.then_some(RUNNING);
+        if self.setup.jobs[condition.program].is_some() {
             subject.hold(running)?;
             self.subject = Some(subject);
         }
         for (mate, other) in mates.into_iter().zip(others) {
             if let Some(mut mate) = mate.filter(|mate| !mate.ended) {
                 mate.hold(running)?;
-                self.ready.insert(0, (*other, partitioning, mate));
+                self.ready.insert(0, (*other, condition.partitioning, mate));
             }
         }
-        let counts = counters.zip(counted).filter(|_| single).and_then(|(counters, before)| {
-            Some(counters.between(&before, &counters.read().ok()?).ok()?.values().to_vec())
+        Ok(())
+    }
+}
+
+/// A run under way.
+struct Run<'r> {
+    condition: Condition,
+    arm: Arm,
+    others: &'r [usize],
+    subject: Process,
+    /// By position in `others`, the one that runs; none in the other arms, and where they are used up.
+    mates: Vec<Option<Process>>,
+    counting: Counting,
+    /// Whether a co-runner had ended before the program, and no other was ready.
+    censored: bool,
+}
+
+impl Run<'_> {
+    fn sharing(&self) -> Sharing {
+        self.condition.sharing
+    }
+
+    fn is_in_slices(&self) -> bool {
+        self.sharing() == Sharing::IntraCore && self.arm != Arm::Reference
+    }
+
+    /// Where the co-runner at `at` runs, with which priority.
+    fn target(&self, at: usize, setup: &Setup) -> (CpuId, Option<u8>) {
+        match self.sharing() {
+            Sharing::InterCore => (setup.others[at], setup.realtime.then_some(RUNNING)),
+            Sharing::IntraCore => (setup.cpu, Some(WAITING)),
+        }
+    }
+
+    /// Waits until `until`, while the CPU is that of who has `slot`, or spins where nobody does.
+    fn give_slice(&self, slot: usize, until: Instant, in_slices: bool) {
+        let left = || until.saturating_duration_since(Instant::now());
+        match if slot == 0 { Some(&self.subject) } else { self.mates[slot - 1].as_ref() } {
+            Some(process) => {
+                if in_slices {
+                    process.set_priority(RUNNING);
+                }
+                thread::sleep(left());
+                if in_slices {
+                    process.set_priority(WAITING);
+                }
+            }
+            None => {
+                let ticks = left().as_nanos() as u64 * clock::rate_hz() / 1_000_000_000;
+                clock::spin_until(Cycles(clock::now().0 + ticks));
+            }
+        }
+    }
+
+    /// The values of a run that took so long, in the order of the columns.
+    fn values(&self, took: Option<Ns>, levels: &[LevelEvents]) -> Option<Vec<f64>> {
+        let time = [took?.0 as f64, f64::from(u8::from(self.censored))];
+        Some(time.into_iter().chain(self.counting.requests(levels)).collect())
+    }
+}
+
+/// Counters of the program that is measured. They count one thread: of a program with more, or where they were there before and are not now, the run
+/// has none.
+struct Counting {
+    counters: Option<(Counters, Reading)>,
+    single: bool,
+}
+
+impl Counting {
+    fn of(subject: &Process, levels: &[LevelEvents]) -> Counting {
+        let events = events_of_levels(levels);
+        let counters = (!events.is_empty() && subject.threads.len() == 1)
+            .then(|| Counters::of_thread(&events, subject.pid.0).ok())
+            .flatten();
+        let counters = counters.and_then(|counters| counters.read().ok().map(|reading| (counters, reading)));
+        Counting { counters, single: true }
+    }
+
+    /// Looks whether `subject` still has one thread.
+    fn note_threads(&mut self, subject: &Process) {
+        self.single &= self.counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
+    }
+
+    /// Hits and misses of each level since the beginning; not a number where they were not counted.
+    fn requests(&self, levels: &[LevelEvents]) -> Vec<f64> {
+        let events = events_of_levels(levels);
+        let counts = self.counters.as_ref().filter(|_| self.single).and_then(|(counters, before)| {
+            Some(counters.between(before, &counters.read().ok()?).ok()?.values().to_vec())
         });
         let of_level = |level: &LevelEvents| match &counts {
             Some(counts) => level.requests(&events, counts).map(|count| count as f64),
             None => [f64::NAN; 2],
         };
-        let values = |took: Ns| {
-            let time = [took.0 as f64, f64::from(u8::from(censored))];
-            time.into_iter().chain(setup.levels.iter().flat_map(of_level)).collect()
-        };
-        Ok(took.map(values))
+        levels.iter().flat_map(of_level).collect()
     }
 }
 
