@@ -31,9 +31,11 @@ import select
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -237,6 +239,50 @@ def pooled(parts):
     return tuple(sum(part[key] for part in parts) for key in ["on_color", "off_color"])
 
 
+class Frames:
+    """Watches whether the kernel gives pages of a process other frames: pages that were on color may then be on others for a while. What a host
+    does to the frames themselves is not seen."""
+
+    EVERY_SECONDS = 0.1
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.first = self.read()
+        self.moved = set()
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self.watch, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        """Frame numbers of its writable private memory, by address."""
+        frames = {}
+        with contextlib.suppress(OSError, ValueError):
+            maps = pathlib.Path(f"/proc/{self.pid}/maps").read_text().splitlines()
+            with open(f"/proc/{self.pid}/pagemap", "rb") as pagemap:
+                for mapping in maps:
+                    span, mode = mapping.split()[:2]
+                    begin, end = (int(address, 16) for address in span.split("-"))
+                    if mode[:2] != "rw" or mode[3] != "p":
+                        continue
+                    pagemap.seek(begin // PAGE * 8)
+                    for at, (entry,) in enumerate(struct.iter_unpack("<Q", pagemap.read((end - begin) // PAGE * 8))):
+                        if entry >> 63:
+                            frames[begin + at * PAGE] = entry & ((1 << 55) - 1)
+        return frames
+
+    def watch(self):
+        while not self.over.wait(self.EVERY_SECONDS):
+            for address, frame in self.read().items():
+                if self.first.get(address, frame) != frame:
+                    self.moved.add(address)
+
+    def result(self):
+        """How many pages there were, and how many of them had another frame at any time since."""
+        self.over.set()
+        self.thread.join()
+        return {"pages": len(self.first), "moved": len(self.moved)}
+
+
 class Campaign:
     def __init__(self, options):
         self.options = options
@@ -316,8 +362,10 @@ class Campaign:
             placed = self.wait_for_colors(writer, folder, begin) if writer_colors else None
             for program in [writer, resident]:
                 pin(program.pid, options.cpu, 40)
+            frames = [Frames(program.pid) for program in [writer, resident]]
             resident.tell(f"check {options.sample} {options.check_seconds} {fifos[0]} {fifos[1]}\n")
             found = json.loads(resident.line(4 * options.check_seconds + 20))
+            writer_frames, resident_frames = (of.result() for of in frames)
             pin(resident.pid, options.cpu, 0)
             os.sched_setaffinity(resident.pid, range(os.cpu_count()))
             if (status := writer.status(20)) != 0:
@@ -328,7 +376,8 @@ class Campaign:
             raise Failure(f"resident: wrong contents: {found}")
         # What the tool says of the writer: one that is not on its own colors evicts what it should not.
         at_end = read_json(folder / "writer.json") if writer_colors else None
-        return {**found, "writer": placed, "writer_at_end": at_end, "writer_stderr": writer.said()}
+        told = {"writer": placed, "writer_at_end": at_end, "writer_stderr": writer.said()}
+        return {**found, **told, "writer_frames": writer_frames, "resident_frames": resident_frames}
 
     def run(self, number, size, as_nobody, with_control):
         """One try; what was seen."""
@@ -398,7 +447,9 @@ class Campaign:
         result["checker"] = found
         decided = found["on_color"] + found["off_color"]
         if improbable(found["off_color"], decided):
-            result["failures"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors")
+            moved = [f"{found[of]['moved']} of {found[of]['pages']}" for of in ["writer_frames", "resident_frames"]]
+            meanwhile = f"the kernel moved {moved[0]} pages of the writer meanwhile, {moved[1]} of the resident"
+            result["failures"].append(f"checker: {found['off_color']} of {decided} pages are evicted by the other colors; {meanwhile}")
         elif improbable(found["pages"] - found["on_color"], found["pages"]):
             result["inconclusive"].append(f"checker: {found['undecided']} of {found['pages']} pages are undecided")
         if with_control:
