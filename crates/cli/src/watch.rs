@@ -19,7 +19,7 @@ use isochrome_host::sys::clock;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{CSV_HEAD, Cost, CpuSteal, Entry, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line};
+use isochrome_model::watch::{CSV_HEAD, Cost, CpuSteal, Entry, RecordCost, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line};
 use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,9 @@ use crate::{Verdict, evidence, files};
 
 /// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
+
+/// What is said where the terminal fails.
+const DRAWING: &str = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
 
 /// Version of what is printed as JSON.
 pub const WATCHED: &str = "isochrome-watch/1";
@@ -211,95 +214,138 @@ impl Drop for Program {
     }
 }
 
-fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
-    let sysfs = Sysfs::system();
-    let online = sysfs.online_cpus()?;
-    let cpus = match &options.cpu {
-        Some(list) => listed_cpus(list, &online)?,
-        None => online,
-    };
-    let (mut slices, notes) = open(options, &sysfs, &cpus)?;
-    notes.iter().for_each(|note| eprintln!("{note}"));
-    // Who polls would take part in what is measured.
-    let record = if options.poll.is_none() { slices.record_cost() } else { None };
-    let terminal = io::stdout().is_terminal() && !options.json;
-    // What happens from here on is recorded: a thread that one of these starts meanwhile is not missed, nor what the program does first.
-    for pid in &options.pids {
-        slices.attach(*pid)?;
-    }
-    let mut program = None;
-    if !options.program.is_empty() {
-        let started = Program::start(&options.program, terminal)?;
-        slices.follow([started.0.id() as i32]);
-        program = Some(started);
-    }
-    let page = Arc::new(Mutex::new(String::new()));
-    if let Some(address) = options.prometheus {
-        serve(address, &page)?;
-    }
+/// A watch under way.
+struct Live<'o> {
+    options: &'o WatchOptions,
+    cpus: Vec<CpuId>,
+    slices: Slices,
+    notes: Vec<String>,
+    /// What a record costs the CPU on which it is written.
+    record: Option<RecordCost>,
+    program: Option<Program>,
+    /// What is served to Prometheus.
+    page: Arc<Mutex<String>>,
+    view: Option<View>,
+    /// Ticks of the CPUs, and this process's own time, when it began.
+    before: (Vec<Option<CpuTicks>>, Ns),
+    begin: Instant,
+    looks: u64,
+    watched: Watched,
+}
 
-    let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
-    let steal_before = ticks();
-    let own = std::process::id() as i32;
-    let cpu_before = clock::process_cpu(own).unwrap_or_default();
-    let begin = Instant::now();
-    let drawing = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
-    let mut view = if terminal { Some(View::open().context(drawing)?) } else { None };
-    let (mut watched, mut fresh, mut looks) = (Watched::default(), Vec::new(), 0u64);
-    let (mut shown, mut aside, mut ended) = (begin, begin, false);
+fn live(options: &WatchOptions, sinks: &mut Sinks) -> Result<Watched> {
+    let mut live = Live::open(options)?;
+    let interval = Duration::from_nanos(options.interval.0);
+    let (mut shown, mut aside, mut ended) = (live.begin, live.begin, false);
     loop {
         let (mut asked, ended_before) = (Asked::Nothing, ended);
         if aside.elapsed() >= ASIDE {
             aside = Instant::now();
-            ended = program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
-            if let Some(view) = &mut view {
-                asked = view.keys(&watched).context(drawing)?;
+            ended = live.program.as_mut().is_some_and(|program| !matches!(program.0.try_wait(), Ok(None)));
+            if let Some(view) = &mut live.view {
+                asked = view.keys(&live.watched).context(DRAWING)?;
             }
         }
         // The last switch away from a program comes after its end: it is seen in a later look.
         let over = ended_before
             || asked == Asked::Quit
             || interrupt::interrupted()
-            || options.duration.is_some_and(|limit| begin.elapsed() >= Duration::from_nanos(limit.0));
-        slices.drain(&mut fresh);
-        looks += 1;
-        for entry in fresh.drain(..) {
-            sinks.note(&entry)?;
-            watched.note(&entry);
-        }
-        if over || shown.elapsed() >= Duration::from_nanos(options.interval.0) {
+            || options.duration.is_some_and(|limit| live.begin.elapsed() >= Duration::from_nanos(limit.0));
+        live.look(sinks)?;
+        if over || shown.elapsed() >= interval {
             shown = Instant::now();
-            let seconds = begin.elapsed().as_secs_f64();
-            let cpu_time = clock::process_cpu(own).unwrap_or_default().0.saturating_sub(cpu_before.0);
-            let cost = Some(Cost {
-                cpu_share: cpu_time as f64 / 1e9 / seconds,
-                looks_per_second: looks as f64 / seconds,
-                events_per_second: slices.seen() as f64 / seconds,
-                polls_per_second: slices.polls().map(|polls| polls as f64 / seconds),
-                record,
-            });
-            for entry in slices.stopped() {
-                sinks.note(&entry)?;
-                watched.note(&entry);
-            }
-            let steal = steal_since(&cpus, &steal_before, ticks());
-            let state = Entry::State(State { steal, cost, notes: notes.clone() });
-            sinks.note(&state)?;
-            watched.note(&state);
-            if options.prometheus.is_some() {
-                *page.lock().unwrap_or_else(PoisonError::into_inner) = watched.prometheus();
-            }
+            live.sum_up(sinks)?;
             asked = Asked::Change;
         }
-        if let Some(view) = view.as_mut().filter(|_| asked == Asked::Change) {
-            view.show(&watched).context(drawing)?;
+        if let Some(view) = live.view.as_mut().filter(|_| asked == Asked::Change) {
+            view.show(&live.watched).context(DRAWING)?;
         }
         if over {
-            break;
+            return Ok(live.watched);
         }
         std::thread::sleep(Duration::from_nanos(options.every.0));
     }
-    Ok(watched)
+}
+
+impl<'o> Live<'o> {
+    fn open(options: &'o WatchOptions) -> Result<Live<'o>> {
+        let sysfs = Sysfs::system();
+        let online = sysfs.online_cpus()?;
+        let cpus = match &options.cpu {
+            Some(list) => listed_cpus(list, &online)?,
+            None => online,
+        };
+        let (mut slices, notes) = open(options, &sysfs, &cpus)?;
+        notes.iter().for_each(|note| eprintln!("{note}"));
+        // Who polls would take part in what is measured.
+        let record = if options.poll.is_none() { slices.record_cost() } else { None };
+        let terminal = io::stdout().is_terminal() && !options.json;
+        // What happens from here on is recorded: a thread that one of these starts meanwhile is not missed, nor what the program does first.
+        for pid in &options.pids {
+            slices.attach(*pid)?;
+        }
+        let mut program = None;
+        if !options.program.is_empty() {
+            let started = Program::start(&options.program, terminal)?;
+            slices.follow([started.0.id() as i32]);
+            program = Some(started);
+        }
+        let page = Arc::new(Mutex::new(String::new()));
+        if let Some(address) = options.prometheus {
+            serve(address, &page)?;
+        }
+        let before = (ticks(&cpus), own_time());
+        let view = if terminal { Some(View::open().context(DRAWING)?) } else { None };
+        let (begin, watched) = (Instant::now(), Watched::default());
+        Ok(Live { options, cpus, slices, notes, record, program, page, view, before, begin, looks: 0, watched })
+    }
+
+    /// Takes in what was recorded since the last look.
+    fn look(&mut self, sinks: &mut Sinks) -> Result<()> {
+        self.looks += 1;
+        let mut fresh = Vec::new();
+        self.slices.drain(&mut fresh)?;
+        fresh.iter().try_for_each(|entry| self.note(entry, sinks))
+    }
+
+    fn note(&mut self, entry: &Entry, sinks: &mut Sinks) -> Result<()> {
+        sinks.note(entry)?;
+        self.watched.note(entry);
+        Ok(())
+    }
+
+    /// Takes in what is known of the watch as a whole.
+    fn sum_up(&mut self, sinks: &mut Sinks) -> Result<()> {
+        let seconds = self.begin.elapsed().as_secs_f64();
+        let cost = Some(Cost {
+            cpu_share: own_time().0.saturating_sub(self.before.1.0) as f64 / 1e9 / seconds,
+            looks_per_second: self.looks as f64 / seconds,
+            events_per_second: self.slices.seen() as f64 / seconds,
+            polls_per_second: self.slices.polls().map(|polls| polls as f64 / seconds),
+            record: self.record,
+        });
+        for entry in self.slices.stopped() {
+            self.note(&entry, sinks)?;
+        }
+        let steal = steal_since(&self.cpus, &self.before.0, ticks(&self.cpus));
+        let source = Some(self.slices.source().to_owned());
+        self.note(&Entry::State(State { steal, cost, source, notes: self.notes.clone() }), sinks)?;
+        if self.options.prometheus.is_some() {
+            *self.page.lock().unwrap_or_else(PoisonError::into_inner) = self.watched.prometheus();
+        }
+        Ok(())
+    }
+}
+
+/// Time of this process on CPUs.
+fn own_time() -> Ns {
+    clock::process_cpu(std::process::id() as i32).unwrap_or_default()
+}
+
+/// Ticks of each of `cpus`, where the kernel tells.
+fn ticks(cpus: &[CpuId]) -> Vec<Option<CpuTicks>> {
+    let sysfs = Sysfs::system();
+    cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect()
 }
 
 /// Steal time of each CPU since `before`, where the kernel tells.

@@ -18,7 +18,8 @@ use isochrome_host::counters::events::PAGE_FAULTS;
 use isochrome_host::error::HostError;
 use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::sched::SchedEvent;
+use isochrome_host::sched::bpf::BpfEvents;
+use isochrome_host::sched::perf::PerfRings;
 use isochrome_host::sched::slices::Slices;
 use isochrome_host::sched::tracefs::Tracefs;
 use isochrome_host::sys::clock;
@@ -38,13 +39,15 @@ struct Way {
     reader: Option<Reader>,
 }
 
-/// What reads the counters.
+/// What records the switches.
 #[derive(Clone, Copy)]
 enum Reader {
-    /// The kernel, at every switch, of this many counters: page faults, which every machine has.
-    Kernel(usize),
-    /// Nobody: the switches come from a ring of tracefs, which has no room for counts.
-    Nobody,
+    /// A program in the kernel, with this many counters: page faults, which every machine has.
+    Bpf(usize),
+    /// Rings of performance events, likewise.
+    Perf(usize),
+    /// A ring of tracefs, which has no room for counts.
+    Tracefs,
     /// Tasks that poll.
     Tasks(Ns),
 }
@@ -55,12 +58,14 @@ const fn way(name: &'static str, every_us: u64, reader: Option<Reader>) -> Way {
     Way { name, every: Duration::from_micros(every_us), reader }
 }
 
-const WAYS: [Way; 8] = [
-    way("every switch, a look each 50 ms", 50_000, Some(Reader::Kernel(0))),
-    way("the same with four counters", 50_000, Some(Reader::Kernel(4))),
-    way("the same by tracefs, without counts", 50_000, Some(Reader::Nobody)),
-    way("every switch, a look each 10 ms", 10_000, Some(Reader::Kernel(0))),
-    way("every switch, a look each 100 us", 100, Some(Reader::Kernel(0))),
+const WAYS: [Way; 10] = [
+    way("program in the kernel, a look each 50 ms", 50_000, Some(Reader::Bpf(0))),
+    way("the same with four counters", 50_000, Some(Reader::Bpf(4))),
+    way("performance events, a look each 50 ms", 50_000, Some(Reader::Perf(0))),
+    way("the same with four counters", 50_000, Some(Reader::Perf(4))),
+    way("tracefs, a look each 50 ms", 50_000, Some(Reader::Tracefs)),
+    way("program in the kernel, each 10 ms", 10_000, Some(Reader::Bpf(0))),
+    way("program in the kernel, each 100 us", 100, Some(Reader::Bpf(0))),
     way("nothing: it wakes up each 100 us", 100, None),
     way("polled at 500 Hz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(2_000_000)))),
     way("polled at 10 kHz, a look each 50 ms", 50_000, Some(Reader::Tasks(Ns(100_000)))),
@@ -150,9 +155,7 @@ fn own_time() -> f64 {
 /// A watch under way, and what came of it.
 struct Watch {
     slices: Option<Slices>,
-    timeline: Option<Tracefs>,
     entries: Vec<Entry>,
-    events: Vec<SchedEvent>,
     count: usize,
     lost: bool,
     /// When tasks that poll had the CPU.
@@ -161,17 +164,18 @@ struct Watch {
 
 impl Watch {
     fn open(way: Way, watched: CpuId) -> Result<Watch, HostError> {
+        let (cpus, faults) = ([watched], |counters| &[PAGE_FAULTS; 4][..counters]);
+        let by = |source, counters| Slices::of(source, &cpus, true, counters > 0);
         let slices = match way.reader {
-            Some(Reader::Tasks(period)) => Some(Slices::polled(&[watched], true, &[], period)?),
-            Some(Reader::Kernel(counters)) => Some(Slices::open(&[watched], true, &[PAGE_FAULTS; 4][..counters])?),
-            Some(Reader::Nobody) | None => None,
+            Some(Reader::Bpf(counters)) => {
+                Some(by(Box::new(BpfEvents::of_switches(&cpus, faults(counters))?), counters))
+            }
+            Some(Reader::Perf(counters)) => Some(by(Box::new(PerfRings::open(&cpus, faults(counters))?), counters)),
+            Some(Reader::Tracefs) => Some(by(Box::new(Tracefs::open(&cpus)?), 0)),
+            Some(Reader::Tasks(period)) => Some(Slices::polled(&cpus, true, &[], period)?),
+            None => None,
         };
-        let timeline = match way.reader {
-            Some(Reader::Nobody) => Some(Tracefs::open(&[watched])?),
-            _ => None,
-        };
-        let (entries, events, polls) = Default::default();
-        Ok(Watch { slices, timeline, entries, events, count: 0, lost: false, polls })
+        Ok(Watch { slices, entries: Vec::new(), count: 0, lost: false, polls: Vec::new() })
     }
 
     /// Looks once all that has happened can be seen.
@@ -182,14 +186,10 @@ impl Watch {
 
     fn look(&mut self) {
         if let Some(slices) = &mut self.slices {
-            slices.drain(&mut self.entries);
-        }
-        if let Some(timeline) = &mut self.timeline {
             // What cannot be read is not there to be counted either.
-            let _ = timeline.drain(&mut self.events);
+            let _ = slices.drain(&mut self.entries);
         }
-        self.count += self.entries.len() + self.events.len();
-        self.events.clear();
+        self.count += self.entries.len();
         for entry in self.entries.drain(..) {
             match entry {
                 Entry::Gap(_) => self.lost = true,

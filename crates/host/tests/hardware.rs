@@ -23,7 +23,12 @@ use isochrome_host::load::net::tap;
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::machine::sysfs::{Processor, Sysfs};
 use isochrome_host::probe::{self, ProbeRequest, probe};
+use isochrome_host::sched::bpf::BpfEvents;
+use isochrome_host::sched::perf::PerfRings;
 use isochrome_host::sched::slices::{Slices, proved_events};
+use isochrome_host::sched::source::Source;
+use isochrome_host::sched::tracefs::Tracefs;
+use isochrome_host::sched::{EventKind, SchedEvent};
 use isochrome_host::sys::memory::{Arena, page_bytes};
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_host::sys::tap::Tap;
@@ -31,6 +36,7 @@ use isochrome_model::machine::{Holds, Machine};
 use isochrome_model::miss_ratio::{self, INSTRUCTIONS_MAX, Visit, machine_code};
 use isochrome_model::net::{Cost, Reservation};
 use isochrome_model::palette::Method;
+use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use isochrome_model::watch::{Entry, Slice, Watched};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -57,6 +63,16 @@ fn main() -> ExitCode {
             "page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one",
             switches_are_recorded,
             page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one,
+        ),
+        hardware_test(
+            "page_faults_are_those_of_the_right_thread_by_programs_in_the_kernel_too",
+            runs_programs_in_the_kernel,
+            page_faults_are_those_of_the_right_thread_by_programs_in_the_kernel_too,
+        ),
+        hardware_test(
+            "all_sources_report_the_same_switches_wake_ups_and_times",
+            runs_programs_in_the_kernel,
+            all_sources_report_the_same_switches_wake_ups_and_times,
         ),
         hardware_test(
             "misses_of_two_threads_that_share_a_cpu_go_to_the_right_one",
@@ -197,6 +213,11 @@ fn may_lock() -> Result<(), String> {
         None => Ok(()),
     }
 }
+
+fn runs_programs_in_the_kernel() -> Result<(), String> {
+    BpfEvents::of_switches(&[CpuId(allowed_cpus()[0])], &[]).map(drop).map_err(|error| error.to_string())
+}
+
 
 fn switches_are_recorded() -> Result<(), String> {
     match Slices::open(&[CpuId(allowed_cpus()[0])], true, &[]) {
@@ -385,7 +406,7 @@ fn faults_of_two(mut slices: Slices, cpu: CpuId, per_turn: usize) -> [Vec<Slice>
         slices.follow(threads);
         threads
     });
-    slices.drain(&mut entries);
+    slices.drain(&mut entries).unwrap();
     let of = |thread: i32| {
         let slices = entries.iter().map(|entry| match entry {
             Entry::Slice(slice) => slice.clone(),
@@ -410,7 +431,17 @@ fn faults(slices: &[Slice]) -> u64 {
 
 fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     let cpu = CpuId(allowed_cpus()[0]);
-    let mut slices = Slices::open(&[cpu], false, &[PAGE_FAULTS; 4]).unwrap();
+    let source = PerfRings::open(&Sysfs::system().online_cpus().unwrap(), &[PAGE_FAULTS; 4]).unwrap();
+    page_faults_go_to_the_right_one(Slices::of(Box::new(source), &[cpu], false, true), cpu);
+}
+
+fn page_faults_are_those_of_the_right_thread_by_programs_in_the_kernel_too() {
+    let cpu = CpuId(allowed_cpus()[0]);
+    let source = BpfEvents::of_switches(&[cpu], &[PAGE_FAULTS; 4]).unwrap();
+    page_faults_go_to_the_right_one(Slices::of(Box::new(source), &[cpu], false, true), cpu);
+}
+
+fn page_faults_go_to_the_right_one(mut slices: Slices, cpu: CpuId) {
     // What a record costs is measured with the same counters, which go on afterwards.
     let cost = slices.record_cost().unwrap();
     assert!(cost.cpu == cpu && cost.pairs >= 10 && cost.ns_low <= cost.ns && cost.ns <= cost.ns_high, "{cost:?}");
@@ -424,6 +455,88 @@ fn page_faults_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     // 50 turns of 200 pages; what starting a thread takes comes on top.
     assert!((10_000..10_300).contains(&faults(&faulting)), "{}", faults(&faulting));
     assert!(faults(&other) < 300, "{}", faults(&other));
+}
+
+/// Two threads pass a CPU to each other, recorded by all sources at once: what they say of the two must be the same, event by event.
+fn all_sources_report_the_same_switches_wake_ups_and_times() {
+    const TURNS: usize = 200;
+    let cpu = CpuId(allowed_cpus()[0]);
+    let pass = |sender: std::sync::mpsc::SyncSender<()>, receiver: std::sync::mpsc::Receiver<()>| {
+        let _settings = RealtimeRequest::new().pin(cpu).apply();
+        for _ in 0..TURNS {
+            receiver.recv().unwrap();
+            spin(Ns(20_000));
+            // The other may have had all its turns.
+            let _ = sender.send(());
+        }
+    };
+    let thread = || rustix::thread::gettid().as_raw_nonzero().get();
+    let mut sources: [Box<dyn Source>; 3] = [
+        Box::new(BpfEvents::of_jobs(&[cpu], None).unwrap()),
+        Box::new(Tracefs::open(&[cpu]).unwrap()),
+        Box::new(PerfRings::open(&[cpu], &[]).unwrap()),
+    ];
+    let threads = std::thread::scope(|scope| {
+        let (to_second, from_first) = std::sync::mpsc::sync_channel::<()>(0);
+        let (to_first, from_second) = std::sync::mpsc::sync_channel::<()>(0);
+        let (tell, told) = std::sync::mpsc::channel();
+        let (first_turn, also) = (to_first.clone(), tell.clone());
+        let first = scope.spawn(move || tell.send(thread()).map(|()| pass(to_second, from_second)));
+        let second = scope.spawn(move || also.send(thread()).map(|()| pass(to_first, from_first)));
+        let threads = [told.recv().unwrap(), told.recv().unwrap()];
+        sources.iter_mut().for_each(|source| source.follow(&threads, &[]).unwrap());
+        first_turn.send(()).unwrap();
+        first.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+        threads
+    });
+    let events = sources.map(|mut source| {
+        let mut events = Vec::new();
+        source.drain(&mut events).unwrap();
+        assert_eq!(source.lost(), 0, "{}", source.name());
+        events.sort_by_key(|event| event.at);
+        events
+    });
+    let concerns = |thread: i32| threads.contains(&thread);
+    // The last that leaves may do so when no source looks any more, and the first may have come before one did.
+    let switches = |events: &[SchedEvent]| {
+        let of = |event: &SchedEvent| match event.kind {
+            EventKind::Switch { from, reason, to, .. } if concerns(from) && concerns(to) => Some((from, reason, to)),
+            _ => None,
+        };
+        events.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let [by_bpf, by_tracefs, by_perf] = &events;
+    let expected = switches(by_tracefs);
+    assert!(expected.len() >= TURNS, "{}", expected.len());
+    assert_eq!(switches(by_bpf), expected);
+    assert_eq!(switches(by_perf), expected);
+    let others = |events: &[SchedEvent]| {
+        let of = |event: &SchedEvent| match event.kind {
+            EventKind::Wakeup { thread } if concerns(thread) => Some((thread, None)),
+            EventKind::Runtime { thread, time } if concerns(thread) => Some((thread, Some(time))),
+            _ => None,
+        };
+        events.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let expected = others(by_tracefs);
+    assert!(expected.len() >= 2 * TURNS, "{}", expected.len());
+    // One of the two is followed a little earlier: what one source has seen before the other is left out.
+    let seen = others(by_bpf);
+    let common = expected.len().min(seen.len());
+    assert!(expected.len().abs_diff(seen.len()) <= 8, "{} and {}", expected.len(), seen.len());
+    assert_eq!(seen[seen.len() - common..], expected[expected.len() - common..]);
+    // Of the same switch two sources say the same time, as far as one is called after the other.
+    let times = |events: &[SchedEvent]| {
+        let of = |event: &SchedEvent| match event.kind {
+            EventKind::Switch { from, to, .. } if concerns(from) && concerns(to) => Some(event.at.0),
+            _ => None,
+        };
+        events.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let apart: Vec<f64> =
+        times(by_bpf).iter().zip(times(by_tracefs)).map(|(one, other)| one.abs_diff(other) as f64).collect();
+    assert!(median(&apart).unwrap() < 20_000.0, "{:?}", median(&apart));
 }
 
 /// One walks over lines that fit the second level and misses in none of its accesses to it; the other alternates between such and far too many, and
@@ -463,7 +576,7 @@ fn misses_of_two_threads_that_share_a_cpu_go_to_the_right_one() {
     });
     slices.follow(threads.map(|(thread, _)| thread));
     let mut entries = Vec::new();
-    slices.drain(&mut entries);
+    slices.drain(&mut entries).unwrap();
     let mut watched = Watched::default();
     entries.iter().for_each(|entry| watched.note(entry));
     for (thread, own) in threads {

@@ -1,13 +1,16 @@
 //! What the scheduler does, as events; and what follows from them: slices of threads, and jobs of tasks.
 //!
-//! Events come from the ring buffers of performance events ([`perf`]) or of tracefs ([`tracefs`]), or from tasks that poll ([`polling`]). Every source
-//! appends [`SchedEvent`]s, CPU by CPU; whoever reads several CPUs sorts them by time.
+//! Events come from a [`source`]: programs of our own in the kernel ([`bpf`]), the rings of performance events ([`perf`]) or those of tracefs
+//! ([`tracefs`]); counts may come from tasks that poll instead ([`polling`]). Every source appends [`SchedEvent`]s; whoever reads several CPUs sorts
+//! them by time.
 
+pub mod bpf;
+pub mod cost;
 pub mod jobs;
-pub mod misses;
 pub mod perf;
 pub mod polling;
 pub mod slices;
+pub mod source;
 pub mod tracefs;
 
 use isochrome_model::units::{CpuId, Ns};

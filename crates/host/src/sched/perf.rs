@@ -10,19 +10,16 @@
 //! such records are one switch here, with nobody between them.
 
 use std::io;
-use std::sync::mpsc::sync_channel;
-use std::time::Duration;
 
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{RecordCost, SwitchOut};
-use rustix::time::{ClockId, clock_gettime};
+use isochrome_model::watch::SwitchOut;
 
+use super::source::Source;
 use super::tracefs::{fields, tracefs};
 use super::{EventKind, SchedEvent, ThreadName, switch_out};
 use crate::counters::events::{Code, Event as Counted};
 use crate::counters::open_error;
 use crate::error::HostError;
-use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::mount::Mount;
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
@@ -31,12 +28,6 @@ use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
 const RING_BYTES: usize = 1 << 22;
 /// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
 const OWN_RING_BYTES: usize = 1 << 19;
-
-/// Pairs of runs, with and without records, which show what a record costs, and how often two threads pass the CPU to each other in a run.
-const COST_PAIRS: usize = 15;
-const COST_TURNS: usize = 100;
-/// How long is waited for such a run, which takes about 1 ms where nobody else has the CPU.
-const COST_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Where the fields of the tracepoint lie: name, number and state of who leaves, number of who comes.
 type Layout = [usize; 4];
@@ -90,9 +81,7 @@ fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     let word = |at: usize| Some(i32::from_ne_bytes(body.get(at..at + 4)?.try_into().ok()?));
     let long = |at: usize| Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?));
     let switch = |at: u64, from: i32, reason: SwitchOut, to: i32| {
-        // What counts nothing is never off the hardware.
-        let reading = GroupReading { enabled_ns: at, running_ns: at, ..GroupReading::default() };
-        let none = ThreadName::default();
+        let (none, reading) = (ThreadName::default(), GroupReading::default());
         Some((Ns(at), EventKind::Switch { from, from_name: none, reason, to, to_name: none, reading }))
     };
     match kind {
@@ -115,8 +104,8 @@ fn parse_own(kind: u32, flags: u16, body: &[u8]) -> Option<(Ns, EventKind)> {
     }
 }
 
-/// Where records come from.
-enum Source {
+/// What records are of.
+enum Records {
     /// The tracepoint, on whole CPUs.
     Tracepoint {
         layout: Layout,
@@ -130,7 +119,8 @@ enum Source {
 /// PerfRings, as they are recorded.
 pub struct PerfRings {
     rings: Vec<(CpuId, Ring)>,
-    source: Source,
+    source: Records,
+    lost: u64,
 }
 
 /// The kernel's setting of who may use performance events.
@@ -177,7 +167,7 @@ impl PerfRings {
             }
             rings.push((*cpu, ring));
         }
-        Ok(PerfRings { rings, source: Source::Tracepoint { layout, _mount: mount } })
+        Ok(PerfRings { rings, source: Records::Tracepoint { layout, _mount: mount }, lost: 0 })
     }
 
     /// Records, from now on, when the calling thread, and those that it starts, get and leave `cpus`: without counts, and without who else has them.
@@ -189,14 +179,45 @@ impl PerfRings {
             Err(source) => Err(HostError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
         };
         let rings = cpus.iter().map(ring).collect::<Result<_, _>>()?;
-        Ok(PerfRings { rings, source: Source::Threads })
+        Ok(PerfRings { rings, source: Records::Threads, lost: 0 })
+    }
+}
+
+impl Source for PerfRings {
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
+        let PerfRings { rings, source, lost } = self;
+        for (cpu, ring) in rings {
+            ring.drain(|kind, flags, body| {
+                let parsed = match source {
+                    Records::Tracepoint { layout, .. } => parse(kind, body, layout),
+                    Records::Threads => parse_own(kind, flags, body),
+                };
+                if let Some((at, kind)) = parsed {
+                    if let EventKind::Lost { records } = kind {
+                        *lost += records;
+                    }
+                    events.push(SchedEvent { at, cpu: *cpu, kind });
+                }
+            });
+        }
+        Ok(())
     }
 
-    /// Where single threads are recorded, `thread`, which had started before, becomes one of them, with those that it starts.
-    ///
+    /// Starts of threads are recorded, wake-ups and time accounted are not.
+    fn follow(&mut self, _threads: &[i32], _others: &[i32]) -> Result<(), HostError> {
+        Ok(())
+    }
+
+    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), HostError> {
+        for (_, ring) in self.rings.iter_mut().filter(|(of, _)| *of == cpu) {
+            ring.enable(on).map_err(|source| HostError::Events { path: "perf_event_open".into(), source })?;
+        }
+        Ok(())
+    }
+
     /// One that has ended meanwhile is none. Fails with [`HostError::ThreadNotWatched`].
-    pub fn attach(&mut self, thread: i32) -> Result<(), HostError> {
-        let Source::Threads = self.source else { return Ok(()) };
+    fn attach(&mut self, thread: i32) -> Result<(), HostError> {
+        let Records::Threads = self.source else { return Ok(()) };
         for (_, ring) in &mut self.rings {
             match ring.attach(thread) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
@@ -206,88 +227,17 @@ impl PerfRings {
         Ok(())
     }
 
-    /// What a record costs `cpu`: two threads pass it to each other, alternating between runs with records and without. The time is that of the two
-    /// threads; whatever else was recorded of that CPU until then is gone. `None` where this process may not run there, or records nothing there.
-    ///
-    /// Takes some 40 ms of that CPU, at ordinary priority.
-    pub fn record_cost(&mut self, cpu: CpuId) -> Option<RecordCost> {
-        let (_, ring) = self.rings.iter_mut().find(|(of, _)| *of == cpu)?;
-        let mut run = |on: bool| {
-            ring.enable(on).ok()?;
-            let used = hand_overs(cpu)?;
-            let mut records = 0u32;
-            ring.drain(|_, _, _| records += 1);
-            Some((used, records))
-        };
-        let mut pairs = Vec::new();
-        for pair in 0..COST_PAIRS {
-            // What comes second finds a warmer cache.
-            let first = pair % 2 == 0;
-            let (Some(one), Some(other)) = (run(first), run(!first)) else { break };
-            let ((with, records), (without, _)) = if first { (one, other) } else { (other, one) };
-            if records > 0 {
-                pairs.push((with - without) / f64::from(records));
-            }
-        }
-        ring.enable(true).ok()?;
-        RecordCost::of(cpu, &pairs)
+    fn lost(&self) -> u64 {
+        self.lost
     }
 
-    /// Moves what was recorded since the last call behind `events`, CPU by CPU.
-    pub fn drain(&mut self, events: &mut Vec<SchedEvent>) {
-        for (cpu, ring) in &mut self.rings {
-            ring.drain(|kind, flags, body| {
-                let parsed = match &self.source {
-                    Source::Tracepoint { layout, .. } => parse(kind, body, layout),
-                    Source::Threads => parse_own(kind, flags, body),
-                };
-                if let Some((at, kind)) = parsed {
-                    events.push(SchedEvent { at, cpu: *cpu, kind });
-                }
-            });
-        }
-    }
-
-    /// Gives up the CPUs whose counters the kernel has taken off the hardware: nothing is recorded there any more.
-    pub fn stopped(&mut self) -> Vec<CpuId> {
+    fn stopped(&mut self) -> Vec<CpuId> {
         self.rings.extract_if(.., |(_, ring)| !ring.counts()).map(|(cpu, _)| cpu).collect()
     }
-}
 
-/// Two threads pass `cpu` to each other, [`COST_TURNS`] times: the time that they had it, in ns. `None` where they may not run there, or hardly get to
-/// run: then they go on by themselves.
-fn hand_overs(cpu: CpuId) -> Option<f64> {
-    let (to_second, from_first) = sync_channel::<()>(1);
-    let (to_first, from_second) = sync_channel::<()>(1);
-    let (done, both) = sync_channel(2);
-    let used = || {
-        let time = clock_gettime(ClockId::ThreadCPUTime);
-        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
-    };
-    to_first.send(()).ok()?;
-    let mut threads = Vec::new();
-    for (receiver, sender) in [(from_second, to_second), (from_first, to_first)] {
-        let done = done.clone();
-        let side = move || {
-            let settings = RealtimeRequest::new().pin(cpu).apply();
-            let before = used();
-            for _ in 0..COST_TURNS {
-                // The other one ends with its last turn, and where it could not start.
-                let _ = receiver.recv().map(|()| sender.send(()));
-            }
-            let used = settings.notes().is_empty().then(|| used() - before);
-            // Nobody may be waiting any more.
-            let _ = done.send(used);
-        };
-        threads.push(std::thread::Builder::new().name("record cost".to_owned()).spawn(side).ok()?);
+    fn name(&self) -> &'static str {
+        "rings of performance events"
     }
-    let side = || both.recv_timeout(COST_PATIENCE).ok();
-    let used = [side()?, side()?];
-    for thread in threads {
-        // One that panicked has been reported by its panic.
-        let _ = thread.join();
-    }
-    used.into_iter().sum()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Slices of tasks: who had which CPU from when to when, and what was counted meanwhile.
 //!
-//! They lie between the records of [`perf`](super::perf), which the kernel writes at every switch; nothing else runs on the CPU that is watched.
+//! They lie between the records that the kernel writes at every switch, by whatever [source](super::source); nothing else runs on the CPU that is
+//! watched.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -10,7 +11,8 @@ use isochrome_model::watch::{Counts, Entry, Gap, RecordCost, Slice};
 
 use super::perf::PerfRings;
 use super::polling::Polling;
-use super::{EventKind, SchedEvent, ThreadName};
+use super::source::{self, Source};
+use super::{EventKind, SchedEvent, ThreadName, cost};
 use crate::counters::events::{self, miss_ratio_events};
 use crate::counters::{Counters, ran_throughout};
 use crate::error::HostError;
@@ -27,7 +29,7 @@ const POLL_LATE: Ns = Ns(1_000_000);
 
 /// Slices as they end.
 pub struct Slices {
-    switches: PerfRings,
+    switches: Box<dyn Source>,
     polling: Option<Polling>,
     splitter: Splitter,
     /// Not taken yet, in the order in which they happened.
@@ -111,7 +113,7 @@ impl Splitter {
                 let before = self.running.insert(cpu, Running { thread: to, since: at, reading });
                 // What some kernels do not tell is a switch whose beginning was another's.
                 let Some(before) = before.filter(|before| before.thread == from) else { return };
-                if !ran_throughout(&before.reading, &reading) {
+                if self.counted && !ran_throughout(&before.reading, &reading) {
                     // Without its counters nothing was recorded: others may have had the CPU meanwhile.
                     entries.push(Entry::Gap(Gap { cpu, end: at, lost: None }));
                 } else if self.matters(from) {
@@ -163,10 +165,19 @@ impl Slices {
     pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, HostError> {
         // A thread that matters may be started on any CPU.
         let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
-        let switches = PerfRings::open(if all { cpus } else { &online }, counted)?;
+        Ok(Slices::of(source::of_switches(cpus, &online, counted)?, cpus, all, !counted.is_empty()))
+    }
+
+    /// As [`open`](Self::open), by what `source` records of `cpus`; `counted`: with its switches come counts.
+    pub fn of(source: Box<dyn Source>, cpus: &[CpuId], all: bool, counted: bool) -> Slices {
         let threads = (!all).then(HashMap::new);
-        let splitter = Splitter { cpus: cpus.to_vec(), threads, counted: !counted.is_empty(), ..Splitter::default() };
-        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+        let splitter = Splitter { cpus: cpus.to_vec(), threads, counted, ..Splitter::default() };
+        Slices { switches: source, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 }
+    }
+
+    /// What the switches are recorded by, in words.
+    pub fn source(&self) -> &'static str {
+        self.switches.name()
     }
 
     /// As [`open`](Self::open), without privilege: of threads that are named with [`attach`](Self::attach), or that the calling one starts from now on
@@ -175,21 +186,20 @@ impl Slices {
     /// Fails as [`PerfRings::open_own`] does.
     pub fn open_own(cpus: &[CpuId]) -> Result<Slices, HostError> {
         let switches = PerfRings::open_own(&Sysfs::system().online_cpus()?)?;
-        let splitter = Splitter { cpus: cpus.to_vec(), threads: Some(HashMap::new()), ..Splitter::default() };
-        Ok(Slices { switches, polling: None, splitter, events: Vec::new(), seen: 0, polls: 0 })
+        Ok(Slices::of(Box::new(switches), cpus, false, false))
     }
 
-    /// What each record costs the CPU on which it is written, measured on one of those that are watched: see [`PerfRings::record_cost`]. Before
+    /// What each record costs the CPU on which it is written, measured on one of those that are watched: see [`cost::record_cost`]. Before
     /// anything is followed.
     pub fn record_cost(&mut self) -> Option<RecordCost> {
         let allowed = allowed_cpus().ok()?;
         let cpu = self.splitter.cpus.iter().rev().find(|cpu| allowed.contains(cpu))?;
-        self.switches.record_cost(*cpu)
+        cost::record_cost(&mut *self.switches, *cpu)
     }
 
     /// All threads of process `pid` matter, and those that they start.
     ///
-    /// Fails with [`HostError::NoSuchProcess`], and as [`PerfRings::attach`] does.
+    /// Fails with [`HostError::NoSuchProcess`], and as [`Source::attach`] does.
     pub fn attach(&mut self, pid: u32) -> Result<(), HostError> {
         let mut attached = HashSet::new();
         // Again, for those that others started before they were attached to.
@@ -234,13 +244,15 @@ impl Slices {
     }
 
     /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
-    pub fn drain(&mut self, entries: &mut Vec<Entry>) {
+    ///
+    /// Fails as the source does.
+    pub fn drain(&mut self, entries: &mut Vec<Entry>) -> Result<(), HostError> {
         // What is recorded on one CPU while another's ring is read waits for what that other records until then.
         // So does what a task that polls has read and not sent yet.
         let late = if self.polling.is_some() { POLL_LATE.0 } else { 0 };
         let until = Ns(clock::monotonic().0.saturating_sub(late));
         let waiting = self.events.len();
-        self.switches.drain(&mut self.events);
+        self.switches.drain(&mut self.events)?;
         let read = self.events.len();
         self.seen += (read - waiting) as u64;
         if let Some(polling) = &self.polling {
@@ -252,6 +264,7 @@ impl Slices {
         for event in self.events.drain(..ready) {
             self.splitter.note(&event, entries);
         }
+        Ok(())
     }
 
     /// Events seen so far.

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use isochrome_model::units::{CpuId, Ns};
 
+use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName, switch_out};
 use crate::error::HostError;
 use crate::machine::sysfs::Sysfs;
@@ -237,30 +238,10 @@ impl Tracefs {
         }
         write(&self.folder.join("tracing_on"), "1")
     }
+}
 
-    /// Records from now on when `threads` are woken and start others, and when time is accounted to them, to `others`, or to whoever has
-    /// one of the CPUs.
-    pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
-        let events = self.folder.join("events/sched");
-        let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
-        let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
-        // Time may be accounted from any CPU.
-        let accounted = here.chain(those("pid")).chain(others.iter().map(|thread| format!("pid == {thread}")));
-        for (event, any) in [
-            ("sched_wakeup", those("pid").collect::<Vec<_>>()),
-            ("sched_process_fork", those("parent_pid").collect()),
-            ("sched_stat_runtime", accounted.collect()),
-        ] {
-            if !threads.is_empty() {
-                write(&events.join(event).join("filter"), &any.join(" || "))?;
-            }
-            write(&events.join(event).join("enable"), if threads.is_empty() { "0" } else { "1" })?;
-        }
-        Ok(())
-    }
-
-    /// Moves what was recorded since the last call behind `events`, CPU by CPU.
-    pub fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
+impl Source for Tracefs {
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
         let Tracefs { rings, page, layout, lost, folder, .. } = self;
         for (cpu, ring) in rings {
             // A ring that is filled as fast as it is read does not keep the others waiting.
@@ -282,9 +263,35 @@ impl Tracefs {
         Ok(())
     }
 
-    /// Events so far that the kernel had no room for.
-    pub fn lost(&self) -> u64 {
+    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
+        let events = self.folder.join("events/sched");
+        let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
+        let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
+        // Time may be accounted from any CPU.
+        let accounted = here.chain(those("pid")).chain(others.iter().map(|thread| format!("pid == {thread}")));
+        for (event, any) in [
+            ("sched_wakeup", those("pid").collect::<Vec<_>>()),
+            ("sched_process_fork", those("parent_pid").collect()),
+            ("sched_stat_runtime", accounted.collect()),
+        ] {
+            if !threads.is_empty() {
+                write(&events.join(event).join("filter"), &any.join(" || "))?;
+            }
+            write(&events.join(event).join("enable"), if threads.is_empty() { "0" } else { "1" })?;
+        }
+        Ok(())
+    }
+
+    fn enable(&mut self, _cpu: CpuId, on: bool) -> Result<(), HostError> {
+        write(&self.folder.join("tracing_on"), if on { "1" } else { "0" })
+    }
+
+    fn lost(&self) -> u64 {
         self.lost
+    }
+
+    fn name(&self) -> &'static str {
+        "tracefs"
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod access;
 pub mod agent;
+pub mod bpf;
 pub mod clock;
 pub mod code;
 pub mod heap;

@@ -107,6 +107,11 @@ impl Group {
         Ok(Group { leader, members })
     }
 
+    /// The descriptors of its events, in their order: open as long as this is there.
+    pub fn descriptors(&self) -> Vec<i32> {
+        std::iter::once(self.leader.as_raw_fd()).chain(self.members.iter().map(AsRawFd::as_raw_fd)).collect()
+    }
+
     /// The counts now. One system call, no allocation.
     pub fn read(&self) -> io::Result<GroupReading> {
         let mut bytes = [0u8; (HEADER + GROUP_LIMIT) * 8];

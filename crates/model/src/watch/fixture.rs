@@ -19,5 +19,6 @@ pub fn state() -> State {
         record: RecordCost::of(CpuId(0), &pairs),
     };
     let steal = vec![CpuSteal { cpu: CpuId(0), share: 0.25 }];
-    State { steal, cost: Some(cost), notes: vec!["no counters here".to_owned()] }
+    let source = Some("tracefs".to_owned());
+    State { steal, cost: Some(cost), source, notes: vec!["no counters here".to_owned()] }
 }

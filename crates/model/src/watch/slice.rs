@@ -87,6 +87,9 @@ pub struct State {
     /// What it cost; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
+    /// What the switches are recorded by; absent in records of versions that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
     /// What it cannot tell, and why.
     pub notes: Vec<String>,
 }

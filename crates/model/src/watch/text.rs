@@ -107,7 +107,8 @@ impl Watched {
         let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));
         let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         let mut text = format!(
-            "watching took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second\n",
+            "watching by {} took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second\n",
+            self.state.source.as_deref().unwrap_or("the scheduler's events"),
             percent(cost.cpu_share),
             cost.looks_per_second,
             cost.events_per_second

@@ -28,8 +28,7 @@ use crate::interrupt;
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
 use crate::recolor::process::Pid;
-use crate::sched::misses::Misses;
-use crate::sched::tracefs::Tracefs;
+use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 
 /// Between two batches of events.
@@ -121,42 +120,37 @@ pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
         request.programs.iter().map(|planned| planned.cpu).collect::<BTreeSet<_>>().into_iter().collect();
     let settings = Settings::hold();
     let shield = CpuShield::new(request.folder, &cpus, request.alone)?;
-    // Before the tracefs, as it says.
-    let misses = request.counted.map(|event| Misses::open(&cpus, event)).transpose();
-    let (misses, mut uncounted) = match misses {
-        Ok(misses) => (misses, None),
-        Err(error) => (None, Some(first_line(&error))),
-    };
-    let mut tracefs = Tracefs::open(&cpus)?;
+    let (mut events, uncounted) = JobEvents::open(&cpus, request.counted)?;
+    let mut uncounted = uncounted.as_ref().map(|error| first_line(error));
     let sysfs = Sysfs::system();
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
 
-    let mut session = Session::new(request, hooks, misses);
+    let mut session = Session::new(request, hooks);
     let mut message_driven = session.start(&shield)?;
     session.get_ready(&mut message_driven);
     let whole = session.prefault();
     session.place();
     let locked = session.lock(&whole);
-    let threads = session.schedule(&mut tracefs)?;
+    let threads = session.schedule(&mut events)?;
 
     let (mut duration, mut placements) = (Ns(0), vec![None; request.programs.len()]);
     let before = ticks();
     if !session.stop {
         session.begin = Ns(monotonic().0 + HEAD_START.0);
-        (duration, message_driven) = session.watch(&mut tracefs, &cpus, &threads, message_driven)?;
+        (duration, message_driven) = session.watch(&mut events, &cpus, &threads, message_driven)?;
         placements = session.placements();
     }
     // They end with their input.
     drop(message_driven);
     session.end();
-    for cpu in session.misses.iter_mut().flat_map(Misses::stopped) {
+    for cpu in events.stopped() {
         uncounted = Some(format!("the kernel gave the counters of CPU {} to others meanwhile", cpu.0));
     }
     shield.end_programs();
     let steal = before.into_iter().zip(ticks()).filter_map(|(before, after)| Some(after?.steal_since(before?).0));
     let steal_time = Ns(steal.sum());
     let (memory, interrupted) = (session.memory(), interrupt::interrupted());
-    drop(tracefs);
+    drop(events);
     let (settings, trouble) = settings.restore(shield, request.alone, locked);
     let Session { violations, failures, mut notes, unrecorded, overhead, .. } = session;
     notes.extend(trouble);

@@ -12,7 +12,6 @@ use rustix::process::{WaitId, WaitIdOptions, waitid};
 use super::{Hooks, Request};
 use crate::recolor::process::Pid;
 use crate::run::marks::MarkReader;
-use crate::sched::misses::Misses;
 use crate::sys::clock::monotonic;
 use crate::sys::launch;
 
@@ -47,7 +46,6 @@ pub(super) struct Session<'a, 'h> {
     pub(super) hooks: &'a mut Hooks<'h>,
     pub(super) names: Vec<String>,
     pub(super) started: Vec<Started>,
-    pub(super) misses: Option<Misses>,
     pub(super) violations: Vec<Violation>,
     pub(super) failures: Vec<Failure>,
     pub(super) notes: Vec<String>,
@@ -61,13 +59,12 @@ pub(super) struct Session<'a, 'h> {
 
 impl<'a, 'h> Session<'a, 'h> {
     /// One that has begun nothing yet.
-    pub(super) fn new(request: &'a Request<'a>, hooks: &'a mut Hooks<'h>, misses: Option<Misses>) -> Session<'a, 'h> {
+    pub(super) fn new(request: &'a Request<'a>, hooks: &'a mut Hooks<'h>) -> Session<'a, 'h> {
         Session {
             request,
             hooks,
             names: request.programs.iter().map(|planned| planned.program.name.clone()).collect(),
             started: Vec::new(),
-            misses,
             violations: Vec::new(),
             failures: Vec::new(),
             notes: Vec::new(),

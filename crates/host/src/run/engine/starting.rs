@@ -24,7 +24,8 @@ use crate::run::planned::Planned;
 use crate::run::releases::MessageDriven;
 use crate::run::shielding::{CpuShield, VARIABLE};
 use crate::sched::EventKind;
-use crate::sched::tracefs::Tracefs;
+use crate::sched::jobs::Observed;
+use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 use crate::sys::launch::Launch;
 
@@ -188,7 +189,7 @@ impl Session<'_, '_> {
     }
 
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
-    pub(super) fn schedule(&mut self, tracefs: &mut Tracefs) -> Result<Vec<Option<i32>>, HostError> {
+    pub(super) fn schedule(&mut self, events: &mut JobEvents) -> Result<Vec<Option<i32>>, HostError> {
         let (mut threads, mut others) = (Vec::<Vec<i32>>::new(), Vec::new());
         for task in 0..self.started.len() {
             let found = self.started[task].pid.threads().unwrap_or_default();
@@ -213,20 +214,18 @@ impl Session<'_, '_> {
             }
         }
         let all: Vec<i32> = threads.iter().flatten().copied().collect();
-        tracefs.follow(&all, &others)?;
+        events.follow(&all, &others)?;
         let longest = self.request.programs.iter().map(|planned| 3 * planned.program.period.0).max().unwrap_or(0);
         let several = threads.iter().any(|threads| threads.len() > 1);
         let time = if several { longest.clamp(CALIBRATION.0, 2_000_000_000) } else { 0 };
-        let mut events = Vec::new();
-        tracefs.drain(&mut events)?;
-        events.clear();
+        let mut observations = Vec::new();
+        events.drain(&mut observations)?;
+        observations.clear();
         std::thread::sleep(Duration::from_nanos(time));
-        tracefs.drain(&mut events)?;
+        events.drain(&mut observations)?;
         let woken = |thread: i32| {
-            events
-                .iter()
-                .filter(|event| matches!(event.kind, EventKind::Wakeup { thread: woken } if woken == thread))
-                .count()
+            let wakes = |what| matches!(what, Observed::Scheduler(_, EventKind::Wakeup { thread: woken }) if woken == thread);
+            observations.iter().filter(|observation| wakes(observation.what)).count()
         };
         Ok(threads
             .iter()

@@ -18,9 +18,9 @@ use crate::machine::sysfs::Sysfs;
 use crate::run::marks::{Edge, Mark, MarkReader};
 use crate::run::planned::Planned;
 use crate::run::releases::{LATE_MAX, MessageDriven, ReleaseMessage, release};
+use crate::sched::EventKind;
+use crate::sched::jobs::events::JobEvents;
 use crate::sched::jobs::{JobTracker, Observation, Observed};
-use crate::sched::tracefs::Tracefs;
-use crate::sched::{EventKind, SchedEvent};
 use crate::sys::clock::monotonic;
 use crate::sys::launch;
 
@@ -54,13 +54,13 @@ impl Session<'_, '_> {
     /// Watches over the programs until it is over; for how long, and those that lines are written to.
     pub(super) fn watch(
         &mut self,
-        tracefs: &mut Tracefs,
+        events: &mut JobEvents,
         cpus: &[CpuId],
         threads: &[Option<i32>],
         message_driven: Vec<MessageDriven>,
     ) -> Result<(Ns, Vec<MessageDriven>), HostError> {
         let hypervisor = Sysfs::system().is_virtual();
-        let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, self.misses.is_some(), hypervisor);
+        let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, events.are_counted(), hypervisor);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
             if let Some(thread) = threads[task].filter(|_| !self.started[task].gone) {
                 watch.follow(task, thread, program.jobs, *cpu);
@@ -83,7 +83,7 @@ impl Session<'_, '_> {
                     (message_driven, Ns(cpu_time(ClockId::ThreadCPUTime)))
                 })
             });
-            let result = self.batches(tracefs, &mut watch, &said);
+            let result = self.batches(events, &mut watch, &said);
             drop(over);
             // A panic there has been reported, and leaves no programs.
             (result, releasing.and_then(|thread| thread.join().ok()).unwrap_or_default())
@@ -92,22 +92,21 @@ impl Session<'_, '_> {
         self.overhead.release_cpu = releases;
         self.overhead.elapsed = self.since_begin();
         let marks = self.started.iter().filter_map(|started| started.marks.as_ref());
-        self.overhead.lost = tracefs.lost() + marks.map(MarkReader::lost).sum::<u64>();
+        self.overhead.lost = events.lost() + marks.map(MarkReader::lost).sum::<u64>();
         result?;
         Ok((self.since_begin().min(self.request.length), message_driven))
     }
 
     fn batches(
         &mut self,
-        tracefs: &mut Tracefs,
+        events: &mut JobEvents,
         watch: &mut JobTracker,
         said: &mpsc::Receiver<ReleaseMessage>,
     ) -> Result<(), HostError> {
-        let (mut events, mut observations, mut jobs) =
-            (Vec::<SchedEvent>::new(), Vec::<Observation>::new(), Vec::new());
+        let (mut observations, mut jobs) = (Vec::<Observation>::new(), Vec::new());
         let mut horizon = Ns(0);
         let mut looked = Ns(0);
-        let mut lost = tracefs.lost();
+        let mut lost = events.lost();
         let end = Ns(self.begin.0 + self.request.length.0);
         let requirements = self.request.programs.iter().filter_map(|planned| planned.requirement.as_ref());
         let patience = requirements.map(patience).max().unwrap_or(0);
@@ -118,20 +117,16 @@ impl Session<'_, '_> {
             let awaited =
                 || now.0 < end.0 + patience && (0..self.started.len()).any(|task| self.pending(task, watch).is_some());
             let last = over || (now >= end && !awaited());
-            tracefs.drain(&mut events)?;
-            self.overhead.events += events.len() as u64;
-            if let Some(misses) = &mut self.misses {
-                misses.drain(&mut observations);
-            }
-            if tracefs.lost() > lost {
-                lost = tracefs.lost();
+            let waiting = observations.len();
+            self.overhead.events += events.drain(&mut observations)?;
+            if events.lost() > lost {
+                lost = events.lost();
                 watch.lose();
             }
-            for event in events.drain(..) {
-                if let EventKind::Fork { parent, child } = event.kind {
+            for observation in &observations[waiting..] {
+                if let Observed::Scheduler(_, EventKind::Fork { parent, child }) = observation.what {
                     self.forked(parent, child);
                 }
-                observations.push(Observation { at: event.at, what: Observed::Scheduler(event.cpu, event.kind) });
             }
             for said in said.try_iter() {
                 self.hear(said, &mut observations);

@@ -8,6 +8,7 @@
 //! both have no misses; of a job with marks they include what the thread does from its wake-up to the first mark, and from the last until it sleeps.
 
 mod cpu;
+pub mod events;
 #[cfg(test)]
 mod fixture;
 mod watched;

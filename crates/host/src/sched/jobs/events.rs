@@ -1,25 +1,28 @@
-//! What was counted while a thread had a CPU: the difference of what the CPU's counters said when it left and when it came.
+//! What jobs follow from: events of the scheduler, and what was counted while a thread had a CPU.
 //!
-//! The counters are those of [`perf`](super::perf): read by the kernel at every switch. Where they count nothing, or others have them, jobs are seen all
-//! the same, by [`tracefs`](super::tracefs).
+//! What was counted is the difference of what the CPU's counters said when a thread left and when it came. Where the source of the events does not say
+//! that with its switches, [`PerfRings`] do. Where they count nothing, or others have the counters, jobs are seen all the same.
 
 use std::collections::BTreeMap;
 
 use isochrome_model::units::CpuId;
 
-use super::jobs::{Observation, Observed};
-use super::perf::PerfRings;
-use super::{EventKind, SchedEvent};
+use super::{Observation, Observed};
 use crate::counters::events::Event as Counted;
 use crate::counters::ran_throughout;
 use crate::error::HostError;
+use crate::sched::perf::PerfRings;
+use crate::sched::source::{self, Source};
+use crate::sched::{EventKind, SchedEvent};
 use crate::sys::perf::GroupReading;
 
-/// Counts of the threads that have some CPUs.
-pub struct Misses {
-    switches: PerfRings,
+/// Events of the CPUs and threads of jobs, as they happen.
+pub struct JobEvents {
+    source: Box<dyn Source>,
+    /// What tells the counts, where the source does not.
+    rings: Option<PerfRings>,
+    reported: Option<Reported>,
     events: Vec<SchedEvent>,
-    reported: Reported,
 }
 
 /// Who has each CPU, and what its counters said when it came.
@@ -46,27 +49,66 @@ impl Reported {
     }
 }
 
-impl Misses {
-    /// Of `event`, on `cpus`, in user mode, from now on.
+impl JobEvents {
+    /// Of `cpus`, from now on, with what `counted` came to in user mode. Where that cannot be counted, the reason is given, and jobs are seen
+    /// without it.
     ///
-    /// To be opened before the [`Tracefs`](super::tracefs::Tracefs): of who waits for the same event of the kernel, the kernel reports first to those that came
-    /// first, so that what was counted until a switch is known before the switch is.
-    ///
-    /// Fails as [`PerfRings::open`] does.
-    pub fn open(cpus: &[CpuId], event: Counted) -> Result<Misses, HostError> {
-        let switches = PerfRings::open(cpus, &[event])?;
-        Ok(Misses { switches, events: Vec::new(), reported: Reported::default() })
+    /// Fails as [`source::of_jobs`] does.
+    pub fn open(cpus: &[CpuId], counted: Option<Counted>) -> Result<(JobEvents, Option<HostError>), HostError> {
+        let events = |source, rings, counts: bool| JobEvents {
+            source,
+            rings,
+            reported: counts.then(Reported::default),
+            events: Vec::new(),
+        };
+        if let Some(source) = source::counting_jobs(cpus, counted) {
+            return Ok((events(source, None, counted.is_some()), None));
+        }
+        // The rings before the source: of who waits for the same event of the kernel, the kernel reports first to those that came first, so that what
+        // was counted until a switch is known before the switch is.
+        let (rings, why) = match counted.map(|event| PerfRings::open(cpus, &[event])) {
+            Some(Err(error)) => (None, Some(error)),
+            rings => (rings.and_then(Result::ok), None),
+        };
+        let counts = rings.is_some();
+        Ok((events(source::of_jobs(cpus)?, rings, counts), why))
     }
 
-    /// Moves what was counted since the last call behind `observations`.
-    pub fn drain(&mut self, observations: &mut Vec<Observation>) {
-        self.switches.drain(&mut self.events);
-        observations.extend(self.events.drain(..).filter_map(|event| self.reported.note(&event)));
+    /// Whether counts are reported.
+    pub fn are_counted(&self) -> bool {
+        self.reported.is_some()
+    }
+
+    /// As [`Source::follow`].
+    pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
+        self.source.follow(threads, others)
+    }
+
+    /// Moves what was recorded since the last call behind `observations`; how many events of the scheduler that were.
+    pub fn drain(&mut self, observations: &mut Vec<Observation>) -> Result<u64, HostError> {
+        if let (Some(rings), Some(reported)) = (&mut self.rings, &mut self.reported) {
+            rings.drain(&mut self.events)?;
+            observations.extend(self.events.drain(..).filter_map(|event| reported.note(&event)));
+        }
+        self.source.drain(&mut self.events)?;
+        let seen = self.events.len() as u64;
+        for event in self.events.drain(..) {
+            if let (None, Some(reported)) = (&self.rings, &mut self.reported) {
+                observations.extend(reported.note(&event));
+            }
+            observations.push(Observation { at: event.at, what: Observed::Scheduler(event.cpu, event.kind) });
+        }
+        Ok(seen)
+    }
+
+    /// As [`Source::lost`].
+    pub fn lost(&self) -> u64 {
+        self.source.lost()
     }
 
     /// The CPUs whose counters others have taken for good since the last call.
     pub fn stopped(&mut self) -> Vec<CpuId> {
-        self.switches.stopped()
+        self.rings.as_mut().map_or_else(Vec::new, Source::stopped)
     }
 }
 

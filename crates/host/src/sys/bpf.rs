@@ -1,0 +1,284 @@
+//! Programs that the kernel runs itself (eBPF): loaded, attached to its tracepoints, and read by way of maps and a ring of memory.
+//!
+//! [Linux, include/uapi/linux/bpf.h]
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::memory::page_bytes;
+
+/// Commands of bpf(2).
+const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const MAP_DELETE_ELEM: libc::c_int = 3;
+const PROG_LOAD: libc::c_int = 5;
+const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
+
+/// `BPF_PROG_TYPE_TRACING` and `BPF_TRACE_RAW_TP`: the arguments of a tracepoint have the types that the kernel's own description gives them.
+const TRACING: u32 = 26;
+const TRACE_RAW_TP: u32 = 23;
+
+/// Helpers that read the clock are for programs under licenses compatible with the GPL only. That of isochrome offers MIT.
+const LICENSE: &CStr = c"Dual MIT/GPL";
+
+/// Text in which the kernel says why it refuses a program.
+const LOG_BYTES: usize = 1 << 16;
+
+/// What a map is. [Linux, include/uapi/linux/bpf.h, enum bpf_map_type]
+#[derive(Clone, Copy, Debug)]
+pub enum MapKind {
+    /// Values by a key of 4 bytes.
+    Hash = 1,
+    /// Values by their position.
+    Array = 2,
+    /// Counters by CPU.
+    PerfEvents = 4,
+    /// Records, in memory that is shared with the kernel.
+    Ring = 27,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct MapAttributes {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ElementAttributes {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// As far as `attach_btf_id`; what is behind is zero.
+#[repr(C)]
+#[derive(Default)]
+struct ProgramAttributes {
+    kind: u32,
+    count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_bytes: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attach: u32,
+    btf: u32,
+    func_info_bytes: u32,
+    func_info: u64,
+    func_info_count: u32,
+    line_info_bytes: u32,
+    line_info: u64,
+    line_info_count: u32,
+    attach_btf_id: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TracepointAttributes {
+    name: u64,
+    program: u32,
+    padding: u32,
+}
+
+/// bpf(2) with `attributes`.
+///
+/// # Safety
+///
+/// Every address in `attributes` has to lead to as many bytes as `command` reads or writes there.
+unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<RawFd> {
+    // SAFETY: the kernel reads `size_of::<T>()` bytes of a live structure; for what it points to, the caller vouches.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attributes), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as RawFd) }
+}
+
+fn owned(descriptor: RawFd) -> OwnedFd {
+    // SAFETY: the kernel just returned this descriptor, so it is open and nothing else owns it.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+/// A map of the kernel, with keys of 4 bytes and values of 4.
+#[derive(Debug)]
+pub struct Map(OwnedFd);
+
+impl Map {
+    /// Of so many entries; for a ring, bytes: a power of two, at least a page.
+    pub fn new(kind: MapKind, entries: u32) -> io::Result<Map> {
+        let bytes = if matches!(kind, MapKind::Ring) { 0 } else { 4 };
+        let attributes =
+            MapAttributes { kind: kind as u32, key_bytes: bytes, value_bytes: bytes, entries, flags: 0 };
+        // SAFETY: the attributes hold no addresses.
+        unsafe { bpf(MAP_CREATE, &attributes) }.map(|descriptor| Map(owned(descriptor)))
+    }
+
+    /// Sets the value of `key`; in a map of counters, the descriptor of one.
+    pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
+        let attributes = ElementAttributes {
+            map: self.0.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key) as u64,
+            value: std::ptr::from_ref(&value) as u64,
+            ..ElementAttributes::default()
+        };
+        // SAFETY: keys and values of these maps have 4 bytes, as `key` and `value`, which live until the call returns.
+        unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(drop)
+    }
+
+    /// Removes `key`, if it is there.
+    pub fn remove(&self, key: u32) -> io::Result<()> {
+        let attributes = ElementAttributes {
+            map: self.0.as_raw_fd() as u32,
+            key: std::ptr::from_ref(&key) as u64,
+            ..ElementAttributes::default()
+        };
+        // SAFETY: keys of these maps have 4 bytes, as `key`, which lives until the call returns.
+        match unsafe { bpf(MAP_DELETE_ELEM, &attributes) } {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number by which instructions name it.
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A program that the kernel has found to be harmless.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    /// Of these instructions, for the tracepoint whose type has this number in the kernel's description of itself. The error ends with what the
+    /// kernel's verifier says.
+    pub fn load(instructions: &[u64], tracepoint: u32) -> io::Result<Program> {
+        let mut attributes = ProgramAttributes {
+            kind: TRACING,
+            count: instructions.len() as u32,
+            instructions: instructions.as_ptr() as u64,
+            license: LICENSE.as_ptr() as u64,
+            name: *b"isochrome\0\0\0\0\0\0\0",
+            expected_attach: TRACE_RAW_TP,
+            attach_btf_id: tracepoint,
+            ..ProgramAttributes::default()
+        };
+        // SAFETY: the instructions are a live slice of so many words, the license ends with a zero; no log is asked for.
+        let refused = match unsafe { bpf(PROG_LOAD, &attributes) } {
+            Ok(descriptor) => return Ok(Program(owned(descriptor))),
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(error),
+            Err(error) => error,
+        };
+        let mut log = vec![0u8; LOG_BYTES];
+        (attributes.log_level, attributes.log_bytes, attributes.log) = (1, LOG_BYTES as u32, log.as_mut_ptr() as u64);
+        // SAFETY: as above, and the log is a live, exclusively borrowed slice of so many bytes.
+        match unsafe { bpf(PROG_LOAD, &attributes) } {
+            Ok(descriptor) => Ok(Program(owned(descriptor))),
+            Err(_) => {
+                let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+                let log = String::from_utf8_lossy(&log[..end]);
+                let last = log.lines().rev().find(|line| !line.starts_with("processed ")).unwrap_or_default();
+                Err(io::Error::new(refused.kind(), format!("{refused} ({last})")))
+            }
+        }
+    }
+
+    /// Has the kernel run it whenever the tracepoint is passed, until what this returns is dropped.
+    pub fn attach(&self) -> io::Result<OwnedFd> {
+        let attributes =
+            TracepointAttributes { program: self.0.as_raw_fd() as u32, ..TracepointAttributes::default() };
+        // SAFETY: the name's address is null, as a program whose tracepoint is given by its type has it.
+        unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }.map(owned)
+    }
+}
+
+/// The memory of a ring, mapped: positions up to which the reader has read and the kernel has written, and the records, twice, so that none
+/// ends at an edge.
+#[derive(Debug)]
+pub struct RingMemory {
+    consumer: *mut libc::c_void,
+    producer: *mut libc::c_void,
+    bytes: usize,
+}
+
+// SAFETY: the mappings are of the process, and the fields are addresses of them; only `&mut self` reads or writes there.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// Of `map`, which is a ring of so many `bytes`.
+    pub fn map(map: &Map, bytes: usize) -> io::Result<RingMemory> {
+        let page = page_bytes();
+        let place = |length: usize, protection: libc::c_int, offset: usize| {
+            // SAFETY: a new mapping at an address that the kernel chooses replaces nothing.
+            let address = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    length,
+                    protection,
+                    libc::MAP_SHARED,
+                    map.0.as_raw_fd(),
+                    offset as libc::off_t,
+                )
+            };
+            if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address) }
+        };
+        let consumer = place(page, libc::PROT_READ | libc::PROT_WRITE, 0)?;
+        match place(page + 2 * bytes, libc::PROT_READ, page) {
+            Ok(producer) => Ok(RingMemory { consumer, producer, bytes }),
+            Err(error) => {
+                // SAFETY: the mapping was made above, and nothing refers to it.
+                unsafe { libc::munmap(consumer, page) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives every record since the last call, oldest first. No system call.
+    pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
+        const BUSY: u32 = 1 << 31;
+        const DISCARDED: u32 = 1 << 30;
+        const HEADER: usize = 8;
+        // SAFETY: the first word of each mapping is a position, aligned to a page, that the kernel reads and writes atomically.
+        let (consumer, producer) = unsafe {
+            (AtomicU64::from_ptr(self.consumer.cast()), AtomicU64::from_ptr(self.producer.cast()))
+        };
+        let mut at = consumer.load(Ordering::Relaxed);
+        while at < producer.load(Ordering::Acquire) {
+            let offset = page_bytes() + (at as usize & (self.bytes - 1));
+            // SAFETY: positions are multiples of 8, so the offset is that of an aligned word within the mapping, which the kernel wrote
+            // before it moved the producer's position, and changes atomically.
+            let length = unsafe { AtomicU32::from_ptr(self.producer.byte_add(offset).cast()) }.load(Ordering::Acquire);
+            if length & BUSY != 0 {
+                break;
+            }
+            let bytes = (length & !DISCARDED) as usize;
+            if length & DISCARDED == 0 && bytes <= self.bytes {
+                // SAFETY: the record lies within the mapping, as its memory is mapped twice and no record is longer than once. The kernel does
+                // not write to it before the consumer's position is behind it, which is moved when `each` has returned.
+                each(unsafe { std::slice::from_raw_parts(self.producer.byte_add(offset + HEADER).cast(), bytes) });
+            }
+            at += (bytes + HEADER).next_multiple_of(8) as u64;
+            consumer.store(at, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for RingMemory {
+    fn drop(&mut self) {
+        // SAFETY: both mappings were made by `map` with these lengths, and no reference to them is left.
+        unsafe {
+            libc::munmap(self.consumer, page_bytes());
+            libc::munmap(self.producer, page_bytes() + 2 * self.bytes);
+        }
+    }
+}
