@@ -19,7 +19,9 @@ use isochrome_host::sys::clock;
 use isochrome_model::evidence::RawFile;
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{CpuId, Ns};
-use isochrome_model::watch::{CSV_HEAD, Cost, CpuSteal, Entry, RecordCost, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line};
+use isochrome_model::watch::{
+    CSV_HEAD, Cost, CpuSteal, Entry, RecordCost, SCHEMA, SCHEMA_BEFORE, State, Watched, csv_line,
+};
 use isochrome_report::figure;
 use serde::{Deserialize, Serialize};
 

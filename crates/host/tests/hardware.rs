@@ -218,7 +218,6 @@ fn runs_programs_in_the_kernel() -> Result<(), String> {
     BpfEvents::of_switches(&[CpuId(allowed_cpus()[0])], &[]).map(drop).map_err(|error| error.to_string())
 }
 
-
 fn switches_are_recorded() -> Result<(), String> {
     match Slices::open(&[CpuId(allowed_cpus()[0])], true, &[]) {
         Ok(_) => Ok(()),

@@ -117,8 +117,7 @@ impl Map {
     /// Of so many entries; for a ring, bytes: a power of two, at least a page.
     pub fn new(kind: MapKind, entries: u32) -> io::Result<Map> {
         let bytes = if matches!(kind, MapKind::Ring) { 0 } else { 4 };
-        let attributes =
-            MapAttributes { kind: kind as u32, key_bytes: bytes, value_bytes: bytes, entries, flags: 0 };
+        let attributes = MapAttributes { kind: kind as u32, key_bytes: bytes, value_bytes: bytes, entries, flags: 0 };
         // SAFETY: the attributes hold no addresses.
         unsafe { bpf(MAP_CREATE, &attributes) }.map(|descriptor| Map(owned(descriptor)))
     }
@@ -195,8 +194,7 @@ impl Program {
 
     /// Has the kernel run it whenever the tracepoint is passed, until what this returns is dropped.
     pub fn attach(&self) -> io::Result<OwnedFd> {
-        let attributes =
-            TracepointAttributes { program: self.0.as_raw_fd() as u32, ..TracepointAttributes::default() };
+        let attributes = TracepointAttributes { program: self.0.as_raw_fd() as u32, ..TracepointAttributes::default() };
         // SAFETY: the name's address is null, as a program whose tracepoint is given by its type has it.
         unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }.map(owned)
     }
@@ -249,9 +247,8 @@ impl RingMemory {
         const DISCARDED: u32 = 1 << 30;
         const HEADER: usize = 8;
         // SAFETY: the first word of each mapping is a position, aligned to a page, that the kernel reads and writes atomically.
-        let (consumer, producer) = unsafe {
-            (AtomicU64::from_ptr(self.consumer.cast()), AtomicU64::from_ptr(self.producer.cast()))
-        };
+        let (consumer, producer) =
+            unsafe { (AtomicU64::from_ptr(self.consumer.cast()), AtomicU64::from_ptr(self.producer.cast())) };
         let mut at = consumer.load(Ordering::Relaxed);
         while at < producer.load(Ordering::Acquire) {
             let offset = page_bytes() + (at as usize & (self.bytes - 1));

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isochrome_host::counters::{Counters, Reading};
 use isochrome_host::counters::events::{LevelEvents, events_of_levels};
+use isochrome_host::counters::{Counters, Reading};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::RealtimeRequest;
@@ -208,19 +208,15 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 
     /// Has the program and those beside it go on from their marks; `None` where it was interrupted.
-    fn begin<'r>(
-        &mut self,
-        condition: Condition,
-        arm: Arm,
-        others: &'r [usize],
-    ) -> Result<Option<Run<'r>>, HostError> {
+    fn begin<'r>(&mut self, condition: Condition, arm: Arm, others: &'r [usize]) -> Result<Option<Run<'r>>, HostError> {
         let (setup, program) = (self.setup, condition.program);
         let together = arm == Arm::Treatment;
         for other in others.iter().filter(|_| together) {
             self.reserve(*other, condition.partitioning, self.lengths[program])?;
         }
         let subject = self.subject.take();
-        let subject = subject.map_or_else(|| self.start(program, condition.partitioning), |subject| Ok(Some(subject)))?;
+        let subject =
+            subject.map_or_else(|| self.start(program, condition.partitioning), |subject| Ok(Some(subject)))?;
         let Some(mut subject) = subject else { return Ok(None) };
         if let Some(jobs) = setup.jobs[program] {
             subject.release(jobs)?;

@@ -224,7 +224,8 @@ impl Session<'_, '_> {
         std::thread::sleep(Duration::from_nanos(time));
         events.drain(&mut observations)?;
         let woken = |thread: i32| {
-            let wakes = |what| matches!(what, Observed::Scheduler(_, EventKind::Wakeup { thread: woken }) if woken == thread);
+            let wakes =
+                |what| matches!(what, Observed::Scheduler(_, EventKind::Wakeup { thread: woken }) if woken == thread);
             observations.iter().filter(|observation| wakes(observation.what)).count()
         };
         Ok(threads

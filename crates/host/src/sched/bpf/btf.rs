@@ -53,8 +53,7 @@ impl Btf {
         const MAGIC: u32 = 0xeb9f;
         let mut btf = Btf { bytes, types: vec![0], strings: 0, by_name: HashMap::new() };
         let header = btf.word(4)? as usize;
-        let [types, length, strings] =
-            [btf.word(8)?, btf.word(12)?, btf.word(16)?].map(|offset| offset as usize);
+        let [types, length, strings] = [btf.word(8)?, btf.word(12)?, btf.word(16)?].map(|offset| offset as usize);
         if btf.word(0)? & 0xffff != MAGIC {
             return None;
         }

@@ -15,9 +15,7 @@ use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
 use self::btf::Btf;
-use self::program::{
-    ACCOUNTED, COUNTER_BYTES, FOLLOWED, HEAD_BYTES, Layout, Maps, NAME_BYTES, WATCHED, field, kind,
-};
+use self::program::{ACCOUNTED, COUNTER_BYTES, FOLLOWED, HEAD_BYTES, Layout, Maps, NAME_BYTES, WATCHED, field, kind};
 use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName};
 use crate::counters::events::{Code, Event as Counted};

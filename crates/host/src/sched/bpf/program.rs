@@ -350,8 +350,7 @@ mod tests {
         code.land([jump]);
         code.exit();
         // r6 = r1; r1 = map 5 ll; if r0 == 0 goto +1; r1 = *(u32 *)(r7 + 4); r0 = 0; exit
-        let expected =
-            [0x16bf, 0x5_0000_1118, 0, 0x1_0015, 0x4_7161, 0xb7, 0x95];
+        let expected = [0x16bf, 0x5_0000_1118, 0, 0x1_0015, 0x4_7161, 0xb7, 0x95];
         assert_eq!(code.0, expected);
     }
 }
