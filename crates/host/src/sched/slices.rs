@@ -1,6 +1,6 @@
 //! Slices of tasks: who had which CPU from when to when, and what was counted meanwhile.
 //!
-//! They lie between the records that the kernel writes at every switch, by whatever [source](super::source); nothing else runs on the CPU that is
+//! They lie between the records that the kernel writes at every switch, by whatever [source]; nothing else runs on the CPU that is
 //! watched.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -66,7 +66,7 @@ fn refused(what: &str, source: std::io::Error) -> HostError {
 impl BpfEvents {
     /// Records, from now on, switches on `cpus` with what `counted` came to, in user mode, and starts of threads anywhere.
     ///
-    /// Fails with [`HostError::Events`] where the kernel runs no programs for this user, as [`Btf`] does where it does not describe itself,
+    /// Fails with [`HostError::Events`] where the kernel runs no programs for this user, with [`HostError::Unreadable`] where it does not describe itself,
     /// and as [`crate::counters`] does.
     pub fn of_switches(cpus: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, HostError> {
         let mut source = BpfEvents::new(cpus, counted)?;
