@@ -105,10 +105,10 @@ impl Watched {
     pub fn cost_text(&self) -> String {
         let Some(cost) = self.state.cost else { return String::new() };
         let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));
+        let by = self.state.source.as_ref().map_or(String::new(), |source| format!(", by {source}"));
         let percent = |share: f64| format!("{:.2} %", 100.0 * share);
         let mut text = format!(
-            "watching by {} took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second\n",
-            self.state.source.as_deref().unwrap_or("the scheduler's events"),
+            "watching took {} of a CPU, looking {:.0} times{polls} and seeing {:.0} events a second{by}\n",
             percent(cost.cpu_share),
             cost.looks_per_second,
             cost.events_per_second
