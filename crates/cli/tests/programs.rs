@@ -55,7 +55,7 @@ fn play(role: &str) {
             tell("STATUS=READY=1 comes later\n");
             sleep(400);
             tell("STATUS=begun\nREADY=1\n");
-            sleep(1500);
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         }
         "grow" => {
             let mut kept = Vec::new();
@@ -63,7 +63,7 @@ fn play(role: &str) {
                 kept.push(vec![1u8; 1 << 20]);
                 sleep(20);
             }
-            sleep(1500);
+            std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             assert!(kept.iter().flatten().all(|byte| *byte == 1));
         }
         "steady" => {
@@ -131,7 +131,7 @@ fn is_there(program: &str) -> bool {
 }
 
 fn notified_by_socket(fixture: &Fixture) -> Outcome {
-    succeeding(fixture.exec_role("notify", "sd_notify"));
+    fixture.until_on_colors(fixture.exec_role("notify", "sd_notify"), &fixture.path("outcome.json"));
     let outcome = fixture.outcome();
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 0.4), "{outcome}");
     assert!(outcome["resident"].as_u64().unwrap() > 100, "{outcome}");
@@ -152,7 +152,7 @@ fn notified_elsewhere(fixture: &Fixture) -> Outcome {
 }
 
 fn settled(fixture: &Fixture) -> Outcome {
-    succeeding(fixture.exec_role("grow", "settle:300ms"));
+    fixture.until_on_colors(fixture.exec_role("grow", "settle:300ms"), &fixture.path("outcome.json"));
     let outcome = fixture.outcome();
     // It grows for at least 0.8 s, and then no more.
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 1.1), "{outcome}");
@@ -223,7 +223,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
             bytes.div_ceil(4096) as u64
         );
     }
-    let (on_color, off_color, immovable) = on_colors(Duration::from_secs(20));
+    let (on_color, off_color, immovable) = on_colors(Duration::from_secs(60));
     drop(exec.stdin.take());
     let counts = said.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
@@ -345,7 +345,7 @@ func main() {
 	sums := make([]uint64, 8)
 	for part := range sums {
 		group.Add(1)
-		go func() {
+		go func(part int) {
 			defer group.Done()
 			kept := map[uint64][]uint64{}
 			for i := uint64(0); i < 200000; i++ {
@@ -358,7 +358,7 @@ func main() {
 					}
 				}
 			}
-		}()
+		}(part)
 	}
 	group.Wait()
 	fmt.Println(sums)

@@ -1,0 +1,220 @@
+//! Programs that are hard to move.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json as object};
+
+use crate::fixture::Fixture;
+use crate::refusing::outside;
+use crate::target::{json, left_behind, on_color, pauses_of, rounds, succeeding, sum};
+use crate::trial::{NotRun, Outcome};
+
+/// Nobody opens the other end of the FIFO, so the program waits in open(2) and has reserved a descriptor that is not open yet.
+pub fn opening(fixture: &Fixture) -> Outcome {
+    let fifo = fixture.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo starts").success());
+    let mut process = Command::new("sh").args(["-c", "read line < $0", fifo.to_str().unwrap()]).spawn().unwrap();
+    let waits = || {
+        let state = fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
+        state.contains(") S ") && fs::metadata(format!("/proc/{}/fd", process.id())).unwrap().len() > 3
+    };
+    let begin = Instant::now();
+    while !waits() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "the program does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // The way that is dangerous for memory that the kernel writes to meanwhile.
+    let (report, moved) = fixture.moved(process.id(), "0-3", |command| {
+        command.env("ISOCHROME_WITHOUT_MOVE", "1");
+    });
+    let left = left_behind(&report).into_iter().cloned().collect::<Vec<_>>();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    assert_eq!(left, Vec::<Value>::new());
+    assert!(moved > 50, "{moved}");
+    Ok(())
+}
+
+/// A program holds the frames of one color in 1 GiB, and gives back all that lie between them: the kernel hands out these first.
+pub fn drought(fixture: &Fixture) -> Outcome {
+    let thp = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if thp.is_empty() || thp.contains("[never]") {
+        return Err(NotRun("the kernel has no huge pages, which frames of all colors come with".to_owned()));
+    }
+    let holder = fixture.target("holder")?;
+    let target = fixture.target("alone")?;
+    target.goes_on();
+    let (report, moved) = fixture.moved(target.pid(), "5", |_| {});
+    println!("{moved} pages, {} KiB touched", report["touched_bytes_max"].as_u64().unwrap() / 1024);
+    assert_eq!(left_behind(&report), Vec::<&Value>::new());
+    assert_eq!(report["off_color"], 0);
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    drop(holder);
+    Ok(())
+}
+
+pub fn many_mappings(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("mappings")?;
+    target.goes_on();
+    let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
+    let mut pauses = pauses_of(&report);
+    pauses.sort_unstable();
+    let (median, longest) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
+    println!("{moved} pages in {} pauses: median {} us, longest {} us", pauses.len(), median / 1000, longest / 1000);
+    assert!(moved > 10_000);
+    // Other programs may lengthen single pauses by any time. The benchmark says how long they are where nothing else runs.
+    assert!(median < 250_000_000, "{median} ns");
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
+/// Making all of a mapping writable takes as long as a pause may, so that each moved a single page.
+pub fn large_library(fixture: &Fixture) -> Outcome {
+    let target = fixture.target("library")?;
+    target.goes_on();
+    let mappings = || {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
+        maps.lines().filter(|line| line.ends_with("counts-library.so")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let before = mappings();
+    let (report, moved) = fixture.moved(target.pid(), "0-7", |_| {});
+    let pauses = pauses_of(&report).len() as u64;
+    println!("{moved} pages in {pauses} pauses");
+    // Half of the 65 536 pages, unless the file was given frames that a program before it has left on these colors.
+    assert!(moved > 5_000 && report["off_color"].as_u64().unwrap() < 100, "{report}");
+    assert!(20 * pauses < moved, "{moved} pages in {pauses} pauses");
+    // What was split for the moves is one mapping again.
+    assert_eq!((mappings(), before.len()), (before, 1));
+    let counts = target.goes_on();
+    assert_eq!((counts.wrong, counts.broken_off), (0, 0));
+    Ok(())
+}
+
+/// Fills tables with random bytes in 24 threads and checks the sum of each before it is dropped.
+const JAVA: &str = r#"
+import java.util.Random;
+import java.util.zip.CRC32;
+
+public class Sums {
+    static long sum(byte[] bytes) {
+        CRC32 sum = new CRC32();
+        sum.update(bytes);
+        return sum.getValue();
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        for (int number = 0; number < 24; number++) {
+            Random random = new Random(number);
+            Thread thread = new Thread(() -> {
+                byte[][] kept = new byte[256][];
+                long[] sums = new long[256];
+                for (;;) {
+                    int at = random.nextInt(256);
+                    if (kept[at] != null && sum(kept[at]) != sums[at]) {
+                        System.out.println("wrong");
+                        System.exit(1);
+                    }
+                    kept[at] = new byte[1 + random.nextInt(8192)];
+                    random.nextBytes(kept[at]);
+                    sums[at] = sum(kept[at]);
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+        System.out.println("ready");
+        System.in.read();
+        System.out.println("right");
+    }
+}
+"#;
+
+pub fn java(fixture: &Fixture) -> Outcome {
+    let source = fixture.path("Sums.java");
+    fs::write(&source, JAVA).unwrap();
+    let mut command = Command::new("java");
+    command.args(["-Xmx128m", "-XX:+UseG1GC"]).arg(&source).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(mut process) = command.spawn() else { return Err(NotRun("java is not installed".to_owned())) };
+    let mut said = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    if line != "ready\n" {
+        let _ = process.kill();
+        return Err(NotRun(format!("java does not run a program from its source: {}", process.wait().unwrap())));
+    }
+    let rounds = rounds().div_ceil(10);
+    let (mut moved, mut pauses) = (0, Vec::new());
+    for round in 0..rounds {
+        // Half of the colors: fewer would need more memory than the tests touch.
+        let colors = if round % 2 == 0 { "0-7" } else { "8-15" };
+        let (report, pages) = fixture.moved(process.id(), colors, |_| {});
+        moved += pages;
+        pauses.extend(pauses_of(&report));
+        assert_eq!(process.try_wait().unwrap(), None, "the program has ended");
+    }
+    drop(process.stdin.take());
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert_eq!((line.as_str(), process.wait().unwrap().code()), ("right\n", Some(0)));
+    pauses.sort_unstable();
+    println!(
+        "java: {rounds} recolorings, {moved} pages, {} pauses, median {} us",
+        pauses.len(),
+        pauses[pauses.len() / 2] / 1000
+    );
+    Ok(())
+}
+
+pub fn asynchronous(fixture: &Fixture) -> Outcome {
+    let mut untried = Vec::new();
+    for mode in ["uring", "pinned", "aio", "device"] {
+        let mut target = match fixture.target(mode) {
+            Ok(target) => target,
+            Err(NotRun(why)) => {
+                untried.push(why);
+                continue;
+            }
+        };
+        // Without a way to move pages under it, it is left alone as a whole.
+        let before = outside(target.pid());
+        let mut without = fixture.recolor(target.pid(), "0-3");
+        let output = without.env("ISOCHROME_WITHOUT_MOVE", "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("UFFDIO_MOVE") && said.contains("hint:"), "{said}");
+        assert_eq!(outside(target.pid()), before, "{mode}");
+        let (report, moved) = fixture.moved(target.pid(), "0-3", |_| {});
+        let left = |why: &str| report["immovable"][why].as_u64().unwrap_or(0);
+        println!("{mode}: {moved} moved, {} pinned", left("is pinned or busy"));
+        assert!(moved > 0, "{mode}: {report}");
+        assert!(mode == "pinned" || left("is pinned or busy") == 0, "{mode}: {report}");
+        // Of 16 pages pinned some have the colors by chance.
+        assert!(mode != "pinned" || left("is pinned or busy") > 0, "{mode}: {report}");
+        assert_eq!(target.process.try_wait().unwrap(), None, "{mode}");
+    }
+    if untried.is_empty() { Ok(()) } else { Err(NotRun(format!("the others are moved: {}", untried.join("; ")))) }
+}
+
+pub fn dry_run_and_second_sweep(fixture: &Fixture) -> Outcome {
+    // A fork gives the program other frames for what it writes next, which would be found as well.
+    let target = fixture.target("alone")?;
+    target.goes_on();
+    let mut dry = fixture.recolor(target.pid(), "5-8");
+    dry.arg("--dry-run");
+    let planned = json(&succeeding(dry));
+    assert_eq!((&planned["event"], &planned["moved"]), (&object!("dry_run"), &object!(false)));
+    let pages = sum(&planned, "moved");
+    assert!(planned["pauses_ns"].as_array().unwrap().is_empty() && pages > 500, "{planned}");
+    assert_eq!(planned["expected"]["pages"].as_u64(), Some(pages));
+    assert!(!fixture.repair(target.pid()), "there is nothing to repair");
+    let (_, moved) = fixture.moved(target.pid(), "5-8", |_| {});
+    let (on_color, off_color, immovable) = on_color(fixture, target.pid(), "5-8");
+    println!("{moved} moved; then {on_color} on color, {off_color} off color, {immovable} immovable");
+    assert!(on_color as f64 >= 0.995 * (on_color + off_color) as f64, "{on_color} on color, {off_color} off color");
+    Ok(())
+}
