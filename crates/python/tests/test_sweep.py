@@ -79,6 +79,13 @@ def wait_for_chunks(folder, process, count):
         time.sleep(0.002)
 
 
+def skip_if_over(folder, process):
+    """Skips a test whose sweep was so fast, or this process so slow, that nothing was left to be killed."""
+    if chunks_done(folder) == CHUNKS:
+        process.communicate(timeout=300)
+        pytest.skip("the sweep was over before it was killed")
+
+
 def descendants(pid):
     """Processes below `pid`, the nearest first."""
     parents = {}
@@ -106,10 +113,11 @@ def test_a_worker_that_is_killed_changes_nothing(experiment_file, undisturbed):
     folder = experiment_file.with_suffix("")
     process = started(experiment_file, "--workers", "2")
     wait_for_chunks(folder, process, 3)
+    skip_if_over(folder, process)
     workers = workers_of(process.pid)
     assert workers
     os.kill(workers[0], signal.SIGKILL)
-    assert chunks_done(folder) < CHUNKS, "killed too late to tell"
+    skip_if_over(folder, process)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert digests(folder) == undisturbed
@@ -122,7 +130,8 @@ def test_a_sweep_that_is_killed_with_scheduler_and_workers_goes_on_where_it_was(
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     done = {path: path.stat().st_mtime_ns for path in folder.rglob("first=*.parquet")}
-    assert 5 <= len(done) < CHUNKS, "killed too late to tell"
+    assert len(done) >= 5
+    skip_if_over(folder, process)
     # What a write that was cut off leaves behind is no result.
     (next(iter(done)).parent / ".first=000000550.parquet.unfinished").write_bytes(b"half")
     finished(experiment_file, "--workers", "1")
@@ -158,7 +167,7 @@ def test_a_scheduler_that_is_killed_is_said_so_and_another_one_goes_on(experimen
         process = started(experiment_file, "--scheduler", address)
         wait_for_chunks(folder, process, 5)
         scheduler.kill()
-        assert chunks_done(folder) < CHUNKS, "killed too late to tell"
+        skip_if_over(folder, process)
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 1
         assert "run the same command to go on" in errors
