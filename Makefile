@@ -1,10 +1,10 @@
-# Two commands do everything on a fresh Debian 12 with a Rust toolchain: `make demo` and `make test`.
+# Two commands do everything on a fresh Debian 12 with a Rust toolchain: `make demo` and `make test`. `make check` is the quick one.
 
 CARGO ?= cargo
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 RUSTUP := curl https://sh.rustup.rs -sSf | sh -s -- -y && . "$$HOME/.cargo/env"
 
-.PHONY: demo test test-python lint bench torture compat
+.PHONY: demo check test test-python lint bench torture compat
 
 # Builds the release, runs the main job, prints where the report is. Exit code 3 of the tool (inconclusive: the machine was too
 # noisy, or has no colors) is an answer, not a failure.
@@ -12,9 +12,15 @@ demo: toolchain
 	$(CARGO) build --release --locked
 	./target/release/isochrome demo -o report || [ $$? -eq 3 ]
 
+# All tests; then what was ignored, why, and the command that installs what is missing.
 test: toolchain python
-	$(CARGO) test --workspace --locked
-	$(MAKE) test-python
+	$(PYTHON) scripts/tests.py "$(CARGO) test --workspace --locked --no-fail-fast" "$(MAKE) test-python"
+
+# What can be said without hardware, without root and without a release build, in two minutes once the dependencies are built.
+check: toolchain
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked --lib --bins
 
 # The wheel as `pip install` builds it, in the profile of the tests, so that the model is not compiled once more.
 PYTHON ?= python3
@@ -32,7 +38,7 @@ $(VENV)/made: $(PINNED)
 test-python: toolchain python $(VENV)/made
 	PATH="$(abspath $(VENV))/bin:$$PATH" MATURIN_PEP517_ARGS="--profile $(PYTHON_PROFILE) --locked" \
 	  $(PIP) --no-deps --no-build-isolation --force-reinstall ./crates/python
-	$(VENV)/bin/python -m pytest -p no:cacheprovider crates/python/tests
+	$(VENV)/bin/python -m pytest -p no:cacheprovider -rs crates/python/tests
 
 lint: toolchain
 	$(CARGO) fmt --all --check

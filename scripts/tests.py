@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Runs the tests, and lists at the end what was ignored, why, and the one command that installs what is missing.
+
+    scripts/tests.py COMMAND...     each argument is a command line of a shell; all of them run, one after the other
+    scripts/tests.py --packages     prints the Debian packages of the programs that the tests look for and do not find
+
+What the commands print is passed on as it comes. Exit code: that of the first command that failed, else 0.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+# Programs that the tests look for, and the Debian packages that hold them.
+PROGRAMS = {
+    "busybox": "busybox-static",
+    "cc": "gcc",
+    "chrt": "util-linux",
+    "cyclictest": "rt-tests",
+    "go": "golang-go",
+    "javac": "default-jdk-headless",
+    "kill": "procps",
+    "make": "make",
+    "mount": "mount",
+    "musl-gcc": "musl-tools",
+    "qemu-aarch64": "qemu-user",
+    "redis-benchmark": "redis-tools",
+    "redis-server": "redis-server",
+    "setpriv": "util-linux",
+    "sqlite3": "sqlite3",
+    "systemd-analyze": "systemd",
+    "taskset": "util-linux",
+    "unshare": "util-linux",
+    "valgrind": "valgrind",
+    "x264": "x264",
+}
+
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
+# `test NAME ... ignored (REASON)`; what a test prints comes between its name and its outcome.
+TEST = re.compile(r"test (?:\[.*\] )?(\S+(?: - \S.*)?)\s+\.\.\. ?(.*)")
+IGNORED = re.compile(r"ignored(?:, (.*)| \((.*)\))?$")
+# Of pytest, by -rs.
+SKIPPED = re.compile(r"SKIPPED \[\d+\] ([^:]+(?::\d+)?): (.*)")
+# Of benchmarks in the size of tests.
+NOT_MEASURED = re.compile(r"((?:[\w ]+: )?)not measured: (.*)")
+RUNNING = re.compile(r"\s*Running (\S+)")
+
+
+class Ignored:
+    """What was ignored, and why, as it is found in the lines that the tests print."""
+
+    def __init__(self):
+        self.found = []
+        self.program = self.test = ""
+
+    def read(self, line):
+        line = COLOR.sub("", line).rstrip()
+        if match := RUNNING.match(line):
+            self.program = match[1]
+        elif match := SKIPPED.match(line):
+            self.found.append((match[1], match[2]))
+        elif match := NOT_MEASURED.match(line):
+            self.found.append((self.program, f"{match[1]}not measured: {match[2]}"))
+        else:
+            if match := TEST.match(line):
+                self.test, line = match[1], match[2]
+            if match := IGNORED.match(line):
+                self.found.append((self.test, match[1] or match[2] or "no reason given"))
+
+
+def missing_packages():
+    return sorted({package for program, package in PROGRAMS.items() if shutil.which(program) is None})
+
+
+def run(command, ignored):
+    """Runs a command line, passes on what it prints, and returns its exit code."""
+    with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        line = b""
+        # A test's name is there while it runs, and its outcome is on the same line.
+        while piece := os.read(process.stdout.fileno(), 1 << 16):
+            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.flush()
+            *lines, line = (line + piece).split(b"\n")
+            for whole in lines:
+                ignored.read(whole.decode(errors="replace"))
+        ignored.read(line.decode(errors="replace"))
+        return process.wait()
+
+
+def main():
+    if sys.argv[1:] == ["--packages"]:
+        print(" ".join(missing_packages()))
+        return 0
+    if not sys.argv[1:] or sys.argv[1].startswith("-"):
+        print(__doc__.strip(), file=sys.stderr)
+        return 0 if sys.argv[1:] in (["--help"], ["-h"]) else 2
+    ignored = Ignored()
+    codes = [run(command, ignored) for command in sys.argv[1:]]
+    print(f"\nIgnored tests: {len(ignored.found) or 'none'}")
+    for name, reason in ignored.found:
+        print(f"  {name}: {reason}")
+    if packages := missing_packages():
+        print(f"Programs that tests need are missing. Install them with: apt-get install -y {' '.join(packages)}")
+    return next((code if code > 0 else 1 for code in codes if code), 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
