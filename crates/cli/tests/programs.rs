@@ -59,10 +59,14 @@ fn play(role: &str) {
         }
         "grow" => {
             let mut kept = Vec::new();
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
             for _ in 0..40 {
                 kept.push(vec![1u8; 1 << 20]);
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
                 sleep(20);
             }
+            println!("grown {} {}", std::process::id(), longest.as_millis());
             std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
             assert!(kept.iter().flatten().all(|byte| *byte == 1));
         }
@@ -152,11 +156,22 @@ fn notified_elsewhere(fixture: &Fixture) -> Outcome {
 }
 
 fn settled(fixture: &Fixture) -> Outcome {
-    fixture.until_on_colors(fixture.exec_role("grow", "settle:300ms"), &fixture.path("outcome.json"));
+    let mut exec = fixture.exec_role("grow", "settle:300ms");
+    let mut exec = exec.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(exec.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    let numbers: Vec<u32> = said.strip_prefix("grown ").unwrap().split(' ').map(|word| word.parse().unwrap()).collect();
+    let [pid, longest_pause] = numbers[..] else { panic!("{said}") };
+    let ended = Ended(pid);
+    on_colors(fixture, pid, 10_000, Duration::from_secs(60));
+    drop(exec.stdin.take());
+    assert!(exec.wait().unwrap().success());
+    std::mem::forget(ended);
     let outcome = fixture.outcome();
+    if longest_pause >= 250 {
+        return Err(NotRun(format!("the machine held the program up for {longest_pause} ms, as if it had settled")));
+    }
     // It grows for at least 0.8 s, and then no more.
     assert!(outcome["seconds_to_colors"].as_f64().is_some_and(|at| at >= 1.1), "{outcome}");
-    assert!(outcome["on_color"].as_u64().unwrap() > 7500, "{outcome}");
     Ok(())
 }
 
@@ -182,6 +197,23 @@ fn variable(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
+/// Waits until nearly all pages of `pid`, more than `pages`, are on their colors: how many are, are not, and cannot be moved.
+fn on_colors(fixture: &Fixture, pid: u32, pages: u64, limit: Duration) -> (u64, u64, u64) {
+    let begin = Instant::now();
+    loop {
+        if let Some(report) = fixture.look(pid) {
+            let (on_color, off_color, immovable) =
+                (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"));
+            if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > pages {
+                return (on_color, off_color, immovable);
+            }
+            println!("{on_color} on color, {off_color} off color, {immovable} immovable");
+        }
+        assert!(begin.elapsed() < limit, "it does not get onto its colors");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 fn pressure(fixture: &Fixture) -> Outcome {
     let time = Duration::from_secs(variable("PRESSURE_SECONDS", 3));
     let share = variable("PRESSURE_SHARE", 5);
@@ -190,22 +222,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
     let mut said = BufReader::new(exec.stdout.take().unwrap()).lines();
     let pid: u32 = said.next().unwrap().unwrap().strip_prefix("ready ").unwrap().parse().unwrap();
     let ended = Ended(pid);
-    let on_colors = |limit: Duration| {
-        let begin = Instant::now();
-        loop {
-            if let Some(report) = fixture.look(pid) {
-                let (on_color, off_color, immovable) =
-                    (sum(&report, "on_color"), sum(&report, "moved"), sum(&report, "immovable"));
-                if on_color as f64 >= 0.995 * (on_color + off_color) as f64 && on_color > 16_000 {
-                    return (on_color, off_color, immovable);
-                }
-                println!("{on_color} on color, {off_color} off color, {immovable} immovable");
-            }
-            assert!(begin.elapsed() < limit, "it does not get onto its colors");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-    };
-    on_colors(Duration::from_secs(60));
+    on_colors(fixture, pid, 16_000, Duration::from_secs(60));
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
     let free = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
     let free: usize = free.split_whitespace().next().unwrap().parse().unwrap();
@@ -223,7 +240,7 @@ fn pressure(fixture: &Fixture) -> Outcome {
             bytes.div_ceil(4096) as u64
         );
     }
-    let (on_color, off_color, immovable) = on_colors(Duration::from_secs(60));
+    let (on_color, off_color, immovable) = on_colors(fixture, pid, 16_000, Duration::from_secs(60));
     drop(exec.stdin.take());
     let counts = said.next().unwrap().unwrap();
     assert!(exec.wait().unwrap().success());
