@@ -66,14 +66,14 @@ fn exhaustive(set: &TaskSet, members: &[usize], partitions: u32, analysis: Analy
     least
 }
 
-fn exclusive_ones_are_alone(set: &TaskSet, members: &[(usize, PartitionSet)]) -> bool {
+pub(super) fn exclusive_ones_are_alone(set: &TaskSet, members: &[(usize, PartitionSet)]) -> bool {
     members.iter().filter(|(task, _)| set.tasks()[*task].exclusive).all(|(task, partitions)| {
         members.iter().all(|(other, others)| other == task || others.intersection(partitions).is_empty())
     })
 }
 
 /// Little time, few pages, and in some sets everything else a set can have.
-fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, partitions: u32) -> TaskSet {
+pub(super) fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, partitions: u32) -> TaskSet {
     let load = random.u64(2..=8);
     let rarely = |random: &mut fastrand::Rng| random.u8(0..6) == 0;
     let mut tasks = Vec::new();

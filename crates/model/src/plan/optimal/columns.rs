@@ -4,10 +4,14 @@ use std::collections::HashMap;
 
 use rayon::prelude::*;
 
-use super::{COLUMN_NODES, Kinds};
+use super::{COLUMN_NODES, Kinds, worth};
 use crate::plan::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERANCE, best};
 use crate::plan::{Request, Share};
-use crate::taskset::TaskSet;
+use crate::taskset::{Scope, TaskSet};
+
+/// Pairs of columns that are looked at when two cores are planned anew: where no proof is sought, many short looks find more than a few
+/// long ones.
+const PAIRS: usize = 64;
 
 /// Splits whose columns are evaluated at once, where finding splits is what takes long.
 const ALTERNATIVES: usize = 16;
@@ -111,22 +115,29 @@ impl<'a> Columns<'a> {
         let mut open: Vec<(usize, usize)> = columns.iter().copied().filter(|&column| !self.is_exact(column)).collect();
         open.sort_unstable();
         open.dedup();
+        self.look(&open, slack, request, |nodes| nodes);
+        for column in open {
+            *self.nodes.entry(column).or_insert(COLUMN_NODES) *= 2;
+        }
+    }
+
+    /// Looks at columns, each with as many nodes as `nodes` makes of those that are due.
+    fn look(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request, nodes: impl Fn(u64) -> u64 + Sync) {
         let zero = vec![0; self.kinds.copies.len()];
-        let looked: Vec<((usize, usize), Outcome)> = open
+        let looked: Vec<((usize, usize), Outcome)> = columns
             .par_iter()
             .map(|&(state, k)| {
-                let nodes = self.nodes.get(&(state, k)).copied().unwrap_or(COLUMN_NODES);
+                let due = self.nodes.get(&(state, k)).copied().unwrap_or(COLUMN_NODES);
                 let effort = Effort {
                     any: false,
                     cutoff: self.bound(state, k) + slack,
-                    nodes,
+                    nodes: nodes(due),
                     should_stop: request.should_stop,
                 };
                 ((state, k), best(self.set, self.rules, &self.kinds.members(self.set, state, &zero), k as u32, effort))
             })
             .collect();
         for (column, outcome) in looked {
-            *self.nodes.entry(column).or_insert(COLUMN_NODES) *= 2;
             if let Some(found) = outcome.found
                 && self.found.get(&column).is_none_or(|known| found.0 < known.0)
             {
@@ -138,6 +149,95 @@ impl<'a> Columns<'a> {
                 *bound = bound.max(outcome.lower);
             }
         }
+    }
+
+    /// A better plan than `plan`, if one is found by planning two cores at a time anew, until that helps no more: the tasks and the partitions
+    /// of both, and those that nobody has, are divided again in the ways of least bound. `nodes`: of a look at a column.
+    pub(super) fn improved(
+        &mut self,
+        plan: &[Share],
+        cores: u32,
+        nodes: u64,
+        request: &Request,
+    ) -> Option<(f64, Vec<Share>)> {
+        let mut columns: Vec<(usize, usize)> = plan.iter().map(|share| self.remember(share)).collect();
+        columns.resize(cores as usize, (0, 0));
+        let pairs: Vec<(usize, usize)> = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b))).collect();
+        // Pairs in turn, until all of them in a row were in vain.
+        let mut in_vain = 0;
+        for &(a, b) in pairs.iter().cycle() {
+            if in_vain == pairs.len() || (request.should_stop)() {
+                break;
+            }
+            let used: usize = columns.iter().map(|column| column.1).sum();
+            let spare = (self.width - 1).saturating_sub(used);
+            match self.divided_anew([columns[a], columns[b]], spare, nodes, request) {
+                Some(better) => ([columns[a], columns[b]], in_vain) = (better, 0),
+                None => in_vain += 1,
+            }
+        }
+        columns.retain(|column| column.0 > 0);
+        self.plan(&columns)
+    }
+
+    /// Two columns for the same tasks, with at most `spare` partitions more together, that cost less: the first that is found.
+    fn divided_anew(
+        &mut self,
+        pair: [(usize, usize); 2],
+        spare: usize,
+        nodes: u64,
+        request: &Request,
+    ) -> Option<[(usize, usize); 2]> {
+        let cost = |columns: &Columns, pair: &[(usize, usize); 2]| -> f64 {
+            pair.iter().map(|column| columns.found.get(column).map_or(f64::INFINITY, |found| found.0)).sum()
+        };
+        let least = |columns: &Columns, pair: &[(usize, usize); 2]| -> f64 {
+            pair.iter().map(|&(state, k)| columns.bound(state, k)).sum()
+        };
+        let value = cost(self, &pair) - TOLERANCE;
+        let (all, most) = (pair[0].0 + pair[1].0, self.width - 1);
+        let partitions = match self.set.platform().scope {
+            Scope::Shared => pair[0].1 + pair[1].1 + spare,
+            Scope::Private => 2 * most,
+        };
+        let mut ways: Vec<(f64, [(usize, usize); 2])> = Vec::new();
+        self.kinds.visit_parts(all, |part| {
+            for k in partitions.saturating_sub(most)..=partitions.min(most) {
+                let pair = [(part, k), (all - part, partitions - k)];
+                ways.push((least(self, &pair), pair));
+            }
+        });
+        ways.retain(|(bound, _)| *bound < value);
+        ways.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        for (_, pair) in ways.into_iter().take(PAIRS) {
+            if (request.should_stop)() {
+                return None;
+            }
+            let slack = value - least(self, &pair);
+            if slack > 0.0 {
+                let open: Vec<(usize, usize)> =
+                    pair.into_iter().filter(|column| !self.found.contains_key(column)).collect();
+                self.look(&open, slack, request, |_| nodes);
+                if cost(self, &pair) < value {
+                    return Some(pair);
+                }
+            }
+        }
+        None
+    }
+
+    /// Remembers a core of a plan as what is known of its column.
+    fn remember(&mut self, share: &Share) -> (usize, usize) {
+        let k = match self.set.platform().scope {
+            Scope::Shared => share.partitions() as usize,
+            Scope::Private => self.width - 1,
+        };
+        let column = (self.kinds.state_of(&share.members), k);
+        let cost = worth(self.set, self.rules, std::slice::from_ref(share));
+        if self.found.get(&column).is_none_or(|found| cost < found.0) {
+            self.found.insert(column, (cost, share.groups.clone()));
+        }
+        column
     }
 
     /// The plan made of these columns, if all have an allocation, and its utilization.

@@ -53,6 +53,12 @@ impl Kinds {
         self.copies.iter().zip(&self.strides).map(move |(kind, stride)| state / stride % (kind.len() + 1))
     }
 
+    /// The state of these tasks: whole copies.
+    pub(super) fn state_of(&self, members: &[usize]) -> usize {
+        let held = |kind: &Vec<Vec<usize>>| kind.iter().filter(|copy| members.contains(&copy[0])).count();
+        self.copies.iter().zip(&self.strides).map(|(kind, stride)| held(kind) * stride).sum()
+    }
+
     /// The tasks of a state if its copies are those from `taken` on; by priority.
     pub(super) fn members(&self, set: &TaskSet, state: usize, taken: &[usize]) -> Vec<usize> {
         let mut members = Vec::new();
