@@ -14,7 +14,7 @@ use isochrome_host::color::saved::{self, Boot};
 use isochrome_host::color::{pagemap, resident};
 use isochrome_host::error::HostError;
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::Pid;
 use isochrome_host::recolor::watch::{Tally, Watch};
 use isochrome_host::recolor::{Limits, MAX_PAUSE, RecolorError, Report, Wanted, inspect};
 use isochrome_host::runtime;

@@ -18,7 +18,7 @@ use isochrome_host::color::reference::Numbers;
 use isochrome_host::doctor::{self, Status};
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::recolor::watch::{Watch, family};
 use isochrome_host::recolor::{self, RecolorError};
 use isochrome_host::sys::launch::{self, End, Launch, Signals};
@@ -397,7 +397,9 @@ impl<'a> Keeper<'a> {
                     self.renew(coloring, &error).is_some_and(|numbers| numbers != Numbers::Kept)
                 }
                 // Until it has begun its program, the child of a process that has given up rights may not be traced.
-                RecolorError::Denied { .. } | RecolorError::NotStopping { .. } => self.begin.elapsed() < SETTLE_MAX,
+                RecolorError::Process(ProcessError::Denied { .. }) | RecolorError::NotStopping { .. } => {
+                    self.begin.elapsed() < SETTLE_MAX
+                }
                 _ => false,
             };
             failed |= !passes && pid == self.pid;

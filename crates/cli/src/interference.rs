@@ -11,8 +11,8 @@ use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::interrupt;
 use isochrome_host::load::kernels::{Walk, Writer};
 use isochrome_host::partition::resctrl::{self, Mounted, Ways};
+use isochrome_host::process::Pid;
 use isochrome_host::recolor::RecolorError;
-use isochrome_host::recolor::process::Pid;
 use isochrome_host::sys::scheduling::Scheduling;
 use isochrome_lab::interference::expected::{beside, refill};
 use isochrome_lab::interference::{

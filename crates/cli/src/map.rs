@@ -9,8 +9,8 @@ use isochrome_host::color::resident;
 use isochrome_host::color::{Target, saved};
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::recolor::process::Pid;
-use isochrome_host::recolor::{self, RecolorError};
+use isochrome_host::process::Pid;
+use isochrome_host::recolor;
 use isochrome_host::runtime;
 use isochrome_model::palette::{agreement, merge};
 use isochrome_model::placement::{ColorMap, ColorShape};
@@ -87,7 +87,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
         let measured = coloring.with(|wanted| recolor::measure(Pid(pid as i32), wanted, &coloring.limits));
         let measured = match measured {
             Ok((asked, found)) => Measured { asked, found },
-            Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => Measured::default(),
+            Err(error) if error.is_gone() => Measured::default(),
             Err(error) => {
                 eprintln!("isochrome: colors of its pages cannot be measured: {error}");
                 Measured::default()

@@ -28,7 +28,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::Pid;
 use isochrome_host::sys::launch::Launch;
 use rustix::cmsg_space;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};

@@ -12,7 +12,7 @@ use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::probe;
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::Pid;
 use isochrome_host::recolor::recolor;
 use isochrome_host::run::profiling::profiling_run;
 use isochrome_host::run::shielding;

@@ -9,7 +9,7 @@ use isochrome_host::color::resident;
 use isochrome_host::color::saved::{self, Boot};
 use isochrome_host::error::HostError;
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::Pid;
 use isochrome_host::runtime;
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};

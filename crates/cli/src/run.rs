@@ -10,7 +10,7 @@ use isochrome_host::color::ledger::Owner;
 use isochrome_host::counters::events::Event;
 use isochrome_host::partition::resctrl;
 use isochrome_host::probe::{ProbeRequest, probe};
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::Pid;
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{RecolorError, Report};
 use isochrome_host::run::blocks::{self, Block};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::color::known::KnownColors;
 use isochrome_host::color::resident;
-use isochrome_host::recolor::process::Pid;
+use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::recolor::watch::Watch;
 use isochrome_host::recolor::{Limits, MAX_PAUSE, RecolorError, Wanted, recolor};
 use isochrome_host::sys::memory::{Arena, page_bytes};
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         // No right to trace: nothing to measure, and no defect.
-        Err(error @ RecolorError::Denied { .. }) => {
+        Err(error @ RecolorError::Process(ProcessError::Denied { .. })) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::load::kernels::KernelError;
+use crate::process::ProcessError;
 use crate::recolor::RecolorError;
 use crate::sys::heap::TooManyHeaps;
 use isochrome_model::units::{Bytes, ParseError};
@@ -373,6 +374,9 @@ pub enum HostError {
     /// A program does not do its jobs.
     #[error(transparent)]
     Job(#[from] crate::run::JobError),
+    /// The kernel says nothing of a process.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// A process was not recolored.
     #[error(transparent)]
     Recolor(#[from] RecolorError),

@@ -9,6 +9,7 @@ pub mod load;
 pub mod machine;
 pub mod partition;
 pub mod probe;
+pub mod process;
 pub mod recolor;
 pub mod record;
 pub mod run;

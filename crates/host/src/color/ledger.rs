@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::color::resident;
 use crate::error::HostError;
-use crate::recolor::process::Pid;
+use crate::process::Pid;
 use crate::runtime;
 
 /// Version of the file.

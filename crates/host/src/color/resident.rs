@@ -12,7 +12,7 @@ use isochrome_model::units::Bytes;
 
 use crate::color::pagemap;
 use crate::error::HostError;
-use crate::recolor::process::regions_of;
+use crate::process::regions_of;
 use crate::sys::memory::page_bytes;
 
 /// One mapping of a process with its resident pages.

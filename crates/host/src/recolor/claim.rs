@@ -13,9 +13,9 @@ use isochrome_model::units::{Color, FrameNumber};
 use serde::{Deserialize, Serialize};
 
 use super::error::RecolorError;
-use super::process::Pid;
 use super::wanted::Limits;
 use crate::color::known::KnownColors;
+use crate::process::Pid;
 use crate::runtime;
 use crate::sys::lock;
 

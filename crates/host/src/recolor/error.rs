@@ -7,22 +7,14 @@ use std::time::Duration;
 use isochrome_model::units::Bytes;
 
 use crate::error::HostError;
+use crate::process::ProcessError;
 
 /// Why a process was not recolored.
 #[derive(Debug, thiserror::Error)]
 pub enum RecolorError {
-    /// There is no such process.
-    #[error("there is no process {pid}\n  hint: `ps -e` lists those there are")]
-    NoSuchProcess {
-        /// Its number.
-        pid: i32,
-    },
-    /// It ended meanwhile.
-    #[error("process {pid} has ended\n  hint: nothing is left to be done")]
-    Ended {
-        /// Its number.
-        pid: i32,
-    },
+    /// The kernel says nothing of it.
+    #[error(transparent)]
+    Process(#[from] ProcessError),
     /// A thread of the kernel has no memory of its own.
     #[error("process {pid} is a thread of the kernel, which has no memory of its own\n  hint: name a program")]
     KernelThread {
@@ -40,14 +32,6 @@ pub enum RecolorError {
     /// isochrome cannot stop itself.
     #[error("a process cannot recolor itself\n  hint: run `isochrome recolor` as a program of its own")]
     Itself,
-    /// It belongs to another user, or tracing is restricted.
-    #[error(
-        "process {pid} may not be traced: it belongs to another user, or tracing is restricted\n  hint: run as root, or as its owner with: sysctl kernel.yama.ptrace_scope=0"
-    )]
-    Denied {
-        /// Its number.
-        pid: i32,
-    },
     /// It is not what it was when it was looked at.
     #[error(
         "process {pid} has begun another program since it was looked at, or mapped memory where there was none\n  hint: try again"
@@ -182,20 +166,6 @@ pub enum RecolorError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A file of the kernel.
-    #[error("{path}: {source}\n  hint: is /proc mounted, and may you read it?")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// A file of the kernel in an unknown form.
-    #[error("{path}: not in the form expected\n  hint: please report it with `uname -r`")]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-    },
     /// The journal cannot be kept.
     #[error("{path}: {source}\n  hint: the journal keeps what must be put back; its folder must be writable")]
     Journal {
@@ -249,6 +219,11 @@ impl RecolorError {
     /// Turns an error of a measurement into one about `pid`.
     pub(super) fn unmeasured(pid: i32) -> impl Fn(HostError) -> RecolorError {
         move |source| RecolorError::Unmeasured { pid, source: Box::new(source) }
+    }
+
+    /// Whether there is no such process, or no more.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, RecolorError::Process(error) if error.is_gone())
     }
 
     /// Whether it may be otherwise in a moment.

@@ -6,7 +6,7 @@ use isochrome_model::seccomp::{Call, Instruction, Verdict, verdict};
 
 use super::calls::{DROP_LOCKED, HELPER_FLAGS, REFERENCE_MAPPED, REFERENCE_OPENED, USERFAULT_FLAGS};
 use super::error::RecolorError;
-use super::process::{Pid, status_of};
+use crate::process::{Pid, status_of};
 use crate::sys::agent::WAITING_CALL;
 use crate::sys::trace::{self, ThreadId};
 use crate::sys::userfault;

@@ -7,8 +7,8 @@ use isochrome_model::units::Bytes;
 
 use super::error::RecolorError;
 use super::hold::Hold;
-use super::process::{Pid, Region};
 use super::turn::Turn;
+use crate::process::{Pid, Region};
 
 /// All that is mapped now.
 const CURRENT: u64 = libc::MCL_CURRENT as u64;
@@ -41,7 +41,7 @@ fn within(pid: Pid, work: impl FnOnce(&mut Hold) -> Result<(), RecolorError>) ->
     let _turn = Turn::wait(pid)?;
     for thread in pid.threads()? {
         // Which calls a filter kills a program for is looked at for those of a recoloring only.
-        if !matches!(super::process::status_of(&pid.text(&format!("task/{thread}/status"))?, "Seccomp"), "" | "0") {
+        if !matches!(crate::process::status_of(&pid.text(&format!("task/{thread}/status"))?, "Seccomp"), "" | "0") {
             return Err(RecolorError::CallForbidden { pid: pid.0, thread, call: "mlockall" });
         }
     }

@@ -10,13 +10,14 @@
 //! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
 
 mod calls;
+mod check;
 pub mod claim;
 mod error;
 mod filtered;
 mod hold;
 pub mod lock;
+mod page_map;
 mod pool;
-pub mod process;
 mod remote;
 mod scratch_area;
 mod turn;
@@ -38,13 +39,14 @@ use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
 use crate::error::HostError;
+use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
 pub use error::RecolorError;
 use hold::{Hold, Journal, Patience, Whom};
 pub use hold::{release_stragglers, repair};
+use page_map::PageMap;
 use pool::Pool;
-use process::{PageMap, Pid, Region};
 use scratch_area::ScratchArea;
 use turn::Turn;
 pub use wanted::{Limits, MAX_PAUSE, Wanted};

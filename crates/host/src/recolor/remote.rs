@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use isochrome_model::units::Cycles;
 
 use super::error::RecolorError;
-use super::process::Pid;
 use super::scratch_area::ScratchArea;
 use super::wanted::Wanted;
 use crate::color::PASSES;
@@ -17,6 +16,7 @@ use crate::color::known::Page;
 use crate::color::reference::Reference;
 use crate::color::tester::Tester;
 use crate::error::HostError;
+use crate::process::Pid;
 use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;

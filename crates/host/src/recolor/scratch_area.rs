@@ -10,11 +10,11 @@ use isochrome_model::units::Bytes;
 use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
 use super::error::RecolorError;
 use super::hold::{Hold, Pace};
-use super::process::{Pid, Region};
 use super::remote;
 use super::wanted::{Limits, Wanted};
 use crate::color::reference::Reference;
 use crate::error::HostError;
+use crate::process::{Pid, Region};
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
@@ -372,7 +372,7 @@ fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recolor::process;
+    use crate::process;
 
     #[test]
     fn memory_for_the_work_lies_far_from_every_mapping() {

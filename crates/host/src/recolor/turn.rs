@@ -7,9 +7,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::error::RecolorError;
-use super::process::Pid;
 use crate::interrupt::interrupted;
 use crate::machine::sysfs::Sysfs;
+use crate::process::Pid;
 use crate::runtime;
 use crate::sys::scheduling::Scheduling;
 

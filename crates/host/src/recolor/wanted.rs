@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use isochrome_model::units::{Bytes, Color};
 
-use super::process::Pid;
 use crate::color::known::KnownColors;
 use crate::color::pagemap::PageEntry;
 use crate::color::reference::Reference;
+use crate::process::Pid;
 
 /// Which frames a process is to have.
 #[derive(Clone, Copy)]

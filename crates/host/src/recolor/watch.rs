@@ -6,9 +6,9 @@ use isochrome_model::units::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::process::{Pid, Region};
 use super::{Limits, RecolorError, Wanted, claim, inspect_pages, recolor, release_stragglers, verify};
 use crate::color::known::{KnownColors, VERIFIED_PAGES, Verified};
+use crate::process::{Pid, Region};
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -95,7 +95,8 @@ impl Watch {
         let mut errors = Vec::new();
         for pid in pids {
             match self.look_after(*pid, wanted, limits) {
-                Ok(()) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Ok(()) => {}
+                Err(error) if error.is_gone() => {}
                 Err(error) => errors.push((*pid, error)),
             }
         }
@@ -126,7 +127,8 @@ impl Watch {
             self.tally.add_pauses(&pauses);
             match verified {
                 Ok(Some(verified)) => sum.get_or_insert_default().add(verified),
-                Ok(None) | Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Ok(None) => {}
+                Err(error) if error.is_gone() => {}
                 Err(error) if error.may_pass() && !error.doubts_reference() => {
                     undecided += on_color.len().min(VERIFIED_PAGES);
                     untested = Some(error);
@@ -146,7 +148,7 @@ impl Watch {
     pub fn hand_over(&self, known: &KnownColors) -> Result<(), RecolorError> {
         for (pid, seen) in &self.seen {
             match claim::hand_over(Pid(*pid), known, &seen.on_color) {
-                Err(RecolorError::NoSuchProcess { .. } | RecolorError::Ended { .. }) => {}
+                Err(error) if error.is_gone() => {}
                 handed => handed?,
             }
         }

@@ -12,7 +12,7 @@ use isochrome_model::units::Ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::JobError;
-use crate::recolor::process::Pid;
+use crate::process::Pid;
 use crate::sys::clock::{monotonic, process_cpu};
 use crate::sys::launch::Launch;
 

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
+use isochrome_host::process::Pid;
 use isochrome_host::recolor::RecolorError;
-use isochrome_host::recolor::process::Pid;
 use isochrome_host::run::JobError;
 use isochrome_host::run::line::{LineProgram, command};
 use isochrome_host::sys::clock::process_cpu;

@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::process::{Mappings, Pid};
 use crate::recolor::error::RecolorError;
-use crate::recolor::process::{Mappings, Pid};
 use crate::sys::agent::CAVE;
 
 /// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping of the

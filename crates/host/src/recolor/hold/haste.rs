@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::recolor::process::{Pid, ThreadState};
+use crate::process::{Pid, ThreadState};
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::ThreadId;
 

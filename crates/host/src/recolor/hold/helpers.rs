@@ -9,9 +9,9 @@ use rustix::thread::sched_setaffinity;
 
 use super::{Hold, failed};
 use crate::interrupt::interrupted;
+use crate::process::Pid;
 use crate::recolor::calls::HELPER_FLAGS;
 use crate::recolor::error::RecolorError;
-use crate::recolor::process::Pid;
 use crate::sys::agent::DEADLINE_AT;
 use crate::sys::launch;
 use crate::sys::scheduling::Scheduling;

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::process::Pid;
 use crate::recolor::error::RecolorError;
-use crate::recolor::process::Pid;
 use crate::runtime;
 use crate::sys::trace::{Registers, ThreadId};
 

@@ -28,9 +28,9 @@ use self::seized::{Seized, is_ours, put_back};
 use super::error::RecolorError;
 use super::filtered;
 use super::filtered::Judge;
-use super::process::{Mappings, Pid};
 use super::wanted::MAX_PAUSE;
 use crate::interrupt::interrupted;
+use crate::process::{Mappings, Pid, ProcessError};
 use crate::sys::agent::{self, CAVE, WAIT};
 use crate::sys::launch;
 use crate::sys::memory::page_bytes;
@@ -90,7 +90,7 @@ impl Hold {
         if area.1 == 0 && Journal::left_for(pid)?.is_some() {
             return Err(RecolorError::Unrepaired { pid: pid.0 });
         }
-        let start_time = pid.start_time().ok_or(RecolorError::Ended { pid: pid.0 })?;
+        let start_time = pid.start_time().ok_or(ProcessError::Ended { pid: pid.0 })?;
         let cave = cave_in(pid, &pid.memory()?, area)?;
         let descriptors = if whom == Whom::All { Some(pid.descriptors()?) } else { None };
         let mut seized = match whom {
@@ -347,7 +347,9 @@ impl Drop for Hold {
         let leader = self.journal.threads[self.leader].id;
         match self.clear_up().and_then(|()| self.let_go()) {
             // The process has ended, or another of its threads has begun another program: nothing is left to put right.
-            Err(RecolorError::Ended { .. }) if !is_ours(self.pid, leader) => drop(self.journal.remove()),
+            Err(RecolorError::Process(ProcessError::Ended { .. })) if !is_ours(self.pid, leader) => {
+                drop(self.journal.remove())
+            }
             // Nothing more can be done where it fails otherwise; the journal stays for a repair.
             _ => {}
         }
@@ -382,7 +384,7 @@ fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Regi
 
 fn failed(pid: Pid, thread: ThreadId, action: &'static str) -> impl Fn(io::Error) -> RecolorError {
     move |source| match source.raw_os_error() {
-        Some(libc::ESRCH | libc::ECHILD) => RecolorError::Ended { pid: pid.0 },
+        Some(libc::ESRCH | libc::ECHILD) => ProcessError::Ended { pid: pid.0 }.into(),
         _ => RecolorError::Trace { pid: pid.0, thread, action, source },
     }
 }

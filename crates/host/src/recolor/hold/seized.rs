@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::failed;
 use super::haste::Haste;
+use crate::process::{Pid, ProcessError, status_of};
 use crate::recolor::error::RecolorError;
-use crate::recolor::process::{Pid, status_of};
 use crate::sys::trace::{self, Registers, Report, StopLimit, ThreadId};
 
 /// For how long a thread may keep the others waiting until it stops.
@@ -109,7 +109,7 @@ impl Seized {
         });
         let mut seized = Seized::new(pid);
         seized.haste = Some(Haste::begin());
-        let mut why = RecolorError::Ended { pid: pid.0 };
+        let mut why: RecolorError = ProcessError::Ended { pid: pid.0 }.into();
         for (thread, _) in threads {
             seized.haste.iter_mut().for_each(|haste| haste.share_cpu_with(pid, thread));
             match trace::seize_alone(thread).and_then(|()| trace::interrupt(thread)) {
@@ -206,7 +206,7 @@ impl Seized {
             });
         }
         seized.has_workers = !workers.is_empty();
-        if seized.threads.is_empty() { Err(RecolorError::Ended { pid: pid.0 }) } else { Ok(seized) }
+        if seized.threads.is_empty() { Err(ProcessError::Ended { pid: pid.0 }.into()) } else { Ok(seized) }
     }
 
     fn refused(&self, thread: ThreadId, source: io::Error) -> RecolorError {
@@ -217,7 +217,7 @@ impl Seized {
             }
             // Nobody may trace what is ending.
             Some(libc::EPERM) if !self.pid.is_running(thread) => RecolorError::Changed { pid: self.pid.0 },
-            Some(libc::EPERM) => RecolorError::Denied { pid: self.pid.0 },
+            Some(libc::EPERM) => ProcessError::Denied { pid: self.pid.0 }.into(),
             _ => RecolorError::Trace { pid: self.pid.0, thread, action: "stop", source },
         }
     }

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Due, Work};
+use crate::process::Protection;
 use crate::recolor::error::RecolorError;
 use crate::recolor::hold::Hold;
-use crate::recolor::process::Protection;
 use crate::sys::agent::{Entry, Way};
 
 impl Work<'_, '_> {

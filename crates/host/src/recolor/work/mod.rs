@@ -22,11 +22,11 @@ use self::table::join_runs;
 use super::claim;
 use super::error::RecolorError;
 use super::hold::{Hold, Patience, Whom};
-use super::process::{Pid, Protection, Region};
 use super::scratch_area::ScratchArea;
 use super::wanted::Limits;
 use crate::color::pagemap::PageEntry;
 use crate::interrupt::interrupted;
+use crate::process::{Pid, Protection, Region};
 use crate::sys::agent::{DONE, Entry, RUN, Way};
 
 /// Attempts at stopping the process are given up after this time in which each was in vain.

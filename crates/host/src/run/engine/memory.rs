@@ -2,7 +2,7 @@
 
 use isochrome_model::units::Bytes;
 
-use crate::recolor::process::Pid;
+use crate::process::Pid;
 
 /// Memory that a program may have on top of what it was declared with: its libraries' data, its stack, its allocator.
 pub(super) const MEMORY_SLACK: Bytes = Bytes(1 << 20);

@@ -27,7 +27,7 @@ use crate::error::HostError;
 use crate::interrupt;
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
-use crate::recolor::process::Pid;
+use crate::process::Pid;
 use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 

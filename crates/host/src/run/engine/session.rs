@@ -10,7 +10,7 @@ use isochrome_model::units::{Bytes, Ns};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::{Hooks, Request};
-use crate::recolor::process::Pid;
+use crate::process::Pid;
 use crate::run::marks::MarkReader;
 use crate::sys::clock::monotonic;
 use crate::sys::launch;

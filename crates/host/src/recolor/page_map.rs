@@ -2,9 +2,8 @@
 
 use std::fs::File;
 
-use super::Pid;
 use crate::color::pagemap::{self, PageEntry};
-use crate::recolor::error::RecolorError;
+use crate::process::{Pid, ProcessError};
 use crate::sys::memory::page_bytes;
 
 /// The frames behind a process's pages.
@@ -15,14 +14,14 @@ pub struct PageMap {
 
 impl Pid {
     /// Where its frame numbers are read.
-    pub fn page_map(self) -> Result<PageMap, RecolorError> {
+    pub fn page_map(self) -> Result<PageMap, ProcessError> {
         Ok(PageMap { pid: self, file: File::open(self.path("pagemap")).map_err(self.failed("pagemap"))? })
     }
 }
 
 impl PageMap {
     /// The resident pages between two addresses, ascending.
-    pub fn resident(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, RecolorError> {
+    pub fn resident(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, ProcessError> {
         let page = page_bytes() as u64;
         let mut found = Vec::new();
         pagemap::each_resident(&self.file, start / page..end / page, |number, entry| {
@@ -33,7 +32,7 @@ impl PageMap {
     }
 
     /// What is behind each of `pages`, which ascend.
-    pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, RecolorError> {
+    pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, ProcessError> {
         /// Pages between two of them that are read over, which costs less than another call.
         const GAP: u64 = 64;
         let page = page_bytes() as u64;

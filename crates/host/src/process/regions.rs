@@ -5,8 +5,7 @@ use std::fs::File;
 use isochrome_model::placement::Kind;
 use isochrome_model::units::Bytes;
 
-use super::Pid;
-use crate::recolor::error::RecolorError;
+use super::{Pid, ProcessError};
 use crate::sys::mapping::{self, Found};
 
 /// A mapping of a process.
@@ -179,19 +178,19 @@ pub const DEVICE: &str = "is memory of a device";
 
 impl Pid {
     /// Its mappings.
-    pub fn regions(self) -> Result<Vec<Region>, RecolorError> {
+    pub fn regions(self) -> Result<Vec<Region>, ProcessError> {
         let text = self.text("smaps")?;
-        regions_of(&text).ok_or(RecolorError::Malformed { path: self.path("smaps") })
+        regions_of(&text).ok_or(ProcessError::Malformed { path: self.path("smaps") })
     }
 
     /// Its mappings, without what is resident or locked of them.
-    pub fn mappings(self) -> Result<Vec<Region>, RecolorError> {
-        regions_of(&self.text("maps")?).ok_or(RecolorError::Malformed { path: self.path("maps") })
+    pub fn mappings(self) -> Result<Vec<Region>, ProcessError> {
+        regions_of(&self.text("maps")?).ok_or(ProcessError::Malformed { path: self.path("maps") })
     }
 
     /// Its mappings, where `known` are those it had a while ago: only where others have come is the kernel made to look at all pages, as
     /// telling which are resident takes milliseconds. What lies in `ours`, an address and the bytes behind it, is left out.
-    pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, RecolorError> {
+    pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, ProcessError> {
         let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
         let mut now = self.mappings()?;
         now.retain(theirs);
@@ -219,7 +218,7 @@ pub struct Mappings {
 
 impl Mappings {
     /// Those of `pid`.
-    pub fn of(pid: Pid) -> Result<Mappings, RecolorError> {
+    pub fn of(pid: Pid) -> Result<Mappings, ProcessError> {
         let maps = File::open(pid.path("maps")).map_err(pid.failed("maps"))?;
         let mut found = Mappings { pid, maps, all: None };
         match mapping::at(&found.maps, 0) {
@@ -232,7 +231,7 @@ impl Mappings {
 
     /// The mapping around `address`, first address and end, if it is like `region` as far as the kernel tells quickly: it may have grown,
     /// shrunk, or been joined to another one since.
-    pub fn around(&self, address: u64, region: &Region) -> Result<Option<(u64, u64)>, RecolorError> {
+    pub fn around(&self, address: u64, region: &Region) -> Result<Option<(u64, u64)>, ProcessError> {
         if let Some(all) = &self.all {
             let next = all.partition_point(|now| now.start <= address);
             let now = all[..next].last().filter(|now| address < now.end && now.is_like(region));
@@ -246,7 +245,7 @@ impl Mappings {
     }
 
     /// The private mapping around `address` that may be read and executed: its end.
-    pub fn executable_end(&self, address: u64) -> Result<Option<u64>, RecolorError> {
+    pub fn executable_end(&self, address: u64) -> Result<Option<u64>, ProcessError> {
         if let Some(all) = &self.all {
             let found = all.iter().find(|region| (region.start..region.end).contains(&address));
             let wanted = |region: &&Region| region.protection.read && region.protection.execute && !region.shared;
@@ -256,7 +255,7 @@ impl Mappings {
         Ok(found.map(|now| now.end))
     }
 
-    fn at(&self, address: u64) -> Result<Option<Found>, RecolorError> {
+    fn at(&self, address: u64) -> Result<Option<Found>, ProcessError> {
         mapping::at(&self.maps, address).map_err(self.pid.failed("maps"))
     }
 }

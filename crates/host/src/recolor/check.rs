@@ -3,10 +3,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use super::regions::Region;
-use super::{Pid, status_of};
-use crate::recolor::error::RecolorError;
-use crate::recolor::turn::Turn;
+use super::error::RecolorError;
+use super::turn::Turn;
+use crate::process::{Pid, ProcessError, Region, status_of};
 use crate::sys::trace;
 
 impl Pid {
@@ -40,7 +39,7 @@ impl Pid {
             return Err(RecolorError::KernelThread { pid });
         }
         if status_of(&status, "VmSize").is_empty() {
-            return Err(RecolorError::Ended { pid });
+            return Err(ProcessError::Ended { pid }.into());
         }
         if number("TracerPid") != 0 {
             return Err(RecolorError::Traced { pid, by: number("TracerPid") });
@@ -54,7 +53,7 @@ impl Pid {
             return Err(RecolorError::WordSize { pid });
         }
         self.check_alone()?;
-        self.regions()
+        Ok(self.regions()?)
     }
 
     /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]

@@ -6,8 +6,7 @@ use std::time::Duration;
 use isochrome_model::units::Bytes;
 
 use super::regions::{DEVICE, RING, Region};
-use super::{Pid, ThreadState, status_of};
-use crate::recolor::error::RecolorError;
+use super::{Pid, ProcessError, ThreadState, status_of};
 
 /// Open files of a process that matter to a recoloring.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +28,7 @@ const USERFAULT: &str = "anon_inode:[userfaultfd]";
 
 impl Pid {
     /// Its open files, as far as they matter.
-    pub fn descriptors(self) -> Result<Descriptors, RecolorError> {
+    pub fn descriptors(self) -> Result<Descriptors, ProcessError> {
         let mut found = Descriptors { count: self.descriptor_count()?, ..Descriptors::default() };
         for entry in fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.flatten() {
             let Ok(target) = fs::read_link(entry.path()) else { continue };
@@ -44,13 +43,13 @@ impl Pid {
     }
 
     /// Whether it has an io_uring, or more than `most` descriptors, so that nobody looked.
-    pub fn has_rings(self, most: usize) -> Result<bool, RecolorError> {
+    pub fn has_rings(self, most: usize) -> Result<bool, ProcessError> {
         let few = fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.nth(most).is_none();
         Ok(!few || !self.descriptors()?.rings.is_empty())
     }
 
     /// How many descriptors it has; 0 before Linux 6.2.
-    pub fn descriptor_count(self) -> Result<u64, RecolorError> {
+    pub fn descriptor_count(self) -> Result<u64, ProcessError> {
         Ok(fs::metadata(self.path("fd")).map_err(self.failed("fd"))?.len())
     }
 
@@ -60,7 +59,7 @@ impl Pid {
     }
 
     /// What shows that the kernel or a device may read and write its memory while its threads stand still, if something does.
-    pub fn asynchronous_io(self, regions: &[Region]) -> Result<Option<&'static str>, RecolorError> {
+    pub fn asynchronous_io(self, regions: &[Region]) -> Result<Option<&'static str>, ProcessError> {
         let threads = self.thread_numbers()?;
         if threads.into_iter().any(|thread| self.thread_state(thread).is_some_and(ThreadState::is_kernel_worker)) {
             return Ok(Some("threads of the kernel"));
@@ -79,7 +78,7 @@ impl Pid {
     }
 
     /// Memory pinned for devices.
-    fn pinned(self) -> Result<Bytes, RecolorError> {
+    fn pinned(self) -> Result<Bytes, ProcessError> {
         let status = self.status("VmPin")?;
         let kib = status.split_ascii_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
         Ok(Bytes(kib.unwrap_or(0) * 1024))
@@ -87,7 +86,7 @@ impl Pid {
 
     /// A kind of file system on which it has a file open for direct I/O, and which then holds pages without pinning them: where the
     /// kernel is to refuse to move what is in use, it would move them.
-    pub fn unpinned_direct_io(self) -> Result<Option<String>, RecolorError> {
+    pub fn unpinned_direct_io(self) -> Result<Option<String>, ProcessError> {
         let mut mounts = None;
         for entry in fs::read_dir(self.path("fdinfo")).map_err(self.failed("fdinfo"))?.flatten() {
             let Ok(info) = fs::read_to_string(entry.path()) else { continue };
@@ -108,18 +107,18 @@ impl Pid {
     }
 
     /// How much of its memory is pinned by something else than the buffers that it registered with io_urings.
-    pub fn pinned_otherwise(self) -> Result<Bytes, RecolorError> {
+    pub fn pinned_otherwise(self) -> Result<Bytes, ProcessError> {
         let pinned = self.pinned()?;
         if pinned.0 == 0 {
             return Ok(pinned);
         }
         let rings = self.descriptors()?.rings;
-        let registered = rings.into_iter().map(|ring| self.registered(ring)).sum::<Result<u64, RecolorError>>()?;
+        let registered = rings.into_iter().map(|ring| self.registered(ring)).sum::<Result<u64, ProcessError>>()?;
         Ok(Bytes(pinned.0.saturating_sub(registered)))
     }
 
     /// Most memory that the buffers registered with an io_uring can pin; 0 where the kernel does not say.
-    fn registered(self, ring: i32) -> Result<u64, RecolorError> {
+    fn registered(self, ring: i32) -> Result<u64, ProcessError> {
         /// The kernel leaves the buffers out while the ring is busy.
         const ATTEMPTS: u32 = 20;
         for _ in 0..ATTEMPTS {

@@ -1,8 +1,7 @@
-//! What the kernel says of a process: its mappings, the frames behind them, and why it must be left alone.
+//! What the kernel says of a process: its threads, its mappings, its open files, and what of them must be left alone.
 
 mod asynchronous_io;
-mod check;
-mod page_map;
+mod error;
 mod regions;
 
 use std::fs::{self, File};
@@ -11,10 +10,8 @@ use std::path::PathBuf;
 
 use isochrome_model::units::{Bytes, CpuId, parse_list};
 
-use super::error::RecolorError;
-
 pub use self::asynchronous_io::Descriptors;
-pub use self::page_map::PageMap;
+pub use self::error::ProcessError;
 pub use self::regions::{DEVICE, Mappings, Protection, Region, regions_of};
 
 /// A process, by number.
@@ -51,49 +48,49 @@ impl ThreadState {
 }
 
 impl Pid {
-    fn path(self, file: &str) -> PathBuf {
+    pub(crate) fn path(self, file: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/{file}", self.0))
     }
 
-    fn failed(self, file: &str) -> impl Fn(io::Error) -> RecolorError + '_ {
+    pub(crate) fn failed(self, file: &str) -> impl Fn(io::Error) -> ProcessError + '_ {
         move |source| match source.kind() {
-            io::ErrorKind::NotFound => RecolorError::NoSuchProcess { pid: self.0 },
+            io::ErrorKind::NotFound => ProcessError::NoSuchProcess { pid: self.0 },
             // What is ending belongs to root.
-            io::ErrorKind::PermissionDenied if !self.is_running(self.0) => RecolorError::Ended { pid: self.0 },
-            io::ErrorKind::PermissionDenied => RecolorError::Denied { pid: self.0 },
-            _ if source.raw_os_error() == Some(libc::ESRCH) => RecolorError::NoSuchProcess { pid: self.0 },
+            io::ErrorKind::PermissionDenied if !self.is_running(self.0) => ProcessError::Ended { pid: self.0 },
+            io::ErrorKind::PermissionDenied => ProcessError::Denied { pid: self.0 },
+            _ if source.raw_os_error() == Some(libc::ESRCH) => ProcessError::NoSuchProcess { pid: self.0 },
             // A process that is ending has no memory any more.
-            io::ErrorKind::UnexpectedEof => RecolorError::Ended { pid: self.0 },
-            _ => RecolorError::Unreadable { path: self.path(file), source },
+            io::ErrorKind::UnexpectedEof => ProcessError::Ended { pid: self.0 },
+            _ => ProcessError::Unreadable { path: self.path(file), source },
         }
     }
 
     /// The text of a file of the process.
-    pub fn text(self, file: &str) -> Result<String, RecolorError> {
+    pub fn text(self, file: &str) -> Result<String, ProcessError> {
         // Names of programs and files need not be UTF-8.
         let bytes = fs::read(self.path(file)).map_err(self.failed(file))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// What /proc/PID/status says of `key`; empty where it does not.
-    pub fn status(self, key: &str) -> Result<String, RecolorError> {
+    pub fn status(self, key: &str) -> Result<String, ProcessError> {
         Ok(status_of(&self.text("status")?, key).to_owned())
     }
 
     /// CPUs that its first thread may run on.
-    pub fn cpus(self) -> Result<Vec<CpuId>, RecolorError> {
+    pub fn cpus(self) -> Result<Vec<CpuId>, ProcessError> {
         let list = parse_list(&self.status("Cpus_allowed_list")?, u32::MAX);
-        let list = list.map_err(|_| RecolorError::Malformed { path: self.path("status") })?;
+        let list = list.map_err(|_| ProcessError::Malformed { path: self.path("status") })?;
         Ok(list.into_iter().map(CpuId).collect())
     }
 
     /// Its threads, those that have ended but are still listed left out.
-    pub fn threads(self) -> Result<Vec<i32>, RecolorError> {
+    pub fn threads(self) -> Result<Vec<i32>, ProcessError> {
         Ok(self.thread_numbers()?.into_iter().filter(|thread| self.is_running(*thread)).collect())
     }
 
     /// The numbers of its threads, those that have ended but are still listed included.
-    pub fn thread_numbers(self) -> Result<Vec<i32>, RecolorError> {
+    pub fn thread_numbers(self) -> Result<Vec<i32>, ProcessError> {
         let listed = fs::read_dir(self.path("task")).map_err(self.failed("task"))?;
         Ok(listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
@@ -133,9 +130,9 @@ impl Pid {
     }
 
     /// A number in /proc/PID/stat, counted from 1; the name is field 2, the state field 3.
-    fn stat(self, field: usize) -> Result<u64, RecolorError> {
+    pub(crate) fn stat(self, field: usize) -> Result<u64, ProcessError> {
         let stat = self.text("stat")?;
-        let malformed = || RecolorError::Malformed { path: self.path("stat") };
+        let malformed = || ProcessError::Malformed { path: self.path("stat") };
         // The name may hold spaces and parentheses.
         let behind_name = stat.rsplit_once(')').ok_or_else(malformed)?.1;
         behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
@@ -150,7 +147,7 @@ impl Pid {
     }
 
     /// Its memory, to be read and written through whatever protection it has.
-    pub fn memory(self) -> Result<File, RecolorError> {
+    pub fn memory(self) -> Result<File, ProcessError> {
         File::options().read(true).write(true).open(self.path("mem")).map_err(self.failed("mem"))
     }
 
