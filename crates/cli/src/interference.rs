@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::Target;
 use isochrome_host::color::ledger::Owner;
+use isochrome_host::coloring::{Coloring, Lease};
 use isochrome_host::counters::events::{Event, LevelEvents, level_events, levels_within};
 use isochrome_host::counters::{Counters, usable_slots};
 use isochrome_host::interrupt;
@@ -27,12 +28,11 @@ use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::args::{InterferenceOptions, Place};
-use crate::coloring::{Coloring, Lease};
 use crate::context::{Context, spinner};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::ways::{self, Given};
-use crate::{Verdict, job};
+use crate::{Verdict, coloring, job};
 
 /// Time slices of programs that are named, and on a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];
@@ -397,7 +397,7 @@ fn command(text: &str) -> Result<Vec<String>> {
 /// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
 fn colored(options: &InterferenceOptions, context: &Context, programs: usize) -> Result<((Coloring, Lease), Divided)> {
     let mut coloring =
-        Coloring::of(&options.frames.colors("all", options.level), context.allowed.clone(), context.seed)?;
+        coloring::resolve(&options.frames.colors("all", options.level), context.allowed.clone(), context.seed)?;
     let count = coloring.color_count();
     let shares = equal_shares(count, programs).with_context(|| {
         format!("{count} colors for {programs} programs\n  hint: fewer programs, or another --level")

@@ -19,9 +19,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, Place};
-use crate::coloring::Coloring;
 use crate::context::{Context, spinner};
-use crate::{Verdict, files};
+use crate::{Verdict, coloring, files};
 
 /// Pages measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;
@@ -80,7 +79,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     let place = Place { memory: options.memory, ..Place::at(options.cpu, options.level) };
     let context = Context::new(&place)?;
     let target = context.target(&place)?;
-    let coloring = Coloring::of(&Frames::default().colors("all", options.level), vec![context.cpu], context.seed)?;
+    let coloring = coloring::resolve(&Frames::default().colors("all", options.level), vec![context.cpu], context.seed)?;
     let verification = options.verify.then(|| verify(&context, &place, target)).transpose()?;
     let shape = ColorShape::of(&target.geometry, coloring.color_count(), context.machine.page_bytes);
     let look = |pid: u32| -> Result<Outcome> {

@@ -1,174 +1,52 @@
-//! What became of a program's pages: the one report of `exec` and `recolor`.
+//! What became of a program's pages, as one line of text: the report of `exec` and `recolor`.
 
 use std::fmt::Write;
 
 use isochrome_host::color::known::Verified;
-use isochrome_host::color::reference::Numbers;
-use isochrome_host::recolor::Report;
-use isochrome_host::recolor::watch::Tally;
-use isochrome_host::sys::memory::page_bytes;
+use isochrome_host::coloring::placed::{Event, Placed};
 use isochrome_model::units::Bytes;
-use schemars::JsonSchema;
-use serde::Serialize;
 
-use crate::coloring::Coloring;
-
-/// Version of the report.
-pub const SCHEMA: &str = "isochrome-recolor/2";
-
-/// Rough cost of a page of memory that is touched and whose color is measured, and of one that is moved, in nanoseconds: for
-/// estimates before anything is touched; a dry run says "about".
-const TOUCHED_NS: u64 = 15_000;
-const MOVED_NS: u64 = 2_500;
-
-/// When a report is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// Nothing was touched: what would be done.
-    DryRun,
-    /// The program is on its colors for the first time, or a recoloring has ended.
-    OnColors,
-    /// The program has ended.
-    End,
-}
-
-/// The pages of a program, all its processes together.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Placed {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
-    /// When.
-    pub event: Event,
-    /// The process.
-    pub pid: i32,
-    /// Whether pages were moved, or all were on color before.
-    pub moved: bool,
-    /// Where its pages are, and what was done for that.
-    #[serde(flatten)]
-    pub tally: Tally,
-    /// What eviction tests say of a sample of the pages on color; nothing where none are made.
-    pub verified: Option<Verified>,
-    /// Time from its start to the first report, for a program that was started.
-    pub seconds_to_colors: Option<f64>,
-    /// What a dry run expects.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expected: Option<Expected>,
-    /// Where the numbers of the colors come from.
-    pub numbers: Option<Numbers>,
-    /// What may move pages to other colors here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub movers: Vec<String>,
-    /// What went wrong, each once.
-    pub errors: Vec<String>,
-}
-
-/// What a recoloring would take.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Expected {
-    /// Pages to move.
-    pub pages: usize,
-    /// Memory touched to find frames for them.
-    pub touched_bytes: u64,
-    /// Time.
-    pub seconds: f64,
-    /// Pauses, each of at most the time allowed.
-    pub pauses: u64,
-}
-
-impl Placed {
-    /// Of process `pid`, by what was done so far.
-    pub fn of(event: Event, pid: i32, tally: &Tally) -> Placed {
-        Placed {
-            schema: SCHEMA,
-            event,
-            pid,
-            moved: tally.sweeps > 0 || tally.off_color == 0 && tally.resident > 0,
-            tally: tally.clone(),
-            verified: None,
-            seconds_to_colors: None,
-            expected: None,
-            numbers: None,
-            movers: Vec::new(),
-            errors: Vec::new(),
-        }
+/// `placed` in one line, for people.
+pub fn line(placed: &Placed) -> String {
+    let movable = placed.tally.on_color + placed.tally.off_color;
+    if placed.event == Event::End && placed.tally.sweeps == 0 && movable == 0 && placed.errors.is_empty() {
+        return "ended before it was on its colors".to_owned();
     }
-
-    /// The same process later: what was found out about it stays.
-    pub fn later(self, event: Event, tally: &Tally) -> Placed {
-        let Placed { tally, moved, .. } = Placed::of(event, self.pid, tally);
-        Placed { event, tally, moved, ..self }
+    let mut line = match placed.event {
+        Event::DryRun => String::new(),
+        _ if !placed.moved => "NOT on its colors: ".to_owned(),
+        Event::OnColors => "on its colors: ".to_owned(),
+        Event::End => "ended: ".to_owned(),
+    };
+    let _ = write!(line, "{} of {movable} movable pages ({:.1} %)", placed.tally.on_color, 100.0 * placed.share());
+    let immovable: usize = placed.tally.immovable.values().sum();
+    if immovable > 0 {
+        let reasons: Vec<String> = placed.tally.immovable.iter().map(|(why, pages)| format!("{pages} {why}")).collect();
+        let _ = write!(line, ", {immovable} cannot be moved ({})", reasons.join(", "));
     }
-
-    /// What would be done to a program that `report` is about.
-    pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
-        let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
-        let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
-        for region in report.regions.iter().filter(|region| region.immovable > 0) {
-            *tally.immovable.entry(region.why.clone().unwrap_or_default()).or_default() += region.immovable;
-        }
-        let pages = off_color as u64;
-        let drawn = pages * u64::from(coloring.color_count()) / coloring.colors().len().max(1) as u64;
-        let moving = pages * MOVED_NS;
-        let expected = Expected {
-            pages: off_color,
-            touched_bytes: drawn * page_bytes() as u64,
-            seconds: (drawn * TOUCHED_NS + 2 * moving) as f64 / 1e9,
-            pauses: moving.div_ceil((coloring.limits.max_pause.as_nanos() as u64).max(1)),
-        };
-        let numbers = coloring.numbers().cloned();
-        Placed { moved: false, expected: Some(expected), numbers, ..Placed::of(Event::DryRun, report.pid, &tally) }
+    if let Some(Verified { pages, on_color, .. }) = placed.verified {
+        let _ = write!(line, "; verified by eviction tests: {on_color} of {pages}");
     }
-
-    /// Share of the movable pages that are on color, 0 to 1.
-    pub fn share(&self) -> f64 {
-        self.tally.on_color as f64 / (self.tally.on_color + self.tally.off_color).max(1) as f64
+    if let Some(seconds) = placed.seconds_to_colors {
+        let _ = write!(line, "; {seconds:.2} s after its start");
     }
-
-    /// One line for people.
-    pub fn line(&self) -> String {
-        let movable = self.tally.on_color + self.tally.off_color;
-        if self.event == Event::End && self.tally.sweeps == 0 && movable == 0 && self.errors.is_empty() {
-            return "ended before it was on its colors".to_owned();
-        }
-        let mut line = match self.event {
-            Event::DryRun => String::new(),
-            _ if !self.moved => "NOT on its colors: ".to_owned(),
-            Event::OnColors => "on its colors: ".to_owned(),
-            Event::End => "ended: ".to_owned(),
-        };
-        let _ = write!(line, "{} of {movable} movable pages ({:.1} %)", self.tally.on_color, 100.0 * self.share());
-        let immovable: usize = self.tally.immovable.values().sum();
-        if immovable > 0 {
-            let reasons: Vec<String> =
-                self.tally.immovable.iter().map(|(why, pages)| format!("{pages} {why}")).collect();
-            let _ = write!(line, ", {immovable} cannot be moved ({})", reasons.join(", "));
-        }
-        if let Some(Verified { pages, on_color, .. }) = self.verified {
-            let _ = write!(line, "; verified by eviction tests: {on_color} of {pages}");
-        }
-        if let Some(seconds) = self.seconds_to_colors {
-            let _ = write!(line, "; {seconds:.2} s after its start");
-        }
-        if self.tally.sweeps > 0 {
-            let (pause, touched) = (self.tally.pause_ns_max as f64 / 1e6, self.tally.touched_max);
-            let plural = if self.tally.sweeps == 1 { "" } else { "s" };
-            let _ =
-                write!(line, "; longest pause {pause:.1} ms, {touched} touched, {} sweep{plural}", self.tally.sweeps);
-        }
-        if self.tally.drifted > 0 {
-            let _ = write!(line, ", {} pages had drifted", self.tally.drifted);
-        }
-        if let Some(expected) = self.expected {
-            let _ = write!(
-                line,
-                "; to move: {} pages, touching about {} of memory, in about {:.1} s and {} pauses",
-                expected.pages,
-                Bytes(expected.touched_bytes),
-                expected.seconds,
-                expected.pauses
-            );
-        }
-        line
+    if placed.tally.sweeps > 0 {
+        let (pause, touched) = (placed.tally.pause_ns_max as f64 / 1e6, placed.tally.touched_max);
+        let plural = if placed.tally.sweeps == 1 { "" } else { "s" };
+        let _ = write!(line, "; longest pause {pause:.1} ms, {touched} touched, {} sweep{plural}", placed.tally.sweeps);
     }
+    if placed.tally.drifted > 0 {
+        let _ = write!(line, ", {} pages had drifted", placed.tally.drifted);
+    }
+    if let Some(expected) = placed.expected {
+        let _ = write!(
+            line,
+            "; to move: {} pages, touching about {} of memory, in about {:.1} s and {} pauses",
+            expected.pages,
+            Bytes(expected.touched_bytes),
+            expected.seconds,
+            expected.pauses
+        );
+    }
+    line
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::ledger::Owner;
+use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::allowed_cpus;
@@ -27,7 +28,7 @@ use isochrome_model::units::{Color, CpuId, Ns};
 use isochrome_report::figure;
 
 use crate::args::{Place, ProfileOptions};
-use crate::coloring::{Coloring, available};
+use crate::coloring::{self, available};
 use crate::context::{Context, progress, seed};
 use crate::probe::{notes_text, saved};
 use crate::ways::{Divided, Given};
@@ -101,7 +102,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     let divided = || Divided::of(&sysfs, &machine, programs.level, &programs.cpus);
     let divided = by(Partitioning::Ways).then(divided).transpose()?;
     let chosen = options.frames.colors("all", Some(programs.level));
-    let coloring = || Coloring::of(&chosen, programs.cpus.clone(), seed);
+    let coloring = || coloring::resolve(&chosen, programs.cpus.clone(), seed);
     let mut coloring = by(Partitioning::Colors).then(coloring).transpose()?;
     let own = Owner::of(std::process::id())?;
     let _lease = coloring.as_mut().map(|coloring| coloring.lease(own)).transpose()?;

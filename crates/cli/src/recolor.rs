@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::time::Instant;
 
 use anyhow::Result;
-use isochrome_host::color::known::Verified;
 use isochrome_host::color::ledger::{Ledger, Owner};
+use isochrome_host::coloring::placed::{Event, Placed};
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::claim::Claim;
 use isochrome_host::recolor::watch::{Watch, family};
@@ -15,10 +15,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::args::RecolorOptions;
-use crate::coloring::{Coloring, PLACING_LIMIT};
-use crate::exec::ATTEMPTS;
-use crate::placed::{Event, Placed};
-use crate::{Verdict, context, files};
+use crate::placed::line;
+use crate::{Verdict, coloring, context, files};
 
 /// Version of what is printed of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
@@ -48,7 +46,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     {
         return Err(error.into());
     }
-    let mut coloring = Coloring::of(&options.colors, pid.cpus()?, context::seed(options.colors.frames.seed))?;
+    let mut coloring = coloring::resolve(&options.colors, pid.cpus()?, context::seed(options.colors.frames.seed))?;
     let pids = if options.tree { family(pid) } else { vec![pid] };
     if options.dry_run {
         anyhow::ensure!(
@@ -65,20 +63,14 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     coloring.grant(owner.clone(), None)?;
     let begin = Instant::now();
     let mut watch = Watch::default();
-    let mut verified: Option<Verified> = None;
-    for attempt in 1..=ATTEMPTS {
-        if let Err(error) = coloring.place_again(&mut watch, &pids) {
+    let unverified = |error| eprintln!("isochrome: not verified: {error}");
+    let verified = match coloring.place_verified(&mut watch, &pids, unverified) {
+        Ok(verified) => verified,
+        Err(error) => {
             Ledger::open(&runtime::folder())?.release(&owner)?;
             return Err(error.into());
         }
-        verified = coloring.with(|wanted| watch.verify(&pids, wanted, &coloring.limits)).unwrap_or_else(|error| {
-            eprintln!("isochrome: not verified: {error}");
-            None
-        });
-        if verified.is_none_or(|verified| verified.holds()) || attempt == ATTEMPTS || begin.elapsed() > PLACING_LIMIT {
-            break;
-        }
-    }
+    };
     // Without it an `exec` that watches over the program would measure the same again.
     if let Err(error) = coloring.hand_over(&watch) {
         eprintln!("isochrome: {error}");
@@ -107,7 +99,7 @@ pub struct Shown<'a> {
 
 fn show(options: &RecolorOptions, placed: Placed, report: &Report) -> Result<()> {
     let shown = Shown { placed, regions: &report.regions };
-    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), shown.placed.line()))
+    files::leave(&options.output, &shown, || format!("{}{}\n", text(report), line(&shown.placed)))
 }
 
 /// A table of the mappings, then sums.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use isochrome_host::color::ledger::Owner;
+use isochrome_host::coloring::Coloring;
 use isochrome_host::counters::events::Event;
 use isochrome_host::partition::resctrl;
 use isochrome_host::probe::{ProbeRequest, probe};
@@ -28,10 +29,9 @@ use isochrome_model::taskset::programs::{Partitioning, Programs};
 use isochrome_model::units::{Color, CpuId, Ns};
 
 use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
-use crate::coloring::Coloring;
 use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
-use crate::{Verdict, evidence, files};
+use crate::{Verdict, coloring, evidence, files};
 
 /// The longest hyperperiods make sense to be asked for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
@@ -275,7 +275,7 @@ fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64)
     let mut cpus: Vec<CpuId> = planned.iter().map(|planned| planned.cpu).collect();
     cpus.sort_unstable();
     cpus.dedup();
-    let coloring = Coloring::of(&chosen, cpus, seed)?;
+    let coloring = coloring::resolve(&chosen, cpus, seed)?;
     let most = planned.iter().flat_map(|planned| &planned.partitions).max().copied().unwrap_or(0);
     ensure!(
         most <= coloring.color_count(),
@@ -326,7 +326,7 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
             let Some(mut coloring) = of(task) else { return Ok(()) };
             for pid in pids {
                 let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
-                coloring.grant(owner, None).map_err(|error| format!("{error:#}"))?;
+                coloring.grant(owner, None).map_err(|error| error.to_string())?;
             }
             coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| error.to_string())
         },

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use isochrome_host::coloring::placed;
 use isochrome_lab::miss_ratio::Comparison;
 use isochrome_lab::{conflicts, crpd, flood, interference, kernels, packets, switch};
 use isochrome_model::evidence::{self, Evidence};
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::bench::Kernel;
 use crate::results::{Printed, schema};
-use crate::{doctor, map, placed, plan, ps, recolor, simulate, watch};
+use crate::{doctor, map, plan, ps, recolor, simulate, watch};
 
 /// Set in the environment, this makes the test write the files.
 const WRITE: &str = "ISOCHROME_WRITE_SCHEMAS";

@@ -1,6 +1,7 @@
 //! isochrome on Linux: the machine measured and set up, colored memory, pages of programs moved, programs run.
 
 pub mod color;
+pub mod coloring;
 pub mod counters;
 pub mod doctor;
 pub mod error;

@@ -18,6 +18,7 @@ pub mod pool;
 pub mod reference;
 pub mod resident;
 pub mod saved;
+pub mod source;
 mod survey;
 mod target;
 pub mod tester;

@@ -1,0 +1,133 @@
+//! Where the colors of a program's frames come from: a palette that somebody named, the reference, and what was saved.
+
+use std::fmt;
+
+use isochrome_model::machine::Machine;
+use isochrome_model::palette::{Palette, Rule};
+use isochrome_model::units::CpuId;
+
+use super::Target;
+use super::known::{KnownColors, on_a_cpu};
+use super::pagemap;
+use super::reference::{Numbers, Ready, Reference};
+use super::saved::{self, Boot};
+use crate::error::HostError;
+use crate::runtime;
+
+/// What colors are known by, as somebody asks for it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// A palette that somebody named, and that [`fits`] this boot.
+    pub palette: Option<Palette>,
+    /// Whether that palette, or the saved one, is believed without eviction tests.
+    pub trusted: bool,
+    /// The cache level; where it is `None`, that of the palette, or the one that [`Target::of`] chooses.
+    pub level: Option<u8>,
+    /// Seed of the measurements.
+    pub seed: u64,
+}
+
+impl Source {
+    /// What is known of colors for a program that runs on `cpus`, and what became of the numbers of colors: `None` where the palette is
+    /// trusted. Nothing has to be known beforehand: colors that are not are measured.
+    ///
+    /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`HostError::FramesHidden`] and as
+    /// [`saved::load`] does.
+    ///
+    /// # Panics
+    ///
+    /// If `cpus` is empty.
+    pub fn known(
+        self,
+        machine: &Machine,
+        boot: &Boot,
+        cpus: &[CpuId],
+    ) -> Result<(KnownColors, Option<Numbers>), HostError> {
+        let folder = runtime::folder();
+        let cpu = *cpus.first().expect("a program runs somewhere");
+        if self.trusted {
+            if pagemap::hidden() {
+                return Err(HostError::FramesHidden);
+            }
+            let trusted = match self.palette {
+                Some(palette) => palette,
+                None => saved::load(&folder, Target::of(machine, self.level, cpu)?.level, boot)?,
+            };
+            return Ok((KnownColors::trusted(trusted), None));
+        }
+        let level = self.palette.as_ref().map(|palette| palette.level).or(self.level);
+        let target = Target::of(machine, level, cpu)?;
+        let ready = on_a_cpu(cpus, || Reference::obtain(&folder, target, self.seed, boot))?;
+        let Ready { reference, mut tester, numbers } = ready;
+        let is_named = self.palette.is_some();
+        let palette = match self.palette {
+            Some(palette) => {
+                if let Some(order) = reference.order_by_frames(&tester, &palette)? {
+                    tester.renumber(&order);
+                }
+                Some(palette)
+            }
+            // What is saved only saves time, so whatever is wrong with it is no reason to stop.
+            None => saved::load(&folder, target.level, boot).ok().or(reference.rule.clone()),
+        };
+        let reference = reference.with_sets(tester.sets().to_vec());
+        Ok((KnownColors::measured(reference, palette, is_named, cpus.to_vec()), Some(numbers)))
+    }
+}
+
+/// Why a palette does not tell the colors of frames here and now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// It was made where the kernel hid frame numbers.
+    Hidden,
+    /// It is of another machine.
+    Foreign,
+    /// It lists frames, and was made before this boot.
+    Stale,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Misfit::Hidden => "holds no colors of frames, as the kernel hid their numbers to all but root",
+            Misfit::Foreign => "was measured on another machine",
+            Misfit::Stale => "a table of frames holds for one boot, and this is another",
+        })
+    }
+}
+
+/// Whether `palette` tells the colors of frames in this boot, as far as that is known without testing it.
+pub fn fits(palette: &Palette, now: &Boot) -> Result<(), Misfit> {
+    match (&palette.fingerprint, &palette.boot_id, &palette.rule) {
+        (_, _, Rule::Hidden) => Err(Misfit::Hidden),
+        (Some(of), ..) if *of != now.fingerprint => Err(Misfit::Foreign),
+        (_, of, Rule::Table { .. }) if of.as_ref() != Some(&now.boot_id) => Err(Misfit::Stale),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_model::palette::SCHEMA;
+
+    use super::*;
+
+    #[test]
+    fn a_table_of_frames_fits_its_own_boot_only_and_a_formula_every_boot_of_its_machine() {
+        let now = Boot { fingerprint: "this".to_owned(), boot_id: "today".to_owned() };
+        let palette = |machine: &str, boot: &str, rule: Rule| Palette {
+            schema: SCHEMA.to_owned(),
+            level: 2,
+            colors: 16,
+            rule,
+            fingerprint: Some(machine.to_owned()),
+            boot_id: Some(boot.to_owned()),
+        };
+        let table = || Rule::Table { frames: Vec::new(), colors: Vec::new() };
+        assert_eq!(fits(&palette("this", "today", table()), &now), Ok(()));
+        assert_eq!(fits(&palette("this", "yesterday", table()), &now), Err(Misfit::Stale));
+        assert_eq!(fits(&palette("this", "yesterday", Rule::Bits), &now), Ok(()));
+        assert_eq!(fits(&palette("other", "today", Rule::Bits), &now), Err(Misfit::Foreign));
+        assert_eq!(fits(&palette("this", "today", Rule::Hidden), &now), Err(Misfit::Hidden));
+    }
+}

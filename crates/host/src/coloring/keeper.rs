@@ -1,0 +1,388 @@
+//! A program kept on its colors: moved there once it is ready, put to eviction tests, and looked after until it ends.
+//!
+//! The program runs whatever happens to its colors. One thread passes signals on; another measures, moves pages and looks after them; a
+//! third finds colors, which the program does not wait for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::pace::{GLANCE, LONG, Outcome, Pace, Progress, Readiness, Remedy, Settling, remedy};
+use super::placed::{Event, Placed};
+use super::{ATTEMPTS, Coloring};
+use crate::color::known::Verified;
+use crate::color::ledger::Owner;
+use crate::color::reference::Numbers;
+use crate::doctor::{self, Status};
+use crate::machine::sysfs::Sysfs;
+use crate::process::Pid;
+use crate::recolor::watch::{Watch, family};
+use crate::recolor::{self, RecolorError};
+use crate::sys::launch::{self, End, Signals};
+
+/// SIGUSR1, as which a program may say that it is ready.
+const READY_SIGNAL: i32 = 10;
+/// SIGCHLD, which tells that a child has ended, and is not for the program.
+const CHILD_SIGNAL: i32 = 17;
+
+/// A program that was started, and how it is to be kept on its colors.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// Its process, a child of this one.
+    pub pid: Pid,
+    /// This process, which holds the colors until the program can.
+    pub own: Owner,
+    /// When it was started.
+    pub started: Instant,
+    /// When it is ready to be moved.
+    pub ready: Readiness,
+    /// Longest time between two looks at its pages; more than none.
+    pub interval: Duration,
+    /// Whether programs that it starts are moved as well.
+    pub follows_forks: bool,
+    /// Whether what would be done is said, and nothing is moved.
+    pub dry_run: bool,
+}
+
+/// What a [`Keeper`] asks and tells whoever started the program.
+#[derive(Clone, Copy)]
+pub struct Hooks<'a> {
+    /// Whether the program has said that it is ready, for [`Readiness::Said`].
+    pub said_ready: &'a (dyn Fn() -> bool + Sync),
+    /// Takes in what has come.
+    pub tell: &'a (dyn Fn(Notice<'_>) + Sync),
+}
+
+/// What comes while a program is kept on its colors.
+#[derive(Clone, Copy, Debug)]
+pub enum Notice<'a> {
+    /// The program runs, but is not on its colors, and why: the first thing that went wrong. The last report has all of them.
+    OffColors(&'a str),
+    /// The program has not said for so long that it is ready.
+    NotReady(Duration),
+    /// The program is on its colors for the first time, or what that would take in a dry run.
+    Report(&'a Placed),
+    /// Nobody has to wait for the program to get onto its colors any more: it is there, or cannot get there now.
+    Done,
+}
+
+/// Finds colors and reserves them, as [`Coloring::reserved`] does; where that fails, why.
+pub type Obtain = dyn Fn() -> Result<Coloring, String> + Send + Sync;
+
+/// What puts a program on its colors and keeps it there.
+pub struct Keeper<'a> {
+    program: Program,
+    obtain: Arc<Obtain>,
+    hooks: Hooks<'a>,
+    /// The colors that are sought now.
+    obtaining: Option<JoinHandle<Result<Coloring, String>>>,
+    /// The program, once the colors are its own.
+    owner: Option<Owner>,
+    watch: Watch,
+    report: Placed,
+    /// What went wrong so far, each once.
+    errors: Vec<String>,
+    /// Whether the program has sent the signal that says that it is ready.
+    signaled: Arc<AtomicBool>,
+    settling: Option<Settling>,
+    is_ready: bool,
+    /// Whether it was reported that the program is not ready.
+    is_late: bool,
+    pace: Pace,
+    progress: Progress,
+    /// How often pages were moved and turned out to be off color.
+    attempts: u32,
+    /// Times that the pages of known color were checked.
+    renewals: u32,
+}
+
+impl<'a> Keeper<'a> {
+    /// For `program`. `obtain` is called on a thread of its own, and again while it fails, unless [`keep`](Self::keep) is given colors.
+    pub fn new(program: Program, obtain: Arc<Obtain>, hooks: Hooks<'a>) -> Keeper<'a> {
+        let watch = Watch::default();
+        let report = Placed::of(Event::End, program.pid.0, watch.tally());
+        let settling = match program.ready {
+            Readiness::Settled(settle) => Some(Settling::new(settle, Instant::now())),
+            Readiness::Signaled | Readiness::Said => None,
+        };
+        let pace = Pace::new(program.interval);
+        Keeper {
+            program,
+            obtain,
+            hooks,
+            obtaining: None,
+            owner: None,
+            watch,
+            report,
+            errors: Vec::new(),
+            signaled: Arc::default(),
+            settling,
+            is_ready: false,
+            is_late: false,
+            pace,
+            progress: Progress::default(),
+            attempts: 0,
+            renewals: 0,
+        }
+    }
+
+    /// Takes in that something went wrong, and tells it if it is the first.
+    pub fn warn(&mut self, error: String) {
+        if !self.errors.contains(&error) {
+            if self.errors.is_empty() {
+                (self.hooks.tell)(Notice::OffColors(&error));
+            }
+            self.errors.push(error);
+        }
+    }
+
+    /// Looks after the program until it has ended, and passes on to it the signals that arrive here. `reserved`: its colors, where they are
+    /// known already.
+    ///
+    /// Returns how it ended, and the last report. The error is that of the thread that moves pages, if it panics.
+    pub fn keep(self, reserved: Option<Coloring>, signals: &Signals) -> thread::Result<(End, Placed)> {
+        let (pid, by_signal) = (self.program.pid, self.program.ready == Readiness::Signaled);
+        let signaled = Arc::clone(&self.signaled);
+        let (sender, messages) = channel();
+        thread::scope(|scope| {
+            let keeper = scope.spawn(move || self.look_after(reserved, &messages));
+            while !keeper.is_finished() {
+                let Some(arrival) = signals.next(5 * GLANCE) else { continue };
+                if arrival.signal == READY_SIGNAL && by_signal && !signaled.load(Ordering::Relaxed) {
+                    signaled.store(true, Ordering::Relaxed);
+                } else if arrival.sent && arrival.signal != CHILD_SIGNAL {
+                    let _ = launch::send(pid.0, arrival.signal);
+                }
+                // Where nobody listens any more the program has ended.
+                let _ = sender.send(());
+            }
+            keeper.join()
+        })
+    }
+
+    fn look_after(mut self, mut coloring: Option<Coloring>, messages: &Receiver<()>) -> (End, Placed) {
+        if let Some(coloring) = &mut coloring {
+            self.hand_over(coloring);
+        }
+        let mut next = Instant::now();
+        let end = loop {
+            if let Some(end) = launch::ends(self.program.pid.0) {
+                break end;
+            }
+            if Instant::now() >= next {
+                let outcome = self.look(&mut coloring);
+                next = Instant::now() + self.pace.after(outcome);
+            }
+            match messages.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(()) if !self.is_ready && coloring.is_some() => next = next.min(Instant::now() + GLANCE),
+                Ok(()) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => thread::sleep(GLANCE),
+            }
+        };
+        let movers = doctor::movers(&Sysfs::system()).into_iter().filter(|mover| mover.status == Status::Limited);
+        let movers = movers.map(|mover| mover.name).collect();
+        (end, Placed { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
+    }
+
+    /// Does what is due: finds colors, waits until the program is ready, moves its pages.
+    fn look(&mut self, coloring: &mut Option<Coloring>) -> Outcome {
+        let mut failed = false;
+        if coloring.is_none() {
+            let obtain = &self.obtain;
+            let obtaining = self.obtaining.get_or_insert_with(|| {
+                let obtain = Arc::clone(obtain);
+                // Nobody waits for it should the program end before.
+                thread::spawn(move || obtain())
+            });
+            if obtaining.is_finished()
+                && let Some(done) = self.obtaining.take()
+            {
+                *coloring = self.obtained(done);
+                failed = coloring.is_none();
+            }
+        }
+        self.look_whether_ready();
+        if let (Some(coloring), Some(owner)) = (coloring.as_mut(), &self.owner)
+            && let Some(numbers) = coloring.follow(owner)
+        {
+            self.report.numbers = Some(numbers);
+        }
+        match coloring {
+            None if failed => Outcome::NoColors,
+            None => Outcome::Waiting,
+            Some(_) if !self.is_ready => Outcome::Waiting,
+            Some(coloring) if self.program.dry_run => {
+                self.expect(coloring);
+                Outcome::DryRun
+            }
+            Some(coloring) => self.round(coloring),
+        }
+    }
+
+    fn look_whether_ready(&mut self) {
+        self.is_ready = self.is_ready
+            || match &mut self.settling {
+                Some(settling) => settling.is_over(resident_pages(self.program.pid), Instant::now()),
+                None => self.signaled.load(Ordering::Relaxed) || (self.hooks.said_ready)(),
+            };
+        if !self.is_ready && !self.is_late && self.program.started.elapsed() > LONG {
+            self.is_late = true;
+            (self.hooks.tell)(Notice::NotReady(LONG));
+        }
+    }
+
+    /// Takes over the colors that were found. Where there are none the program runs on as it is, with a warning.
+    fn obtained(&mut self, obtaining: JoinHandle<Result<Coloring, String>>) -> Option<Coloring> {
+        let panicked = |_| Err("the thread that measures colors has ended early".to_owned());
+        match obtaining.join().unwrap_or_else(panicked) {
+            Ok(mut coloring) => {
+                self.hand_over(&mut coloring);
+                Some(coloring)
+            }
+            Err(error) => {
+                self.warn(error);
+                (self.hooks.tell)(Notice::Done);
+                None
+            }
+        }
+    }
+
+    /// Makes the program the owner of the colors.
+    fn hand_over(&mut self, coloring: &mut Coloring) {
+        // One that has ended already needs no colors.
+        if let Ok(owner) = Owner::of(self.program.pid.0 as u32) {
+            match coloring.grant(owner.clone(), Some(&self.program.own)) {
+                Ok(()) => self.owner = Some(owner),
+                Err(error) => self.warn(error.to_string()),
+            }
+        }
+        self.report.numbers = coloring.numbers().cloned();
+    }
+
+    /// Looks at the program's pages, and moves those that are off color.
+    fn round(&mut self, coloring: &Coloring) -> Outcome {
+        let pid = self.program.pid;
+        let pids = if self.program.follows_forks { family(pid) } else { vec![pid] };
+        let sweeps = self.watch.tally().sweeps;
+        let errors = coloring.with(|wanted| self.watch.round(&pids, wanted, &coloring.limits));
+        let (mut failed, mut passing) = (false, false);
+        for (of, error) in errors {
+            let passes = self.passes(coloring, of, &error);
+            failed |= !passes && of == pid;
+            passing |= passes && of == pid;
+            if !passes {
+                self.warn(error.to_string());
+            }
+        }
+        if !failed && !passing {
+            self.renewals = 0;
+        }
+        let moved = self.watch.tally().sweeps > sweeps;
+        let has_arrived = self.progress.has_arrived(self.watch.tally(), self.program.started.elapsed());
+        if self.report.seconds_to_colors.is_none() && !failed && !passing && has_arrived {
+            if let Err(not_yet) = self.arrive(coloring, &pids) {
+                return not_yet;
+            }
+        } else if failed {
+            // A service that cannot be moved now is ready all the same.
+            (self.hooks.tell)(Notice::Done);
+        }
+        match (failed, moved || passing) {
+            (true, _) => Outcome::Failed,
+            (_, true) => Outcome::Moved,
+            _ => Outcome::Nothing,
+        }
+    }
+
+    /// Whether `error` of process `pid` may be gone in the next round, by itself or by what is done about it here.
+    fn passes(&mut self, coloring: &Coloring, pid: Pid, error: &RecolorError) -> bool {
+        match remedy(error, self.program.started.elapsed()) {
+            Remedy::LookAgain => true,
+            Remedy::Repair => recolor::repair(pid).is_ok(),
+            Remedy::Renew => self.renew(coloring, error).is_some(),
+            Remedy::RenewLost => self.renew(coloring, error).is_some_and(|numbers| numbers != Numbers::Kept),
+            Remedy::Report => false,
+        }
+    }
+
+    /// Puts the pages to eviction tests, and reports that they are on their colors. Where tests say otherwise, or cannot be made, it is
+    /// tried again: the error is what came of the look then.
+    fn arrive(&mut self, coloring: &Coloring, pids: &[Pid]) -> Result<(), Outcome> {
+        let seconds = self.program.started.elapsed().as_secs_f64();
+        let verified = match coloring.verify(&mut self.watch, pids) {
+            // What was found off color is moved first, or measured again.
+            Ok(Some(verified)) if self.attempts < attempts_after(verified) => {
+                self.attempts += 1;
+                return Err(Outcome::Moved);
+            }
+            Ok(verified) => verified,
+            Err(RecolorError::Claimed { .. }) => return Err(Outcome::Moved),
+            Err(error) if self.attempts < ATTEMPTS => {
+                self.attempts += 1;
+                self.renew(coloring, &error);
+                return Err(Outcome::Failed);
+            }
+            Err(error) => {
+                self.warn(error.to_string());
+                None
+            }
+        };
+        let report = self.report.clone().later(Event::OnColors, self.watch.tally());
+        self.report = Placed { seconds_to_colors: Some(seconds), verified, ..report };
+        (self.hooks.tell)(Notice::Report(&self.report));
+        (self.hooks.tell)(Notice::Done);
+        Ok(())
+    }
+
+    /// Has the pages of known color checked where `error` casts doubt on them. What became of the numbers, where that was done.
+    fn renew(&mut self, coloring: &Coloring, error: &RecolorError) -> Option<Numbers> {
+        if self.renewals >= ATTEMPTS {
+            return None;
+        }
+        let numbers = coloring.renew_after(error);
+        self.renewals += u32::from(numbers.is_some());
+        if let Some(changed) = numbers.clone().filter(|numbers| *numbers != Numbers::Kept) {
+            self.report.numbers = Some(changed);
+        }
+        numbers
+    }
+
+    /// Says what would be done.
+    fn expect(&mut self, coloring: &Coloring) {
+        if self.report.expected.is_none()
+            && let Ok(report) = coloring.look(self.program.pid)
+        {
+            self.report = Placed::expected(&report, coloring);
+            (self.hooks.tell)(Notice::Report(&self.report));
+        }
+    }
+}
+
+/// How often a program is moved anew where eviction tests say this of its pages: a few pages of a large one are no reason to wait for long.
+fn attempts_after(verified: Verified) -> u32 {
+    match verified {
+        Verified { pages, on_color, .. } if on_color >= pages => 0,
+        verified if verified.holds() => 1,
+        _ => ATTEMPTS,
+    }
+}
+
+/// Resident pages of a process; 0 when it has ended.
+fn resident_pages(pid: Pid) -> u64 {
+    let statm = pid.text("statm").unwrap_or_default();
+    statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_moved_anew_once_for_a_few_pages_and_a_few_times_for_many() {
+        let attempts = [(100, 100), (99, 100), (98, 100), (0, 0)]
+            .map(|(on_color, pages)| attempts_after(Verified { pages, on_color, undecided: 0 }));
+        assert_eq!(attempts, [0, 1, ATTEMPTS, 0]);
+    }
+}

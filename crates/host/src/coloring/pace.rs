@@ -1,0 +1,256 @@
+//! When a program that is kept on its colors is looked at, and when it is there: decisions without the program.
+
+use std::time::{Duration, Instant};
+
+use crate::process::ProcessError;
+use crate::recolor::RecolorError;
+use crate::recolor::watch::Tally;
+
+/// Time between two looks at whether a program is ready.
+pub(super) const GLANCE: Duration = Duration::from_millis(20);
+
+/// A program that still grows after this time is moved as it grows.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
+
+/// Time between two looks at the pages of a program that grows.
+const GROWING: Duration = Duration::from_millis(100);
+
+/// After this time a program that is not ready, or not all on its colors, is reported as it is.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+
+/// Longest time between two attempts at something that has failed.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Rounds that bring no page onto its color, after which a program that is not all there is reported as it is.
+const IDLE_ROUNDS: u32 = 5;
+
+/// When a program is ready to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Its resident memory has not grown for this time, or it runs for two seconds.
+    Settled(Duration),
+    /// It has sent SIGUSR1 to this process.
+    Signaled,
+    /// It has said so in another way: [`Hooks::said_ready`](super::Hooks::said_ready).
+    Said,
+}
+
+/// Whether the resident memory of a program has settled.
+pub(super) struct Settling {
+    /// How long it must not have grown.
+    settle: Duration,
+    began: Instant,
+    resident: u64,
+    since: Instant,
+}
+
+impl Settling {
+    pub(super) fn new(settle: Duration, now: Instant) -> Settling {
+        Settling { settle, began: now, resident: 0, since: now }
+    }
+
+    /// Takes in how many pages are resident `now`; whether that has settled.
+    pub(super) fn is_over(&mut self, resident: u64, now: Instant) -> bool {
+        if resident > self.resident {
+            (self.resident, self.since) = (resident, now);
+        }
+        now - self.since >= self.settle || now - self.began >= SETTLE_MAX.max(self.settle)
+    }
+}
+
+/// What came of a look at a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is not ready, or its colors are still sought.
+    Waiting,
+    /// Colors could not be had.
+    NoColors,
+    /// Only what would be done was to be said.
+    DryRun,
+    /// Pages were moved, or are to be looked at again soon.
+    Moved,
+    /// Nothing was to be done.
+    Nothing,
+    /// The program itself could not be looked at, or moved.
+    Failed,
+}
+
+/// How long it is until the next look at a program: one that grows is looked at again soon, one that does not less and less often.
+pub(super) struct Pace {
+    /// The longest pause where nothing fails.
+    interval: Duration,
+    pause: Duration,
+    /// The pause after the last failure.
+    retry: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(interval: Duration) -> Pace {
+        Pace { interval, pause: GLANCE, retry: GLANCE }
+    }
+
+    /// The pause after a look with this outcome.
+    pub(super) fn after(&mut self, outcome: Outcome) -> Duration {
+        let shortest = GROWING.min(self.interval);
+        if matches!(outcome, Outcome::NoColors | Outcome::Failed) {
+            self.retry = (2 * self.retry).min(RETRY_MAX);
+        } else if matches!(outcome, Outcome::Moved | Outcome::Nothing) {
+            self.retry = GLANCE;
+        }
+        self.pause = match outcome {
+            Outcome::Waiting => GLANCE,
+            Outcome::NoColors => self.retry,
+            Outcome::DryRun => RETRY_MAX,
+            Outcome::Moved => shortest,
+            Outcome::Nothing => (2 * self.pause).clamp(shortest, self.interval),
+            Outcome::Failed => self.retry.max(GROWING),
+        };
+        self.pause
+    }
+}
+
+/// Whether a program that is moved round by round has come as far as it will.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Most pages that were on color after a round.
+    most_on_color: usize,
+    /// Rounds since there were more.
+    idle_rounds: u32,
+}
+
+impl Progress {
+    /// Takes in where the pages are after a round, `age` after the start of the program. Says whether it counts as on its colors: 99 % of the
+    /// movable pages are there, or rounds bring no more of them.
+    pub(super) fn has_arrived(&mut self, tally: &Tally, age: Duration) -> bool {
+        let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
+        // What waits for a frame may get one in the next round, as long as each of them brings some.
+        self.idle_rounds = if tally.on_color > self.most_on_color { 0 } else { self.idle_rounds + 1 };
+        let stands_still = self.idle_rounds >= IDLE_ROUNDS || age > LONG;
+        self.most_on_color = self.most_on_color.max(tally.on_color);
+        tally.resident > 0 && (placed || stands_still)
+    }
+}
+
+/// What is done about a process that was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// It is looked at again.
+    LookAgain,
+    /// It is repaired.
+    Repair,
+    /// The pages of known color are checked, and replaced where they have lost it.
+    Renew,
+    /// The same; where they had not lost it, nothing was wrong with them.
+    RenewLost,
+    /// It is reported.
+    Report,
+}
+
+/// What is done about `error`, `age` after the start of the program.
+pub(super) fn remedy(error: &RecolorError, age: Duration) -> Remedy {
+    match error {
+        // One that is just beginning another program, or shares its memory for a moment, is looked at again.
+        RecolorError::Changed { .. } | RecolorError::SharesMemory { .. } => Remedy::LookAgain,
+        // Another command moves it, and leaves what it has measured.
+        RecolorError::Claimed { .. } => Remedy::LookAgain,
+        // What lies where nothing is mapped yet belongs to a program that is just being begun.
+        RecolorError::NoCave { .. } => Remedy::LookAgain,
+        // One that began another program while it was held has nothing left to repair but the journal.
+        RecolorError::Unrepaired { .. } => Remedy::Repair,
+        RecolorError::Unmeasured { .. } => Remedy::Renew,
+        // Where pages of known color have lost it, there may be frames after all.
+        RecolorError::TooFewFrames { .. } => Remedy::RenewLost,
+        // Until it has begun its program, the child of a process that has given up rights may not be traced.
+        RecolorError::Process(ProcessError::Denied { .. }) | RecolorError::NotStopping { .. } if age < SETTLE_MAX => {
+            Remedy::LookAgain
+        }
+        _ => Remedy::Report,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use isochrome_model::units::Bytes;
+
+    use super::*;
+    use crate::error::HostError;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn tally(on_color: usize, off_color: usize) -> Tally {
+        Tally { resident: on_color + off_color, on_color, off_color, ..Tally::default() }
+    }
+
+    #[test]
+    fn a_program_is_on_its_colors_when_99_of_100_pages_are() {
+        let arrived = |on_color, off_color| Progress::default().has_arrived(&tally(on_color, off_color), SECOND);
+        assert!(arrived(99, 1) && arrived(1, 0));
+        assert!(!arrived(98, 2) && !arrived(0, 100));
+        // A program of which no page is there yet has not arrived, also where nothing is off color.
+        assert!(!arrived(0, 0));
+    }
+
+    #[test]
+    fn a_program_that_gets_no_further_is_reported_as_it_is_and_one_that_does_is_not() {
+        let mut progress = Progress::default();
+        // The first round brings 50, four bring none, the next brings one more: from then on five have to be idle.
+        let on_color = [50, 50, 50, 50, 50, 51, 51, 51, 51, 51, 51];
+        let arrived = on_color.map(|on_color| progress.has_arrived(&tally(on_color, 100 - on_color), SECOND));
+        assert_eq!(arrived, [false, false, false, false, false, false, false, false, false, false, true]);
+        // After half a minute it is not waited for any longer.
+        assert!(Progress::default().has_arrived(&tally(50, 50), LONG + SECOND));
+    }
+
+    #[test]
+    fn memory_has_settled_when_it_did_not_grow_for_the_time_or_never_stops_growing() {
+        let begin = Instant::now();
+        let at = |milliseconds| begin + Duration::from_millis(milliseconds);
+        let mut settling = Settling::new(Duration::from_millis(100), begin);
+        assert!(!settling.is_over(10, at(20)) && !settling.is_over(20, at(90)) && !settling.is_over(20, at(189)));
+        // Pages that went away are no growth.
+        assert!(settling.is_over(5, at(190)));
+        let mut growing = Settling::new(Duration::from_millis(100), begin);
+        let over = (0..=100).map(|look| growing.is_over(look, at(20 * look))).position(|over| over);
+        assert_eq!(over, Some(100), "after two seconds");
+    }
+
+    #[test]
+    fn a_program_that_does_not_grow_is_looked_at_less_and_less_often() {
+        let mut pace = Pace::new(SECOND);
+        assert_eq!(pace.after(Outcome::Waiting), GLANCE);
+        let pauses: Vec<u128> = (0..6).map(|_| pace.after(Outcome::Nothing).as_millis()).collect();
+        assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pace.after(Outcome::Moved), GROWING);
+        // An interval that is shorter than that holds for programs that grow as well.
+        let mut short = Pace::new(Duration::from_millis(30));
+        assert_eq!(short.after(Outcome::Moved), Duration::from_millis(30));
+        assert_eq!(short.after(Outcome::Nothing), Duration::from_millis(30));
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_after_twice_the_time_up_to_ten_seconds() {
+        let mut pace = Pace::new(SECOND);
+        let pauses: Vec<u128> = (0..11).map(|_| pace.after(Outcome::NoColors).as_millis()).collect();
+        assert_eq!(pauses, [40, 80, 160, 320, 640, 1280, 2560, 5120, 10_000, 10_000, 10_000]);
+        // A look that succeeds begins anew; no look at pages comes sooner than at those of a program that grows.
+        pace.after(Outcome::Moved);
+        let pauses: Vec<u128> = (0..3).map(|_| pace.after(Outcome::Failed).as_millis()).collect();
+        assert_eq!(pauses, [100, 100, 160]);
+    }
+
+    #[test]
+    fn pages_of_known_color_are_renewed_where_frames_or_colors_could_not_be_found() {
+        let few = RecolorError::TooFewFrames { pages: 1, limit: Bytes(1) };
+        assert_eq!(remedy(&few, SECOND), Remedy::RenewLost);
+        let lost = RecolorError::Unmeasured { pid: 1, source: Box::new(HostError::ReferenceLost { color: 0 }) };
+        assert_eq!(remedy(&lost, SECOND), Remedy::Renew);
+        assert_eq!(remedy(&RecolorError::NoColors, SECOND), Remedy::Report);
+    }
+
+    #[test]
+    fn a_child_that_may_not_be_traced_yet_is_looked_at_again_for_two_seconds() {
+        let denied = RecolorError::Process(ProcessError::Denied { pid: 1 });
+        assert_eq!(remedy(&denied, SECOND), Remedy::LookAgain);
+        assert_eq!(remedy(&denied, SETTLE_MAX), Remedy::Report);
+    }
+}

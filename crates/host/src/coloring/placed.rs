@@ -1,0 +1,124 @@
+//! What became of a program's pages: the one report of `exec` and `recolor`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Coloring;
+use crate::color::known::Verified;
+use crate::color::reference::Numbers;
+use crate::recolor::Report;
+use crate::recolor::watch::Tally;
+use crate::sys::memory::page_bytes;
+
+/// Version of the report.
+pub const SCHEMA: &str = "isochrome-recolor/2";
+
+/// Rough cost of a page of memory that is touched and whose color is measured, and of one that is moved, in nanoseconds: for
+/// estimates before anything is touched; a dry run says "about".
+const TOUCHED_NS: u64 = 15_000;
+const MOVED_NS: u64 = 2_500;
+
+/// When a report is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// Nothing was touched: what would be done.
+    DryRun,
+    /// The program is on its colors for the first time, or a recoloring has ended.
+    OnColors,
+    /// The program has ended.
+    End,
+}
+
+/// The pages of a program, all its processes together.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct Placed {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// When.
+    pub event: Event,
+    /// The process.
+    pub pid: i32,
+    /// Whether pages were moved, or all were on color before.
+    pub moved: bool,
+    /// Where its pages are, and what was done for that.
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// What eviction tests say of a sample of the pages on color; nothing where none are made.
+    pub verified: Option<Verified>,
+    /// Time from its start to the first report, for a program that was started.
+    pub seconds_to_colors: Option<f64>,
+    /// What a dry run expects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<Expected>,
+    /// Where the numbers of the colors come from.
+    pub numbers: Option<Numbers>,
+    /// What may move pages to other colors here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub movers: Vec<String>,
+    /// What went wrong, each once.
+    pub errors: Vec<String>,
+}
+
+/// What a recoloring would take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Expected {
+    /// Pages to move.
+    pub pages: usize,
+    /// Memory touched to find frames for them.
+    pub touched_bytes: u64,
+    /// Time.
+    pub seconds: f64,
+    /// Pauses, each of at most the time allowed.
+    pub pauses: u64,
+}
+
+impl Placed {
+    /// Of process `pid`, by what was done so far.
+    pub fn of(event: Event, pid: i32, tally: &Tally) -> Placed {
+        Placed {
+            schema: SCHEMA,
+            event,
+            pid,
+            moved: tally.sweeps > 0 || tally.off_color == 0 && tally.resident > 0,
+            tally: tally.clone(),
+            verified: None,
+            seconds_to_colors: None,
+            expected: None,
+            numbers: None,
+            movers: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// The same process later: what was found out about it stays.
+    pub fn later(self, event: Event, tally: &Tally) -> Placed {
+        let Placed { tally, moved, .. } = Placed::of(event, self.pid, tally);
+        Placed { event, tally, moved, ..self }
+    }
+
+    /// What would be done to a program that `report` is about.
+    pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
+        let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
+        let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
+        for region in report.regions.iter().filter(|region| region.immovable > 0) {
+            *tally.immovable.entry(region.why.clone().unwrap_or_default()).or_default() += region.immovable;
+        }
+        let pages = off_color as u64;
+        let drawn = pages * u64::from(coloring.color_count()) / coloring.colors().len().max(1) as u64;
+        let moving = pages * MOVED_NS;
+        let expected = Expected {
+            pages: off_color,
+            touched_bytes: drawn * page_bytes() as u64,
+            seconds: (drawn * TOUCHED_NS + 2 * moving) as f64 / 1e9,
+            pauses: moving.div_ceil((coloring.limits.max_pause.as_nanos() as u64).max(1)),
+        };
+        let numbers = coloring.numbers().cloned();
+        Placed { moved: false, expected: Some(expected), numbers, ..Placed::of(Event::DryRun, report.pid, &tally) }
+    }
+
+    /// Share of the movable pages that are on color, 0 to 1.
+    pub fn share(&self) -> f64 {
+        self.tally.on_color as f64 / (self.tally.on_color + self.tally.off_color).max(1) as f64
+    }
+}
