@@ -549,8 +549,8 @@ mod tests {
 
     #[test]
     fn a_run_that_outlasts_its_co_runners_goes_on_and_is_censored() {
-        // The 16 of the other one that stand ready last for a third of the run, or for all of it where their CPU is three times as busy.
-        let (blocks, _) = tried(&[&[LOOP; 48].join("; "), LOOP], &[], BEGINNING, MINUTE).unwrap();
+        // The 16 of the other one that stand ready last for an eighth of the run, or for all of it where their CPU is eight times as busy.
+        let (blocks, _) = tried(&[&[LOOP; 128].join("; "), LOOP], &[], BEGINNING, MINUTE).unwrap();
         let of_long: Vec<_> = blocks.iter().filter(|block| block.condition.program == 0).collect();
         assert_eq!(of_long.len(), 2);
         for block in of_long {
