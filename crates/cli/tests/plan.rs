@@ -181,7 +181,8 @@ fn ten_thousand_tasks_are_analyzed_and_refused_by_the_planner_with_a_reason() {
     let name = |index: usize| format!("t{index}");
     let tasks: Vec<Value> =
         (0..10_000).map(|index| json!({"name": name(index), "period_ns": 1_000_000 + index, "wcet_ns": 50})).collect();
-    let set = json!({"refill_ns_per_partition": 1, "partitions": 4, "memory_mib": 4, "cores": 1, "tasks": tasks});
+    let set = json!({"refill_ns_per_partition": 1, "partitions": 4, "memory_mib": 4, "cores": 1,
+        "cache": "private", "tasks": tasks});
     let refused = isochrome(&["plan", "-"], &set.to_string());
     assert_eq!(refused.status.code(), Some(1));
     let message = String::from_utf8(refused.stderr).unwrap();
@@ -191,10 +192,57 @@ fn ten_thousand_tasks_are_analyzed_and_refused_by_the_planner_with_a_reason() {
     let file = folder.path().join("set.json");
     std::fs::write(&file, set.to_string()).unwrap();
     let members: Vec<Value> = (0..10_000).map(|index| json!({"name": name(index), "partitions": [1]})).collect();
-    let allocation = json!({"cores": [{"cpu": 0, "tasks": members}]}).to_string();
+    let core = |(cpu, tasks): (usize, &[Value])| json!({"cpu": cpu, "tasks": tasks});
+    let cores: Vec<Value> = members.chunks(40).enumerate().map(core).collect();
+    let allocation = json!({"cores": cores}).to_string();
     let analyzed = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json"], &allocation);
     let result = json_of(&analyzed);
     assert_eq!((analyzed.status.code(), result["tasks"].as_array().unwrap().len()), (Some(0), 10_000));
-    // All share the partition: each of 10 000 jobs executes 50 ns and refills it once, and each that preempts once more.
-    assert_eq!(result["tasks"][9_999]["response_ns"], 10_000 * 51 + 9_999);
+    // All of a core share the partition: each of 40 jobs executes 50 ns and refills it once, and each that preempts once more.
+    assert_eq!(result["tasks"][9_999]["response_ns"], 40 * 51 + 39);
+
+    // 47 tasks on a core would share a SCHED_FIFO priority, and the bounds assume that none do.
+    let allocation = json!({"cores": [{"cpu": 0, "tasks": members[..47]}]}).to_string();
+    let refused = isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json"], &allocation);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(message.contains("47 tasks are more than the 46 a core can run"), "{message}");
+}
+
+#[test]
+fn a_lock_is_charged_with_the_footprint_of_its_holder_or_refused() {
+    // t3, cold, holds the lock that t2 needs, and t1 preempts it: a legal schedule takes 19 (crates/model, tests of locks).
+    let lock = |longest_ns: u64| json!([{"name": "bus", "longest_ns": longest_ns}]);
+    let tasks = |known: bool| {
+        let mut tasks = json!([
+            {"name": "t1", "period_ns": 20, "wcet_ns": 2},
+            {"name": "t2", "period_ns": 100, "wcet_ns": 4},
+            {"name": "t3", "period_ns": 200, "wcet_ns": 5},
+        ]);
+        match known {
+            true => (tasks[1]["locks"], tasks[2]["locks"]) = (lock(1), lock(5)),
+            false => tasks[1]["blocking_ns"] = 5.into(),
+        }
+        tasks
+    };
+    let set = |protocol: &str, known: bool| {
+        json!({"refill_ns_per_partition": 3, "partitions": 2, "memory_mib": 1, "cores": 1, "lock_protocol": protocol,
+            "tasks": tasks(known)})
+        .to_string()
+    };
+    let on = |name: &str, partition: u32| json!({"name": name, "partitions": [partition]});
+    let allocation = json!({"cores": [{"cpu": 0, "tasks": [on("t1", 1), on("t2", 2), on("t3", 1)]}]}).to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("set.json");
+    let analyzed = |set: String| {
+        std::fs::write(&file, set).unwrap();
+        isochrome(&["analyze", file.to_str().unwrap(), "--allocation", "-", "--json"], &allocation)
+    };
+    for known in [true, false] {
+        let result = json_of(&analyzed(set("immediate_ceiling", known)));
+        assert_eq!(result["tasks"][1]["response_ns"], 20, "{result}");
+    }
+    let refused = analyzed(set("inheritance", true));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("`inheritance` is not one of `immediate_ceiling`"));
 }

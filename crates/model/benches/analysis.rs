@@ -41,7 +41,8 @@ fn cores(tasks: usize, count: usize) -> Vec<Vec<CoreTask>> {
     found
 }
 
-const CHARGES: Charges = Charges { refill_ns: 45_300, switch_ns: 0, cold_start: false };
+const CHARGES: Charges =
+    Charges { refill_ns: 45_300, switch_ns: 0, release_interrupt_ns: 0, preemption_ns: 0, cold_start: false };
 
 fn ours(core: &[CoreTask], charges: Charges, workspace: &mut Workspace) -> u64 {
     responses(core, charges, Analysis::Kim2013, workspace).map(|verdict| verdict.response_ns().unwrap_or(0)).sum()

@@ -21,7 +21,7 @@ fn main() {
     let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     let (sets, tasks) = (words[0] as usize, words[1] as usize);
     let columns: Vec<&[u64]> = words[2..].chunks_exact(sets * tasks).collect();
-    let charges = Charges { refill_ns: 45_300, switch_ns: 0, cold_start: false };
+    let charges = Charges { refill_ns: 45_300, ..Charges::default() };
     for _ in std::io::stdin().lines() {
         let start = cpu_s();
         let (mut workspace, mut core) = (Workspace::default(), Vec::new());

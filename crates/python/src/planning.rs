@@ -136,6 +136,7 @@ impl TaskSet {
             &json!({
                 "cores": p.cores, "partitions": p.partitions, "memory_bytes": p.memory.0,
                 "refill_ns": p.refill_ns, "switch_ns": p.switch_ns,
+                "release_interrupt_ns": p.release_interrupt_ns, "preemption_ns": p.preemption_ns,
             }),
         )
     }
@@ -240,7 +241,7 @@ fn allocation_text(value: &Bound<'_, PyAny>) -> PyResult<String> {
 /// without. `useful`: those used again after a preemption; all without. `threads`: CPUs to use.
 #[pyfunction]
 #[pyo3(signature = (wcet_ns, period_ns, *, deadline_ns = None, partitions = None, useful = None, refill_ns = 0, switch_ns = 0,
-    analysis = "kim2013", threads = 1))]
+    release_interrupt_ns = 0, preemption_ns = 0, analysis = "kim2013", threads = 1))]
 #[allow(clippy::too_many_arguments)]
 pub fn response_times_batch<'py>(
     py: Python<'py>,
@@ -251,6 +252,8 @@ pub fn response_times_batch<'py>(
     useful: Option<&Bound<'py, PyAny>>,
     refill_ns: u64,
     switch_ns: u64,
+    release_interrupt_ns: u64,
+    preemption_ns: u64,
     analysis: &str,
     threads: usize,
 ) -> PyResult<Bound<'py, PyArray2<i64>>> {
@@ -287,7 +290,7 @@ pub fn response_times_batch<'py>(
             masks.map(|masks| PartitionSet::from_words(&masks[at * words..(at + 1) * words]))
         };
         let mut responses = vec![-1i64; sets * tasks];
-        let charges = Charges { refill_ns, switch_ns, cold_start: false };
+        let charges = Charges { refill_ns, switch_ns, release_interrupt_ns, preemption_ns, cold_start: false };
         let analyze = |(workspace, core): &mut (Workspace, Vec<CoreTask>), (set, row): (usize, &mut [i64])| {
             core.clear();
             core.extend((set * tasks..(set + 1) * tasks).map(|at| {

@@ -7,6 +7,7 @@
 //!
 //! All sums saturate. A saturated sum exceeds every deadline, as the true one would, so verdicts are exact.
 
+use super::blocking::{Blocking, Holder, preempted_by};
 use super::{Analysis, Bound, Charges, CoreTask, Verdict};
 use crate::taskset::partitions::WORDS;
 
@@ -16,7 +17,9 @@ pub struct Workspace {
     rows: Vec<Row>,
     /// Per task: ω(j,n), or all its partitions at a cold start.
     first_omega: Vec<u64>,
-    blocking: Vec<u64>,
+    blocking: Blocking,
+    /// Tasks that may hold a lock while the task being analyzed waits.
+    holders: Vec<Holder>,
     /// Windows of the tasks above, for the multiset forms: `None` where one passed its deadline.
     windows: Vec<Option<u64>>,
     bounds: Vec<Bound>,
@@ -67,10 +70,34 @@ impl Row {
     }
 }
 
+/// The same when `above` also preempts the `holders` of locks; `hit` is what it is without them.
+fn hit_with_holders<const W: usize>(
+    above: &CoreTask,
+    holders: impl Iterator<Item = CoreTask>,
+    union: &[u64],
+    analysis: Analysis,
+    hit: u64,
+) -> u64 {
+    match analysis {
+        Analysis::Kim2013 | Analysis::UcbUnion => {
+            let mut reused: [u64; W] = std::array::from_fn(|word| union[word]);
+            for holder in holders {
+                let more = if analysis == Analysis::Kim2013 { holder.partitions } else { holder.useful };
+                add::<W>(&mut reused, &more.0);
+            }
+            common::<W>(&above.partitions.0, &reused)
+        }
+        Analysis::UcbOnly => holders.map(|holder| u64::from(holder.useful.len())).fold(hit, u64::max),
+        Analysis::EcbUnion => holders.map(|holder| common::<W>(&holder.useful.0, union)).fold(hit, u64::max),
+        _ => hit,
+    }
+}
+
 impl Workspace {
     /// Forgets the last core and finds what does not depend on windows: ω(j,n) of every task, and its blocking.
-    fn prepare<const W: usize>(&mut self, core: &[CoreTask], cold_start: bool, refill: u64) {
+    fn prepare<const W: usize>(&mut self, core: &[CoreTask], charges: Charges) {
         let Self { rows, first_omega, blocking, windows, bounds, below, .. } = self;
+        let Charges { refill_ns, preemption_ns, cold_start, .. } = charges;
         rows.clear();
         bounds.clear();
         windows.clear();
@@ -82,19 +109,9 @@ impl Workspace {
         let cold = if cold_start { u64::MAX } else { 0 };
         let displaced = uses.twice.map(|word| word | cold);
         first_omega.clear();
-        first_omega.extend(core.iter().map(|task| common::<W>(&task.partitions.0, &displaced).saturating_mul(refill)));
-
-        // A task can wait for the nonpreemptive stretch of a lower one, with the refills in it; and, pushed by its own
-        // previous job's last stretch, for its own.
-        blocking.clear();
-        blocking.resize(core.len(), 0);
-        let mut longest = 0;
-        for (index, task) in core.iter().enumerate().rev() {
-            if task.nonpreemptive_ns > 0 {
-                longest = longest.max(task.nonpreemptive_ns.saturating_add(first_omega[index]));
-            }
-            blocking[index] = task.blocking_ns.saturating_add(longest);
-        }
+        let warm_up = |task: &CoreTask| common::<W>(&task.partitions.0, &displaced).saturating_mul(refill_ns);
+        first_omega.extend(core.iter().map(|task| warm_up(task).saturating_add(preemption_ns)));
+        blocking.prepare(core, first_omega);
     }
 }
 
@@ -148,6 +165,10 @@ impl<const W: usize> Uses<W> {
     }
 }
 
+fn add<const W: usize>(union: &mut [u64; W], partitions: &[u64; WORDS]) {
+    union.iter_mut().zip(partitions).for_each(|(word, more)| *word |= more);
+}
+
 fn common<const W: usize>(a: &[u64; WORDS], b: &[u64]) -> u64 {
     (0..W).map(|word| u64::from((a[word] & b[word]).count_ones())).sum()
 }
@@ -158,67 +179,57 @@ fn iterate<const W: usize, const PARTS: bool>(
     analysis: Analysis,
     workspace: &mut Workspace,
 ) {
-    // Without interference nothing ever has to be refilled.
-    let refill = if analysis == Analysis::NoInterference { 0 } else { charges.refill_ns };
-    let switches = charges.switch_ns.saturating_mul(2);
+    let charges = charges.by(analysis);
+    let (refill, interrupt_ns) = (charges.refill_ns, charges.release_interrupt_ns);
     let multiset =
         matches!(analysis, Analysis::UcbUnionMultiset | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset);
-    workspace.prepare::<W>(core, charges.cold_start, refill);
-    let Workspace { rows, first_omega, blocking, windows, bounds, below, worst } = workspace;
+    workspace.prepare::<W>(core, charges);
+    let Workspace { rows, first_omega, blocking, holders, windows, bounds, below, worst } = workspace;
 
     // Partitions used by two tasks or more of hep(i).
     let mut uses = Uses::<W>::NONE;
     let mut reached: u64 = 0;
     for (i, task) in core.iter().enumerate() {
         uses.add(&task.partitions.0);
-        let own_ns = task.wcet_ns.saturating_add(switches);
+        blocking.holders(core, i, holders);
+        let level = Level::<W> { core, i, charges, analysis, holders, shared: uses.twice };
+        let own_ns = charges.execution_ns(task);
         // What does not depend on the window.
-        let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking[i]);
+        let mut fixed = own_ns.saturating_add(first_omega[i]).saturating_add(blocking.time_ns[i]);
+        fixed = fixed.saturating_add(interrupt_ns);
         let mut first_extra: u64 = 0;
         for (j, row) in rows.iter_mut().enumerate() {
-            let above = &core[j];
-            row.omega = common::<W>(&above.partitions.0, &uses.twice).saturating_mul(refill);
-            let hit = row.hit::<W>(above, task, &mut below[j * W..(j + 1) * W], analysis);
-            row.gamma = hit.saturating_mul(refill);
-            row.cost = above.wcet_ns.saturating_add(switches).saturating_add(row.omega).saturating_add(row.gamma);
+            level.descend(row, j, &mut below[j * W..(j + 1) * W]);
             first_extra = first_extra.saturating_add(first_omega[j] - row.omega);
         }
         fixed = fixed.saturating_add(first_extra);
 
         // The window of i-1 may be extended if it held no blocking that is gone now; multiset delays may also shrink.
-        let extend = i > 0 && !multiset && blocking[i - 1] <= blocking[i];
+        let extend = i > 0 && !multiset && blocking.grows_at(core, i);
         let start = if extend { reached.saturating_add(own_ns).saturating_add(first_omega[i]) } else { fixed };
         if !extend {
             rows.iter_mut().for_each(|row| (row.jobs, row.until) = (0, 0));
         }
+        let interrupts = |window| level.interrupts_from_below(window);
         let deadline = task.deadline_ns.checked_sub(task.jitter_ns);
-        let (window, met, gamma_ns) = if multiset {
-            let multiset = Multiset { core, i, windows, unions: below };
-            let best = multiset.window::<W>(analysis, rows, fixed, deadline, refill, worst);
+        let (window, met, multiset_ns) = if multiset {
+            let multiset = Multiset { core, i, windows, unions: below, holders };
+            let best = multiset.window::<W>(analysis, rows, fixed, deadline, (refill, &interrupts), worst);
             if PARTS {
                 // The job counts of the better form, for the parts.
                 rows.iter_mut().zip(core).for_each(|(row, above)| count_jobs(row, above, best.0));
             }
             best
         } else {
-            let (window, met) = settle(core, rows, start, fixed, deadline, |_, _| 0);
-            (window, met, if PARTS { total(rows, |_, row| row.gamma) } else { 0 })
+            let (window, met) = settle(core, rows, start, fixed, deadline, |_, window| interrupts(window));
+            (window, met, 0)
         };
         let response_ns = window.saturating_add(task.jitter_ns);
         let verdict = if met { Verdict::Meets { response_ns } } else { Verdict::Misses };
-        bounds.push(Bound {
-            verdict,
-            own_ns,
-            interference_ns: if PARTS { total(rows, |j, _| core[j].wcet_ns.saturating_add(switches)) } else { 0 },
-            omega_ns: if PARTS {
-                first_omega[i].saturating_add(first_extra).saturating_add(total(rows, |_, row| row.omega))
-            } else {
-                0
-            },
-            gamma_ns,
-            blocking_ns: blocking[i],
-            jitter_ns: task.jitter_ns,
-        });
+        let (blocking_ns, jitter_ns) = (blocking.time_ns[i], task.jitter_ns);
+        let alone = Bound { verdict, own_ns, blocking_ns, jitter_ns, ..Bound::NOTHING };
+        let first = first_omega[i].saturating_add(first_extra);
+        bounds.push(if PARTS { level.with_parts(alone, rows, window, first, multiset_ns) } else { alone });
         reached = window;
         if multiset {
             windows.push(met.then_some(window));
@@ -229,6 +240,60 @@ fn iterate<const W: usize, const PARTS: bool>(
         rows.push(row);
         if matches!(analysis, Analysis::EcbUnion | Analysis::EcbUnionMultiset | Analysis::CombinedMultiset) {
             below[i * W..(i + 1) * W].copy_from_slice(&uses.once);
+        }
+    }
+}
+
+/// τ(i) while it is analyzed.
+struct Level<'a, const W: usize> {
+    core: &'a [CoreTask],
+    i: usize,
+    charges: Charges,
+    analysis: Analysis,
+    /// Tasks below i that may hold a lock while τ(i) waits.
+    holders: &'a [Holder],
+    /// Partitions used by two tasks or more of hep(i).
+    shared: [u64; W],
+}
+
+impl<const W: usize> Level<'_, W> {
+    /// Brings the row of τ(j) down to i: ω(j,i), γ(j,i), and what every job adds. `union`: as for [`Row::hit`].
+    fn descend(&self, row: &mut Row, j: usize, union: &mut [u64]) {
+        let above = &self.core[j];
+        let mut displaced = self.shared;
+        let mut hit = row.hit::<W>(above, &self.core[self.i], union, self.analysis);
+        if !self.holders.is_empty() {
+            let preempted = || preempted_by(self.holders, j).map(|holder| self.core[holder]);
+            preempted().for_each(|holder| add::<W>(&mut displaced, &holder.partitions.0));
+            hit = hit_with_holders::<W>(above, preempted(), union, self.analysis, hit);
+        }
+        let Charges { refill_ns, preemption_ns, release_interrupt_ns, .. } = self.charges;
+        let refills = |partitions: u64| partitions.saturating_mul(refill_ns).saturating_add(preemption_ns);
+        (row.omega, row.gamma) = (refills(common::<W>(&above.partitions.0, &displaced)), refills(hit));
+        let executes = self.charges.execution_ns(above).saturating_add(release_interrupt_ns);
+        row.cost = executes.saturating_add(row.omega).saturating_add(row.gamma);
+    }
+
+    /// Time that releases of the tasks below i take in a window, in ns: their interrupts delay whatever runs.
+    fn interrupts_from_below(&self, window: u64) -> u64 {
+        if self.charges.release_interrupt_ns == 0 {
+            return 0;
+        }
+        let releases = self.core[self.i + 1..].iter().map(|task| jobs_in(window, task)).fold(0, u64::saturating_add);
+        releases.saturating_mul(self.charges.release_interrupt_ns)
+    }
+
+    /// `alone` with the parts that depend on the window. `first_ns`: warm-up delays that are paid once. `multiset_ns`: γ where
+    /// it is not part of the rows.
+    fn with_parts(&self, alone: Bound, rows: &[Row], window: u64, first_ns: u64, multiset_ns: u64) -> Bound {
+        let interrupt_ns = self.charges.release_interrupt_ns;
+        let above_ns = interrupt_ns.saturating_add(total(rows, |_, _| interrupt_ns));
+        Bound {
+            interference_ns: total(rows, |j, _| self.charges.execution_ns(&self.core[j])),
+            omega_ns: first_ns.saturating_add(total(rows, |_, row| row.omega)),
+            gamma_ns: multiset_ns.saturating_add(total(rows, |_, row| row.gamma)),
+            interrupts_ns: above_ns.saturating_add(self.interrupts_from_below(window)),
+            ..alone
         }
     }
 }
@@ -288,17 +353,22 @@ struct Multiset<'a> {
     windows: &'a [Option<u64>],
     /// Per task, the partitions of it and of all above it.
     unions: &'a [u64],
+    /// Tasks below i that may hold a lock while τ(i) waits.
+    holders: &'a [Holder],
 }
 
 impl Multiset<'_> {
-    /// The window of τ(i) by the better of the forms of `analysis`, whether it settled in time, and γ in it, in ns.
+    /// The window of τ(i) by the better of the forms of `analysis`, whether it settled in time, and γ in it, in ns, without
+    /// what preemptions cost that do not touch a partition.
+    ///
+    /// `times`: the time to refill a partition, and what interrupts take in a window.
     fn window<const W: usize>(
         &self,
         analysis: Analysis,
         rows: &mut [Row],
         fixed: u64,
         deadline: Option<u64>,
-        refill: u64,
+        (refill, interrupts): (u64, &dyn Fn(u64) -> u64),
         worst: &mut Vec<(u64, u64)>,
     ) -> (u64, bool, u64) {
         let forms: &[Analysis] = match analysis {
@@ -312,7 +382,7 @@ impl Multiset<'_> {
             let mut gamma_ns = 0;
             let delay = |rows: &[Row], window| {
                 gamma_ns = self.refills::<W>(rows, window, form, worst).saturating_mul(refill);
-                gamma_ns
+                gamma_ns.saturating_add(interrupts(window))
             };
             let (window, met) = settle(self.core, rows, fixed, fixed, deadline, delay);
             if (!met, window) < (!best.1, best.0) {
@@ -326,6 +396,7 @@ impl Multiset<'_> {
     fn refills<const W: usize>(&self, rows: &[Row], window: u64, form: Analysis, worst: &mut Vec<(u64, u64)>) -> u64 {
         let mut refills: u64 = 0;
         for (j, row) in rows.iter().enumerate() {
+            let affected = || (j + 1..=self.i).chain(preempted_by(self.holders, j));
             // How often jobs of τ(j) can preempt jobs of τ(k) in the window: E_j(R_k) E_k(R_i), never more than E_j(R_i).
             let preemptions = |k: usize| match self.windows.get(k) {
                 Some(&Some(above)) if k < self.i => {
@@ -336,7 +407,7 @@ impl Multiset<'_> {
             if form == Analysis::EcbUnionMultiset {
                 worst.clear();
                 let evicting = &self.unions[j * W..(j + 1) * W];
-                worst.extend((j + 1..=self.i).map(|k| (common::<W>(&self.core[k].useful.0, evicting), preemptions(k))));
+                worst.extend(affected().map(|k| (common::<W>(&self.core[k].useful.0, evicting), preemptions(k))));
                 worst.sort_unstable_by(|a, b| b.cmp(a));
                 let mut left = row.jobs;
                 for &(partitions, times) in worst.iter() {
@@ -346,7 +417,7 @@ impl Multiset<'_> {
                 }
             } else {
                 for partition in self.core[j].partitions.iter() {
-                    let useful = (j + 1..=self.i)
+                    let useful = affected()
                         .filter(|&k| self.core[k].useful.contains(partition))
                         .map(preemptions)
                         .fold(0, u64::saturating_add);

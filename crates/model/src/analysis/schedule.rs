@@ -1,8 +1,9 @@
 //! The reference implementation of the analyses: plays a schedule event by event, with a cache that remembers who loaded each partition.
 //!
 //! It knows nothing of response-time equations. A job refills what it does not find, one partition after the other, Δ
-//! each; whatever runs displaces what it shares. No bound of a sound analysis is ever exceeded by any schedule played
-//! here, and each schedule shows that a bound below it would be wrong.
+//! each; whatever runs displaces what it shares, and all of the private levels. A job that holds a lock runs at the
+//! priority of the highest task that takes it; a release interrupts whatever runs. No bound of a sound analysis is ever
+//! exceeded by any schedule played here, and each schedule shows that a bound below it would be wrong.
 
 use std::collections::VecDeque;
 
@@ -20,6 +21,19 @@ pub struct Arrival {
     pub release_ns: u64,
     /// How long it executes, at most the task's worst case.
     pub execution_ns: u64,
+    /// The lock it takes, if any.
+    pub section: Option<Section>,
+}
+
+/// A critical section of a job: it holds the lock while its execution passes `start_ns..start_ns + length_ns`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Section {
+    /// The lock, one of its task's.
+    pub lock: u32,
+    /// Execution before it takes the lock, in ns.
+    pub start_ns: u64,
+    /// Execution with the lock, in ns, at most what the task says of this lock.
+    pub length_ns: u64,
 }
 
 /// One stretch of a schedule, for drawing it.
@@ -48,6 +62,10 @@ struct Job {
     arrival_ns: u64,
     execution_ns: u64,
     started: bool,
+    /// The lock it takes.
+    held: Option<Held>,
+    /// Rest of the private levels it has yet to refill, in ns.
+    private_ns: u64,
     /// Partitions it has yet to refill.
     missing: PartitionSet,
     /// The one it was refilling last, and for how long; what is refilled stays so until somebody displaces it.
@@ -56,15 +74,75 @@ struct Job {
     stretch_ns: Option<u64>,
 }
 
+/// A lock of a job. It is taken and left when so much execution remains.
+struct Held {
+    /// Index of the highest task that takes it.
+    ceiling: usize,
+    taken_ns: u64,
+    left_ns: u64,
+}
+
 impl Job {
-    fn new(arrival: &Arrival, switch_ns: u64) -> Job {
+    fn new(core: &[CoreTask], arrival: &Arrival, switch_ns: u64) -> Job {
+        let execution_ns = arrival.execution_ns.saturating_add(switch_ns.saturating_mul(2));
+        let held = arrival.section.map(|section| {
+            let takes = |task: &CoreTask| task.holds.iter().any(|hold| hold.lock == section.lock);
+            let taken_ns = execution_ns.saturating_sub(section.start_ns);
+            Held {
+                ceiling: core.iter().position(takes).unwrap_or(arrival.task),
+                taken_ns,
+                left_ns: taken_ns.saturating_sub(section.length_ns),
+            }
+        });
         Job {
             arrival_ns: arrival.arrival_ns,
-            execution_ns: arrival.execution_ns.saturating_add(switch_ns.saturating_mul(2)),
+            execution_ns,
             started: false,
+            held,
+            private_ns: 0,
             missing: PartitionSet::default(),
             partial: None,
             stretch_ns: None,
+        }
+    }
+
+    /// The lock it holds now.
+    fn holding(&self) -> Option<&Held> {
+        let now = |held: &&Held| self.execution_ns <= held.taken_ns && self.execution_ns > held.left_ns;
+        self.held.as_ref().filter(|_| self.started).filter(now)
+    }
+
+    /// Priority of this job of `task`: 0 is the highest. Whoever holds a lock goes before the task at its ceiling.
+    fn priority(&self, task: usize) -> (usize, bool) {
+        self.holding().map_or((task, true), |held| (held.ceiling.min(task), false))
+    }
+
+    /// The longest nonpreemptive interval that may begin now: one that lies within the critical section or ends before it.
+    fn nonpreemptive_ns(&self, most_ns: u64) -> u64 {
+        match &self.held {
+            Some(held) if self.holding().is_some() => most_ns.min(self.execution_ns - held.left_ns),
+            Some(held) if held.taken_ns < self.execution_ns => most_ns.min(self.execution_ns - held.taken_ns - 1),
+            _ => most_ns,
+        }
+    }
+
+    /// Execution until it ends, takes its lock or leaves it.
+    fn undisturbed_ns(&self) -> u64 {
+        let Some(held) = &self.held else { return self.execution_ns };
+        let next = [held.taken_ns, held.left_ns].into_iter().find(|&rest| rest < self.execution_ns).unwrap_or(0);
+        self.execution_ns - next
+    }
+
+    /// Executes for `step` ns. `awaited`: whether a task above waits.
+    fn execute(&mut self, step: u64, awaited: bool) {
+        self.execution_ns -= step;
+        if let Some(rest) = &mut self.stretch_ns {
+            *rest -= step.min(*rest);
+        }
+        // Whoever waited for the lock runs as soon as it is left.
+        let left = self.held.as_ref().is_some_and(|held| held.left_ns == self.execution_ns);
+        if left && awaited {
+            self.stretch_ns = Some(0);
         }
     }
 
@@ -92,6 +170,18 @@ fn owners_of_unshared_partitions(core: &[CoreTask]) -> Vec<Option<usize>> {
     owners
 }
 
+/// The task that has the CPU next, if a job waits: the one of the highest priority, or the running one while it cannot be
+/// preempted.
+fn chosen(core: &[CoreTask], queues: &mut [VecDeque<Job>], running: Option<usize>) -> Option<usize> {
+    let first = |task: usize| Some((queues[task].front()?.priority(task), task));
+    let (_, highest) = (0..core.len()).filter_map(first).min()?;
+    let Some(current) = running.filter(|&current| current != highest) else { return Some(highest) };
+    let job = queues[current].front_mut().expect("a running task has a job");
+    let stretch_ns = job.stretch_ns.unwrap_or_else(|| job.nonpreemptive_ns(core[current].nonpreemptive_ns));
+    job.stretch_ns = Some(stretch_ns);
+    Some(if stretch_ns > 0 { current } else { highest })
+}
+
 /// Plays `arrivals` (ascending by release) on a core, until all jobs are done or `horizon_ns` has passed.
 ///
 /// At the start, partitions of one task are warm unless `charges.cold_start`; shared ones hold nobody's data.
@@ -103,11 +193,21 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
     let mut coming = arrivals.iter().peekable();
     let mut now = 0;
     let mut running: Option<usize> = None;
+    // Whose data the private levels hold, and how long interrupts still have the CPU.
+    let mut resident: Option<usize> = None;
+    let mut interrupted_ns: u64 = 0;
     while now < horizon_ns {
         while let Some(next) = coming.next_if(|next| next.release_ns <= now) {
-            queues[next.task].push_back(Job::new(next, charges.switch_ns));
+            queues[next.task].push_back(Job::new(core, next, charges.switch_ns));
+            interrupted_ns = interrupted_ns.saturating_add(charges.release_interrupt_ns);
         }
-        let Some(highest) = queues.iter().position(|queue| !queue.is_empty()) else {
+        if interrupted_ns > 0 {
+            let until = coming.peek().map_or(horizon_ns, |next| next.release_ns.min(horizon_ns));
+            let step = interrupted_ns.min(until - now);
+            (now, interrupted_ns) = (now + step, interrupted_ns - step);
+            continue;
+        }
+        let Some(chosen) = chosen(core, &mut queues, running) else {
             match coming.peek() {
                 Some(next) => now = next.release_ns,
                 None => break,
@@ -115,48 +215,44 @@ pub fn play(core: &[CoreTask], charges: Charges, arrivals: &[Arrival], horizon_n
             running = None;
             continue;
         };
-        let chosen = match running {
-            Some(current) if current > highest => {
-                let job = queues[current].front_mut().expect("a running task has a job");
-                let stretch = job.stretch_ns.get_or_insert(core[current].nonpreemptive_ns);
-                if *stretch > 0 { current } else { highest }
-            }
-            _ => highest,
-        };
-        let job = queues[chosen].front_mut().expect("a chosen task has a job");
+        let (above, rest) = queues.split_at_mut(chosen);
+        let job = rest[0].front_mut().expect("a chosen task has a job");
         if running != Some(chosen) || !job.started {
             job.resume(&core[chosen], |partition| owners[partition as usize] == Some(chosen));
             running = Some(chosen);
+            if resident.replace(chosen) != Some(chosen) {
+                job.private_ns = charges.preemption_ns;
+            }
         }
-        // Refill a missing partition, or execute.
+        // Refill the private levels or a missing partition, or execute.
+        let private = job.private_ns > 0;
         let refill = job.partial.or_else(|| job.missing.iter().next().map(|partition| (partition, 0)));
         let mut step = match refill {
+            _ if private => job.private_ns,
             Some((partition, spent_ns)) => {
                 owners[partition as usize] = Some(chosen);
                 charges.refill_ns - spent_ns
             }
-            None => job.execution_ns.min(job.stretch_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX)),
+            None => job.undisturbed_ns().min(job.stretch_ns.filter(|&rest| rest > 0).unwrap_or(u64::MAX)),
         };
         if let Some(next) = coming.peek() {
             step = step.min(next.release_ns - now);
         }
         step = step.min(horizon_ns - now);
         if step > 0 {
-            let refilling = refill.is_some();
+            let refilling = private || refill.is_some();
             played.stretches.push(Stretch { task: chosen, start_ns: now, end_ns: now + step, refilling });
         }
         now += step;
         match refill {
+            _ if private => job.private_ns -= step,
             Some((partition, spent_ns)) if spent_ns + step == charges.refill_ns => {
                 job.missing.remove(partition);
                 job.partial = None;
             }
             Some((partition, spent_ns)) => job.partial = Some((partition, spent_ns + step)),
             None => {
-                job.execution_ns -= step;
-                if let Some(rest) = &mut job.stretch_ns {
-                    *rest -= step.min(*rest);
-                }
+                job.execute(step, above.iter().any(|queue| !queue.is_empty()));
                 if job.execution_ns == 0 {
                     let response = now - job.arrival_ns;
                     played.responses_ns[chosen] = played.responses_ns[chosen].max(response);
@@ -175,7 +271,8 @@ pub fn synchronous(core: &[CoreTask], horizon_ns: u64) -> Vec<Arrival> {
     for (task, known) in core.iter().enumerate() {
         let mut arrival_ns = 0;
         while arrival_ns < horizon_ns {
-            arrivals.push(Arrival { task, arrival_ns, release_ns: arrival_ns, execution_ns: known.wcet_ns });
+            let (release_ns, execution_ns) = (arrival_ns, known.wcet_ns);
+            arrivals.push(Arrival { task, arrival_ns, release_ns, execution_ns, section: None });
             arrival_ns = arrival_ns.saturating_add(known.period_ns);
         }
     }
@@ -192,7 +289,8 @@ pub fn sporadic(core: &[CoreTask], horizon_ns: u64, random: &mut fastrand::Rng) 
         while arrival_ns < horizon_ns {
             let jitter = if random.bool() { known.jitter_ns } else { random.u64(0..=known.jitter_ns) };
             let execution_ns = if random.u8(0..4) > 0 { known.wcet_ns } else { random.u64(1..=known.wcet_ns) };
-            arrivals.push(Arrival { task, arrival_ns, release_ns: arrival_ns + jitter, execution_ns });
+            let section = critical_section(known, execution_ns, random);
+            arrivals.push(Arrival { task, arrival_ns, release_ns: arrival_ns + jitter, execution_ns, section });
             let gap = if random.u8(0..4) > 0 { 0 } else { random.u64(0..known.period_ns) };
             arrival_ns += known.period_ns + gap;
         }
@@ -215,10 +313,57 @@ pub fn adversarial(core: &[CoreTask], target: usize, horizon_ns: u64, random: &m
             std::cmp::Ordering::Less => instant + random.u64(0..=(target - task) as u64 * 3),
         };
         while arrival_ns < horizon_ns {
-            arrivals.push(Arrival { task, arrival_ns, release_ns: arrival_ns, execution_ns: known.wcet_ns });
+            let (release_ns, execution_ns) = (arrival_ns, known.wcet_ns);
+            let section = critical_section(known, execution_ns, random);
+            arrivals.push(Arrival { task, arrival_ns, release_ns, execution_ns, section });
             arrival_ns += known.period_ns;
         }
     }
     arrivals.sort_by_key(|arrival| (arrival.release_ns, arrival.task));
     arrivals
+}
+
+/// Attacks τ(target) through a lock: a lower task takes one, cold, just before the target and some of the tasks above it are
+/// released; the others preempt the holder one after the other. Without such a lock the same as [`adversarial`].
+pub fn contended(core: &[CoreTask], target: usize, horizon_ns: u64, random: &mut fastrand::Rng) -> Vec<Arrival> {
+    let mut arrivals = adversarial(core, target, horizon_ns, random);
+    let takes = |task: &CoreTask, lock| task.holds.iter().any(|hold| hold.lock == lock);
+    let blocks = |lock| core[..=target].iter().any(|task| takes(task, lock));
+    let holders: Vec<(usize, crate::taskset::Hold)> = (target + 1..core.len())
+        .flat_map(|task| core[task].holds.iter().map(move |hold| (task, hold)))
+        .filter(|(_, hold)| blocks(hold.lock))
+        .collect();
+    let Some((holder, hold)) = random.choice(holders) else { return arrivals };
+    // Late enough for the other lower tasks to be done, and to have displaced what they can.
+    let lower = core[target + 1..].iter().map(|task| task.wcet_ns).fold(8, u64::saturating_add);
+    let instant = lower.saturating_mul(3).min(horizon_ns / 2);
+    let length_ns = hold.longest_ns.min(core[holder].wcet_ns);
+    let section = Some(Section { lock: hold.lock, start_ns: 0, length_ns });
+    let mut next = vec![None; core.len()];
+    for arrival in &mut arrivals {
+        let task = arrival.task;
+        let first = match task.cmp(&target) {
+            std::cmp::Ordering::Equal => instant,
+            std::cmp::Ordering::Less => instant + random.u64(0..=length_ns + 3),
+            std::cmp::Ordering::Greater if task == holder => instant - random.u64(1..=3),
+            std::cmp::Ordering::Greater => random.u64(0..=instant / 3),
+        };
+        if task == holder && next[task].is_none() {
+            arrival.section = section;
+        }
+        let arrival_ns = *next[task].get_or_insert(first);
+        (arrival.arrival_ns, arrival.release_ns) = (arrival_ns, arrival_ns);
+        next[task] = Some(arrival_ns + core[task].period_ns);
+    }
+    arrivals.sort_by_key(|arrival| (arrival.release_ns, arrival.task));
+    arrivals
+}
+
+/// A critical section of a job that executes for `execution_ns`: one of its task's locks, mostly as long as can be.
+fn critical_section(task: &CoreTask, execution_ns: u64, random: &mut fastrand::Rng) -> Option<Section> {
+    let hold = random.choice(task.holds.iter().collect::<Vec<_>>())?;
+    let longest = hold.longest_ns.min(execution_ns);
+    let length_ns = if random.u8(0..4) > 0 { longest } else { random.u64(1..=longest) };
+    let start_ns = if random.bool() { 0 } else { random.u64(0..=execution_ns - length_ns) };
+    Some(Section { lock: hold.lock, start_ns, length_ns })
 }

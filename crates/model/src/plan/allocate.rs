@@ -15,10 +15,8 @@
 //! table is its bound, and the analysis of what is placed so far, which can only get later, prunes it.
 
 use crate::analysis::{Analysis, Charges, CoreTask, Workspace, core_task, schedulable, utilization};
-use crate::taskset::{PartitionSet, TaskSet};
+use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Task, TaskSet};
 
-/// Tasks on one core, at most.
-pub const CORE_TASKS_MAX: usize = 64;
 /// Utilizations closer than this count as equal.
 pub const TOLERANCE: f64 = 1e-9;
 
@@ -49,9 +47,16 @@ impl Rules {
         if self.overload_is_a_miss() { 2.0 } else { 1.0 }
     }
 
-    /// Cost of a shared partition to a task, per job.
-    pub(crate) fn refill_ns(self, set: &TaskSet) -> u64 {
-        if self.analysis == Analysis::NoInterference { 0 } else { set.platform().refill_ns }
+    /// What jobs are charged.
+    pub(crate) fn charges(self, set: &TaskSet) -> Charges {
+        Charges::of(set).by(self.analysis)
+    }
+
+    /// What preemptions cost that do not touch a partition, whatever the allocation: every task but the lowest pays it for
+    /// each of its jobs. `jobs`: how many of each of `members`, which are by priority.
+    pub(crate) fn preemptions_ns(self, set: &TaskSet, members: &[usize], jobs: impl Fn(usize) -> f64) -> f64 {
+        let above = members.split_last().map_or(&[][..], |(_, above)| above);
+        above.iter().map(|&task| jobs(task)).sum::<f64>() * self.charges(set).preemption_ns as f64
     }
 }
 
@@ -127,12 +132,12 @@ struct Placing {
 impl Placing {
     /// `refills`: what a job that joins a partition refills of it.
     fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64, refills: f64) -> Self {
-        let refill = rules.refill_ns(set) as f64;
-        let switches = 2.0 * set.platform().switch_ns as f64;
+        let charges = rules.charges(set);
+        let (refill, per_job) = (charges.refill_ns as f64, charges.per_job_ns() as f64);
         Self {
             sharing: rules.sharing && !set.tasks()[task].exclusive,
             fewest: set.fewest_partitions(task).map_or(usize::MAX, |count| count as usize),
-            own: set.tasks()[task].wcet_ns.iter().map(|&wcet| (wcet as f64 + switches) * jobs).collect(),
+            own: set.tasks()[task].wcet_ns.iter().map(|&wcet| (wcet as f64 + per_job) * jobs).collect(),
             joining: refills * refill * jobs,
             opening: refill * jobs,
         }
@@ -174,13 +179,14 @@ struct Window {
     end_ns: f64,
     placing: Vec<Placing>,
     tables: Vec<Completions>,
-    blocking_ns: f64,
+    /// What does not depend on the allocation.
+    fixed_ns: f64,
 }
 
 impl Window {
     /// The least demand when the `remaining` highest tasks are to be placed and the others `spent` so much.
     fn least(&self, remaining: usize, left: usize, open: usize, spent: f64) -> f64 {
-        self.blocking_ns + spent + self.tables[remaining].at(left, open)
+        self.fixed_ns + spent + self.tables[remaining].at(left, open)
     }
 }
 
@@ -203,14 +209,16 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
     points.dedup();
     // Too many points, or points cut off: one window with the demand of its start serves all of them.
     let merged = points.len() > POINTS_MAX;
-    let jobs = |point: u64, place: usize| match place + 1 == members.len() {
-        true => 1,
-        false => point.saturating_add(task(place).jitter_ns).div_ceil(task(place).period_ns),
+    let releases = |point: u64, task: &Task| point.saturating_add(task.jitter_ns).div_ceil(task.period_ns);
+    let jobs = |point: u64, place: usize| if place + 1 == members.len() { 1 } else { releases(point, task(place)) };
+    let per_job = rules.charges(set).per_job_ns() as f64;
+    let fixed = |point: u64| {
+        let jobs = |task: usize| releases(point, &set.tasks()[task]) as f64;
+        lowest.blocking_ns as f64 + rules.preemptions_ns(set, members, jobs)
     };
-    let switches = 2.0 * set.platform().switch_ns as f64;
     let least = |point: u64| -> f64 {
-        let own = |place: usize| task(place).wcet_ns[partitions as usize - 1] as f64 + switches;
-        (0..members.len()).map(|place| own(place) * jobs(point, place) as f64).sum::<f64>() + lowest.blocking_ns as f64
+        let own = |place: usize| task(place).wcet_ns[partitions as usize - 1] as f64 + per_job;
+        (0..members.len()).map(|place| own(place) * jobs(point, place) as f64).sum::<f64>() + fixed(point)
     };
     let room = |point: u64| point as f64 * (1.0 + TOLERANCE);
     // (demand of the earliest, end of the latest)
@@ -232,7 +240,7 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
             let next = tables[place].before_placing(placing, place == 0);
             tables.push(next);
         }
-        Window { end_ns: room(end), placing, tables, blocking_ns: lowest.blocking_ns as f64 }
+        Window { end_ns: room(end), placing, tables, fixed_ns: fixed(first) }
     };
     spans.into_iter().map(window).collect()
 }
@@ -288,7 +296,7 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
         set,
         rules,
         members,
-        charges: Charges { refill_ns: rules.refill_ns(set), ..Charges::of(set) },
+        charges: rules.charges(set),
         capacity: set.capacity(),
         tables: &tables,
         placing: members
@@ -310,7 +318,8 @@ pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, eff
     };
     let limit = if rules.overload_is_a_miss() { 1.0 + TOLERANCE } else { f64::INFINITY };
     search.effort.cutoff = effort.cutoff.min(limit);
-    search.place(members.len(), partitions as usize, 0.0, &[]);
+    let preemptions = rules.preemptions_ns(set, members, |task| 1.0 / set.tasks()[task].period_ns as f64);
+    search.place(members.len(), partitions as usize, preemptions, &[]);
     let found = search.found;
     // Every allocation is below the cutoff and was seen, or was abandoned at a known bound, or is not below the cutoff.
     let seen = found.as_ref().map_or(f64::INFINITY, |found: &(f64, Groups)| found.0);

@@ -17,6 +17,8 @@ use crate::taskset::{RefillKind, TaskSet};
 pub struct Analyzed {
     /// The analysis.
     pub(super) analysis: Analysis,
+    /// What the bounds charge.
+    pub(super) charges: Charges,
     /// Whether all deadlines hold.
     pub schedulable: bool,
     /// A bound for every task.
@@ -140,6 +142,7 @@ impl Analyzed {
         let few_enough = |core: &&Core| core.tasks.len() <= SENSITIVITY_TASKS_MAX;
         Analyzed {
             analysis,
+            charges: charges.by(analysis),
             schedulable: overfull_partitions.is_empty()
                 && cores.iter().flat_map(|core| &core.bounds).all(|bound| bound.verdict != Verdict::Misses),
             tasks: each.map(|(cpu, task, bound)| bound.of_task(set, task, cpu)).collect(),

@@ -79,10 +79,20 @@ pub fn fewest_for_core(set: &TaskSet, members: &[usize], analysis: Analysis) -> 
     (1..=most).find(|&count| fits(set, analysis, members, count))
 }
 
+fn takes(set: &TaskSet, task: usize, lock: u32) -> bool {
+    set.holds(task).iter().any(|hold| hold.lock == lock)
+}
+
 /// A bundle to take apart when there is no plan: one that fits no core alone, or one without a place, or else the one
 /// that needs the most memory.
 pub(super) fn bundle_in_the_way(set: &TaskSet, plan: &Plan) -> Option<String> {
-    let together = bundles(set.tasks()).into_iter().filter(|bundle| bundle.len() > 1);
+    // Tasks that share a lock must stay on one core.
+    let in_bundle = |bundle: &[usize], lock| bundle.iter().filter(|&&task| takes(set, task, lock)).count();
+    let shares_lock = |bundle: &[usize]| {
+        let mut holds = bundle.iter().flat_map(|&task| set.holds(task).iter().collect::<Vec<_>>());
+        holds.any(|hold| in_bundle(bundle, hold.lock) > 1)
+    };
+    let together = bundles(set.tasks()).into_iter().filter(|bundle| bundle.len() > 1 && !shares_lock(bundle));
     let weight = |bundle: &Vec<usize>| {
         let mut members = bundle.clone();
         members.sort_by_key(|&task| set.rank(task));
@@ -145,7 +155,11 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
         found.push(Remedy::Partitions { count });
     }
     let moved = ordered[place].0;
-    for (cpu, others) in (0u32..).zip(allocated).filter(|&(cpu, _)| cpu as usize != at) {
+    // A task stays with those that it shares a lock with.
+    let tied =
+        members.iter().any(|&other| other != moved && set.holds(moved).iter().any(|hold| takes(set, other, hold.lock)));
+    let elsewhere = (0u32..).zip(allocated).filter(|&(cpu, _)| cpu as usize != at && !tied);
+    for (cpu, others) in elsewhere {
         let mut with: Vec<usize> = others.iter().map(|&(task, _)| task).chain([moved]).collect();
         with.sort_by_key(|&task| set.rank(task));
         let without: Vec<CoreTask> =

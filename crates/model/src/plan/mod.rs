@@ -4,6 +4,7 @@ pub mod allocate;
 pub mod allocation;
 mod compare;
 mod draw;
+mod error;
 mod explain;
 mod heuristics;
 mod optimal;
@@ -17,8 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::sensitivity::last_that_holds;
 use crate::analysis::{Analysis, Charges, CoreTask, analyze, core_tasks, each_utilization, utilization};
+use crate::taskset::locks::shared_lock_where;
 use crate::taskset::programs::{Programs, Runnable};
-use crate::taskset::{PartitionSet, Scope, TaskSet};
+use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
 use crate::units::CpuId;
 use allocate::{Groups, Rules, TOLERANCE};
 use heuristics::Growth;
@@ -26,6 +28,7 @@ use heuristics::Growth;
 pub use compare::{Compared, Comparison, Row, beside_kim2013, compare, figures_14_to_16};
 pub use draw::COLORS;
 pub use draw::{Timeline, bars, color_map, gantt};
+pub use error::PlanError;
 pub use explain::{Reason, Remedy, explain, fewest_for_core, remedies};
 pub use optimal::Progress;
 pub use text::{analysis_text, plan_text};
@@ -230,53 +233,6 @@ impl UnknownName {
     }
 }
 
-/// Why there cannot be a plan at all.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// Too many partitions to plan with.
-    #[error(
-        "{count} partitions are more than the {PLAN_PARTITIONS_MAX} a plan can distribute\n  hint: plan with fewer, each standing for several page colors"
-    )]
-    Partitions {
-        /// How many.
-        count: u32,
-    },
-    /// Nothing is left for a further objective to decide.
-    #[error(
-        "`{then}` cannot follow `utilization`: hardly two plans have the same\n  hint: name utilization last, or only partitions after it"
-    )]
-    Order {
-        /// The objective that follows.
-        then: Objective,
-    },
-    /// Tasks are tied to CPUs in a way that was not found.
-    #[error(
-        "`{first}` and `{second}` name CPUs (cpu) on which the method does not place them together\n  hint: let one of them go anywhere, or plan for the CPUs one by one"
-    )]
-    Pins {
-        /// A task.
-        first: String,
-        /// Another one.
-        second: String,
-    },
-    /// More cores are planned for than there are CPUs.
-    #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: leave --cores away")]
-    Cpus {
-        /// Cores of the plan.
-        cores: usize,
-        /// CPUs of the task set.
-        cpus: usize,
-    },
-    /// Too many tasks to plan for.
-    #[error(
-        "{count} tasks are more than the {PLAN_TASKS_MAX} a plan can place\n  hint: plan in parts; `analyze` has no such limit"
-    )]
-    Tasks {
-        /// How many.
-        count: usize,
-    },
-}
-
 /// Tasks of one core, by priority, and how they use its partitions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Share {
@@ -324,6 +280,15 @@ pub fn plan(set: &TaskSet, request: &Request) -> Result<Plan, PlanError> {
     }
     if set.tasks().len() > PLAN_TASKS_MAX {
         return Err(PlanError::Tasks { count: set.tasks().len() });
+    }
+    if set.tasks().len() > CORE_TASKS_MAX * platform.cores as usize {
+        return Err(PlanError::Priorities { count: set.tasks().len(), cores: platform.cores });
+    }
+    let bundle = |task: usize| set.tasks()[task].bundle.as_deref();
+    let apart = |a: usize, b: usize| platform.cores > 1 && (bundle(a).is_none() || bundle(a) != bundle(b));
+    if let Some((lock, first, second)) = shared_lock_where(set.tasks(), apart) {
+        let name = |task: usize| set.tasks()[task].name.clone();
+        return Err(PlanError::Lock { lock: lock.to_owned(), first: name(first), second: name(second) });
     }
     let objectives = [&[request.objective], request.then].concat();
     let behind = objectives.iter().skip_while(|&&objective| objective != Objective::Utilization).skip(1);

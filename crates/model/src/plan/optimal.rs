@@ -28,7 +28,7 @@ use super::allocate::{Effort, Groups, Outcome, Rules, TOLERANCE, best};
 use super::heuristics::{Growth, cata};
 use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
-use crate::analysis::{Charges, core_tasks, utilization};
+use crate::analysis::{core_tasks, utilization};
 use crate::taskset::{Scope, TIME_MAX_NS, Task, TaskSet};
 use columns::{Columns, column_bounds};
 use kinds::Kinds;
@@ -86,7 +86,7 @@ impl Found {
 }
 
 fn worth(set: &TaskSet, rules: Rules, shares: &[Share]) -> f64 {
-    let charges = Charges { refill_ns: rules.refill_ns(set), ..Charges::of(set) };
+    let charges = rules.charges(set);
     shares.iter().map(|share| utilization(&core_tasks(set, &share.sets(0)), charges)).sum()
 }
 

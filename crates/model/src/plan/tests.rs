@@ -98,6 +98,8 @@ pub(super) fn random_set(random: &mut fastrand::Rng, count: usize, cores: u32, p
     let machine = Platform {
         memory: crate::units::Bytes(u64::from(partitions) * 10 * 4096),
         switch_ns: u64::from(rarely(random)),
+        release_interrupt_ns: u64::from(rarely(random)),
+        preemption_ns: u64::from(rarely(random)),
         cold_start: rarely(random),
         ..platform(cores, partitions, 1, random.u64(0..=4))
     };
@@ -119,7 +121,8 @@ fn the_branch_and_bound_finds_what_trying_everything_finds() {
             let rules = Rules { analysis, sharing: true };
             let found = best(&set, rules, set.by_priority(), partitions, Effort::EXACT);
             // Without interference nothing is refilled, in utilizations either.
-            let free = if analysis == Analysis::NoInterference { set.with_refill(0) } else { set.clone() };
+            let nothing = || Platform { refill_ns: 0, preemption_ns: 0, ..set.platform().clone() };
+            let free = if analysis == Analysis::NoInterference { set.on(nothing()).unwrap() } else { set.clone() };
             let truth = exhaustive(&free, set.by_priority(), partitions, analysis);
             for value in [found.upper(), found.lower] {
                 assert!((value - truth).abs() < 1e-7 || value == truth, "seed {seed} {analysis}: {value} {truth}");
@@ -529,4 +532,54 @@ fn pictures_show_every_task_and_partition_and_are_well_formed() {
         assert_eq!(texts.iter().filter(|text| *text == name).count(), 2, "{name} on both cores");
     }
     assert!(texts.contains(&"CPU 0") && texts.contains(&"CPU 5"), "{texts:?}");
+}
+
+#[test]
+fn more_tasks_than_priorities_are_refused_by_name_and_not_called_unschedulable() {
+    // U = 65 / 100 000: only the number of priorities is in the way.
+    let tasks: Vec<Task> = (0..65).map(|index| task(&format!("t{index}"), 100_000, 0, &[1])).collect();
+    let on = |cores: u32, count: usize| {
+        let (set, _) = TaskSet::new(platform(cores, 4, 64, 1), tasks[..count].to_vec()).unwrap();
+        plan(&set, &Request { method: Method::Cata, ..Request::default() })
+    };
+    let error = on(1, 65).unwrap_err();
+    assert_eq!(error, PlanError::Priorities { count: 65, cores: 1 });
+    assert!(error.to_string().starts_with("65 tasks on 1 cores: a core can run 46 at most"), "{error}");
+    assert_eq!(on(1, 47).unwrap_err(), PlanError::Priorities { count: 47, cores: 1 });
+    assert!(on(1, 46).unwrap().schedulable);
+}
+
+#[test]
+fn tasks_that_share_a_lock_are_planned_as_a_bundle_or_refused() {
+    let lock = || vec![crate::taskset::Lock { name: "bus".to_owned(), longest_ns: 1 }];
+    let with_lock = |name: &str, bundle: Option<&str>| Task {
+        locks: lock(),
+        bundle: bundle.map(str::to_owned),
+        ..task(name, 100, 0, &[30])
+    };
+    let planned_on = |cores: u32, bundle: Option<&str>| {
+        let tasks = vec![with_lock("a", bundle), with_lock("b", bundle), task("c", 100, 0, &[50])];
+        let (set, _) = TaskSet::new(platform(cores, 4, 64, 1), tasks).unwrap();
+        plan(&set, &Request::default())
+    };
+    assert!(matches!(planned_on(2, None).unwrap_err(), PlanError::Lock { .. }));
+    let together = planned_on(2, Some("pair")).unwrap();
+    assert!(together.schedulable && together.bundles_apart.is_empty(), "{together:?}");
+    // On one core they cannot be apart: 110 of 100 is too much, and no bundle is taken apart for it.
+    let one = planned_on(1, None).unwrap();
+    assert!(!one.schedulable && one.bundles_apart.is_empty());
+}
+
+#[test]
+fn a_plan_says_which_costs_it_does_not_charge() {
+    let text = |machine: Platform| {
+        let (set, _) = TaskSet::new(machine, vec![task("a", 100, 0, &[10]), task("b", 200, 0, &[10])]).unwrap();
+        plan_text(&set, &planned(&set, Method::Optimal, Objective::Partitions), &[])
+    };
+    let free = "charges no context switch, no release interrupt, no refill of private levels: bounds hold only for";
+    assert!(text(platform(1, 1, 64, 1)).contains(free));
+    let shared = "charges no refill of shared partitions, no context switch";
+    assert!(text(platform(1, 1, 64, 0)).contains(shared));
+    let charged = Platform { switch_ns: 1, release_interrupt_ns: 1, preemption_ns: 1, ..platform(1, 1, 64, 1) };
+    assert!(!text(charged).contains("charges no"));
 }

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use super::allocation::{ANEW_TASKS_MAX, Analyzed, Core, WithRefill};
-use super::{Goal, Method, Objective, PLAN_PARTITIONS_MAX, Plan, Reason, remedies};
+use super::{Goal, Method, Objective, PLAN_PARTITIONS_MAX, Plan, Reason, TaskPlan, remedies};
 use crate::analysis::sensitivity::Change;
 use crate::analysis::{ASSUMPTIONS, Analysis, Charges, liu_layland_bound, utilization};
-use crate::taskset::{TIME_MAX_NS, TaskSet};
+use crate::taskset::{CORE_TASKS_MAX, PartitionSet, TIME_MAX_NS, TaskSet};
 use crate::units::format_list;
 
 fn milliseconds(time_ns: Option<u64>) -> String {
@@ -39,7 +39,41 @@ pub fn plan_text(set: &TaskSet, plan: &Plan, reasons: &[Reason]) -> String {
         }
     }
     text += &if plan.schedulable { schedulable_text(plan) } else { unschedulable_text(set, plan) };
+    let shares = plan.cores.iter().any(|core| {
+        let partitions = |task: &TaskPlan| task.partitions.iter().copied().collect();
+        shared(core.tasks.iter().map(partitions))
+    });
+    text += &uncharged(Charges::of(set).by(plan.analysis), shares);
     text + &assumptions()
+}
+
+/// Whether two of these sets have a partition in common.
+fn shared(sets: impl Iterator<Item = PartitionSet>) -> bool {
+    let mut seen = PartitionSet::default();
+    for set in sets {
+        if !seen.intersection(&set).is_empty() {
+            return true;
+        }
+        seen = seen.union(&set);
+    }
+    false
+}
+
+/// Says in a line which costs are taken to be nothing. `shares`: whether tasks share partitions.
+fn uncharged(charges: Charges, shares: bool) -> String {
+    let costs = [
+        ("refill of shared partitions", charges.refill_ns > 0 || !(shares || charges.cold_start)),
+        ("context switch", charges.switch_ns > 0),
+        ("release interrupt", charges.release_interrupt_ns > 0),
+        ("refill of private levels", charges.preemption_ns > 0),
+    ];
+    let free: Vec<&str> = costs.into_iter().filter(|(_, charged)| !charged).map(|(cost, _)| cost).collect();
+    match free.is_empty() {
+        true => String::new(),
+        false => {
+            format!("charges no {}: bounds hold only for a machine where this costs nothing\n", free.join(", no "))
+        }
+    }
 }
 
 fn schedulable_text(plan: &Plan) -> String {
@@ -98,8 +132,13 @@ fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
     };
     // That bundles must be apart one after the other is no proof.
     let proven = plan.method == Method::Optimal && excluded && plan.bundles_apart.is_empty();
+    // Not the deadlines alone decide then.
+    let limit = match set.tasks().len() > CORE_TASKS_MAX {
+        true => format!(", with {CORE_TASKS_MAX} tasks on a core at most (SCHED_FIFO priorities)"),
+        false => String::new(),
+    };
     format!(
-        "not schedulable{}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core\n",
+        "not schedulable{}{limit}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core\n",
         if proven { ", proven" } else { " as far as this method can tell" },
         plan.unplaced.join(", "),
     )
@@ -136,6 +175,8 @@ pub fn analysis_text(set: &TaskSet, cores: &[Core], analyzed: &Analyzed) -> Stri
     if analyzed.analysis == Analysis::NoInterference {
         text += "this ignores cache delays and is optimistic wherever partitions are shared\n";
     }
+    let shares = cores.iter().any(|core| shared(core.tasks.iter().map(|task| task.partitions)));
+    text += &uncharged(charges.by(analyzed.analysis), shares);
     text + &assumptions()
 }
 

@@ -19,7 +19,12 @@ pub(super) fn check_platform(platform: &Platform) -> Result<(), Invalid> {
         let problem = format!("{memory} over {partitions} partitions leaves less than a page for each");
         return Err(Invalid::at("memory_mib", problem));
     }
-    let given = [("refill_ns_per_partition", Some(refill_ns)), ("switch_ns", Some(switch_ns))];
+    let given = [
+        ("refill_ns_per_partition", Some(refill_ns)),
+        ("switch_ns", Some(switch_ns)),
+        ("release_interrupt_ns", Some(platform.release_interrupt_ns)),
+        ("preemption_ns", Some(platform.preemption_ns)),
+    ];
     let known = [
         ("refill_ns_per_partition", refills.clean_ns),
         ("refill_dirty_ns_per_partition", refills.dirty_ns),

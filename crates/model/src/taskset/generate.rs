@@ -190,6 +190,8 @@ impl Generator {
             refill_ns: self.refill_ns_per_partition,
             refills: Refills::default(),
             switch_ns: self.switch_ns,
+            release_interrupt_ns: 0,
+            preemption_ns: 0,
             scope: Scope::Shared,
             page: Bytes(4096),
             memory_rule: MemoryRule::Pages,

@@ -5,6 +5,7 @@
 
 mod check;
 pub mod generate;
+pub(crate) mod locks;
 pub mod partitions;
 pub mod programs;
 pub mod read;
@@ -18,12 +19,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Bytes, CpuId};
 use check::{check_platform, check_task, complete_curve};
+pub use locks::{Hold, Holds, LOCKS_MAX, Lock};
+use locks::{check_locks, numbered};
 pub use partitions::{PARTITIONS_MAX, PartitionSet};
 pub use refills::{RefillChoice, RefillKind, Refills};
 
 /// No time in a task set exceeds this. Sums of times saturate far above it, so that a sum too large to represent still
 /// compares as "later than every deadline", which is the truth about it.
 pub const TIME_MAX_NS: u64 = i64::MAX as u64;
+
+/// Tasks that one core can run, at most: every one needs a SCHED_FIFO priority of its own.
+///
+/// `run` gives tasks the priorities 2 to 47. Below them is the lowest that Linux has; from 48 up, jobs are released and
+/// the kernel does its own work. Two tasks of one priority would run in the order of their releases, for which no bound
+/// here holds.
+pub const CORE_TASKS_MAX: usize = 46;
 
 /// Tasks that [`TaskSet::copied`] makes, at most.
 const COPIES_MAX: usize = 100_000;
@@ -65,6 +75,11 @@ pub struct Platform {
     pub refills: Refills,
     /// Cost of one context switch; a job pays for two.
     pub switch_ns: u64,
+    /// Time that the interrupt which releases a job takes from whatever runs on that core, in ns.
+    pub release_interrupt_ns: u64,
+    /// Longest time to refill the private levels (L1, TLB) that other tasks displaced, in ns: paid at the start of a job
+    /// and after each preemption, whichever partitions tasks have.
+    pub preemption_ns: u64,
     /// Whose partitions they are.
     pub scope: Scope,
     /// Page size.
@@ -90,10 +105,13 @@ pub struct Task {
     pub wcet_ns: Vec<u64>,
     /// Longest delay between arrival and release.
     pub jitter_ns: u64,
-    /// Longest time it waits for a lower-priority task to leave something they share.
+    /// Longest time that one lower-priority task of its core executes while it holds something that this task waits for,
+    /// in ns. Which task that is, is not known: bounds charge the footprint of all of them. See [`locks`](Self::locks).
     pub blocking_ns: u64,
     /// Longest stretch in which it cannot be preempted.
     pub nonpreemptive_ns: u64,
+    /// Locks it takes, under the immediate priority ceiling protocol.
+    pub locks: Vec<Lock>,
     /// Priority as in SCHED_FIFO: the larger number runs first. Either all tasks have one or none.
     pub priority: Option<u32>,
     /// Tasks of one bundle share memory and stay on one core. [Kim2013, §4.5]
@@ -114,6 +132,7 @@ impl Task {
             jitter_ns: 0,
             blocking_ns: 0,
             nonpreemptive_ns: 0,
+            locks: Vec::new(),
             priority: None,
             bundle: None,
             exclusive: false,
@@ -128,6 +147,7 @@ pub struct TaskSet {
     tasks: Vec<Task>,
     order: Vec<usize>,
     rank: Vec<usize>,
+    holds: Vec<Holds>,
 }
 
 /// What is wrong with a task set. `place` names the field, such as `tasks[2].deadline_ns`.
@@ -157,6 +177,7 @@ impl TaskSet {
         let mut names = BTreeSet::new();
         for (index, task) in tasks.iter_mut().enumerate() {
             check_task(index, task, &platform)?;
+            check_locks(index, &task.locks)?;
             if !names.insert(task.name.clone()) {
                 return Err(Invalid::at(format!("tasks[{index}].name"), format!("`{}` is taken already", task.name)));
             }
@@ -176,7 +197,8 @@ impl TaskSet {
         for (place, &task) in order.iter().enumerate() {
             rank[task] = place;
         }
-        Ok((Self { platform, tasks, order, rank }, warnings))
+        let holds = numbered(&tasks);
+        Ok((Self { platform, tasks, order, rank, holds }, warnings))
     }
 
     /// The machine.
@@ -197,6 +219,11 @@ impl TaskSet {
     /// Place of each task in [`by_priority`](Self::by_priority).
     pub fn rank(&self, task: usize) -> usize {
         self.rank[task]
+    }
+
+    /// The locks of `task`, by numbers that hold for the whole set.
+    pub fn holds(&self, task: usize) -> Holds {
+        self.holds[task]
     }
 
     /// The same tasks on another machine, checked again.
@@ -371,6 +398,8 @@ pub(crate) mod tests {
             refill_ns,
             refills: Refills::default(),
             switch_ns: 0,
+            release_interrupt_ns: 0,
+            preemption_ns: 0,
             scope: Scope::Shared,
             page: Bytes(4096),
             memory_rule: MemoryRule::Pages,

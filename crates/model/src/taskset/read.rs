@@ -4,7 +4,7 @@ mod allocation;
 mod fields;
 mod values;
 
-use super::{Invalid, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
+use super::{Invalid, Lock, MemoryRule, Platform, RefillChoice, RefillKind, Refills, Scope, Task, TaskSet};
 use crate::units::Bytes;
 
 pub use allocation::{Allocation, Allotted, allocation};
@@ -107,11 +107,15 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         refill_ns,
         refills,
         switch_ns: file.number("switch_ns")?.unwrap_or(0),
+        release_interrupt_ns: file.number("release_interrupt_ns")?.unwrap_or(0),
+        preemption_ns: file.number("preemption_ns")?.unwrap_or(0),
         scope: file.choice("cache", &[("shared", Scope::Shared), ("private", Scope::Private)])?,
         page: Bytes(file.number("page_bytes")?.unwrap_or(4096)),
         memory_rule: file.choice("memory_rule", &[("pages", MemoryRule::Pages), ("kim2013", MemoryRule::Kim2013)])?,
         cold_start: file.flag("cold_start")?,
     };
+    // The only protocol that the bounds know; any other word is refused.
+    file.choice("lock_protocol", &[("immediate_ceiling", ())])?;
     let mut tasks = Vec::new();
     for (index, placed) in file.list("tasks", "a list of tasks with name, period_ns and wcet_ns")?.iter().enumerate() {
         let fields = Fields::of(format!("tasks[{index}]"), placed)?;
@@ -151,10 +155,29 @@ fn task(fields: &Fields, warnings: &mut Vec<String>) -> Result<Task, ReadError> 
         jitter_ns: fields.number("jitter_ns")?.unwrap_or(0),
         blocking_ns: fields.number("blocking_ns")?.unwrap_or(0),
         nonpreemptive_ns: fields.number("nonpreemptive_ns")?.unwrap_or(0),
+        locks: locks(fields, warnings)?,
         priority: fields.small("priority")?,
         bundle: fields.text("bundle")?,
         exclusive: fields.flag("exclusive")?,
     })
+}
+
+/// The locks of a task: a list of tables with `name` and `longest_ns`.
+fn locks(task: &Fields, warnings: &mut Vec<String>) -> Result<Vec<Lock>, ReadError> {
+    if task.get("locks").is_none() {
+        return Ok(Vec::new());
+    }
+    let read = |(index, placed)| {
+        let fields = Fields::of(format!("{}[{index}]", task.named("locks")), placed)?;
+        fields.warn_about_others(&["name", "longest", "longest_ns"], warnings);
+        fields.require("name", "tasks that name the same lock exclude each other")?;
+        let name = fields.text("name")?.unwrap_or_default();
+        match fields.time("longest")? {
+            Some(longest) => Ok(Lock { name, longest_ns: longest.0 }),
+            None => Err(fields.missing("longest_ns", "how long the task holds the lock at most")),
+        }
+    };
+    task.list("locks", "a list of locks with name and longest_ns")?.iter().enumerate().map(read).collect()
 }
 
 /// The place of `tasks[2].wcet_ns[0]`, or of the innermost part of it that is there.
@@ -264,6 +287,26 @@ wcet_ns = 5
         let toml = read(&SAME.replace("deadline_ns = 1_500_000", "deadline_ns = -1")).unwrap_err();
         assert_eq!(toml, "line 16, column 15: tasks[1].deadline_ns: -1 is negative");
         assert!(read(&SAME.replace("cores = 2", "cores 2")).unwrap_err().starts_with("line 5, "));
+    }
+
+    #[test]
+    fn locks_and_costs_are_read_and_other_protocols_are_refused() {
+        let file = SAME
+            .replace("cores = 2\n", "cores = 2\nrelease_interrupt_ns = 700\npreemption_ns = 900\n")
+            .replace("wcet_ns = 5\n", "wcet_ns = 5\nlocks = [{name = \"bus\", longest = \"2us\"}]\n");
+        let set = read(&file).unwrap();
+        assert_eq!((set.platform().release_interrupt_ns, set.platform().preemption_ns), (700, 900));
+        assert_eq!(set.tasks()[1].locks, [Lock { name: "bus".to_owned(), longest_ns: 2_000 }]);
+        assert_eq!(read(&format!("lock_protocol = \"immediate_ceiling\"\n{file}")).unwrap(), set);
+        let refused = read(&format!("lock_protocol = \"inheritance\"\n{file}")).unwrap_err();
+        assert_eq!(refused, "line 1, column 17: lock_protocol: `inheritance` is not one of `immediate_ceiling`");
+        let wrong = |lock: &str| read(&file.replace("{name = \"bus\", longest = \"2us\"}", lock)).unwrap_err();
+        assert!(wrong("{name = \"bus\"}").contains("tasks[1].locks[0].longest_ns: is missing"));
+        assert!(
+            wrong("{name = \"bus\", longest_ns = 0}").contains("tasks[1].locks[0].longest_ns: a time must be positive")
+        );
+        let many: Vec<String> = (0..9).map(|lock| format!("{{name = \"{lock}\", longest_ns = 1}}")).collect();
+        assert!(wrong(&many.join(", ")).contains("9 locks are more than the 8 a task can take"));
     }
 
     #[test]

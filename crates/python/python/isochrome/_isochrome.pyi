@@ -177,6 +177,8 @@ def response_times_batch(
     useful: ArrayLike | None = None,
     refill_ns: int = 0,
     switch_ns: int = 0,
+    release_interrupt_ns: int = 0,
+    preemption_ns: int = 0,
     analysis: str = "kim2013",
     threads: int = 1,
 ) -> NDArray[np.int64]: ...

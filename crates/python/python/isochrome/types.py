@@ -29,4 +29,5 @@ class Response(TypedDict):
     omega_ns: int
     gamma_ns: int
     blocking_ns: int
+    interrupts_ns: int
     jitter_ns: int

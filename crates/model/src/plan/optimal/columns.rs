@@ -53,11 +53,15 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
                     .iter()
                     .map(|&rank| set.memory_per_partition(set.by_priority()[rank], 1))
                     .fold(0, u64::saturating_add);
+                let members: Vec<usize> = ranks.iter().map(|&rank| set.by_priority()[rank]).collect();
+                let preemptions = rules.preemptions_ns(set, &members, |task| 1.0 / set.tasks()[task].period_ns as f64);
                 let row = (0..width).map(|k| match stack.last() {
                     None => 0.0,
                     Some((_, table, least)) => {
-                        let bound = table.at(k, 0);
-                        if least.at(k, 0) > 1.0 + TOLERANCE || memory > (k as u64).saturating_mul(capacity) {
+                        let bound = table.at(k, 0) + preemptions;
+                        if least.at(k, 0) + preemptions > 1.0 + TOLERANCE
+                            || memory > (k as u64).saturating_mul(capacity)
+                        {
                             f64::INFINITY
                         } else {
                             bound

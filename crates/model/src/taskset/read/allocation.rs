@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::ReadError;
 use super::fields::{Fields, number, wrong};
 use super::values::parse;
-use crate::taskset::{PartitionSet, Scope, TaskSet};
+use crate::taskset::locks::shared_lock_where;
+use crate::taskset::{CORE_TASKS_MAX, PartitionSet, Scope, TaskSet};
 
 /// A task of an allocation: its index in the set, its partitions, and those useful to it after a preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +66,24 @@ pub fn allocation(text: &str, set: &TaskSet) -> Result<(Allocation, Vec<String>)
             }
             members.push(Allotted { task, partitions, useful });
         }
+        if members.len() > CORE_TASKS_MAX {
+            let count = members.len();
+            let problem = format!(
+                "{count} tasks are more than the {CORE_TASKS_MAX} a core can run, each with a SCHED_FIFO priority of its own\n  hint: move some to other cores, or make one program of them"
+            );
+            return Err(wrong(core.at, core.named("tasks"), problem));
+        }
         allocation.push((cpu, members));
+    }
+    let on_different_cpus = |a: usize, b: usize| places[a].is_some() && places[b].is_some() && places[a] != places[b];
+    if let Some((lock, first, second)) = shared_lock_where(set.tasks(), on_different_cpus) {
+        let name = |task: usize| &set.tasks()[task].name;
+        let problem = format!(
+            "`{}` and `{}` share the lock `{lock}` and are on different CPUs\n  hint: a priority ceiling holds on one CPU; put both on the same",
+            name(first),
+            name(second)
+        );
+        return Err(wrong(file.at, "cores", problem));
     }
     let left_out = set.tasks().iter().zip(&places).filter(|(_, place)| place.is_none());
     let warnings = left_out.map(|(task, _)| format!("{} is on no core", task.name)).collect();
@@ -118,5 +136,34 @@ mod tests {
             wrong("\"cpu\":3,\"tasks\":[]", &format!("\"cpu\":3,\"tasks\":{twice}"))
                 .contains("belongs to CPU 0 already")
         );
+    }
+
+    #[test]
+    fn tasks_that_share_a_lock_are_refused_on_different_cpus() {
+        let lock = ", \"locks\": [{\"name\": \"bus\", \"longest_ns\": 1}], \"wcet_ns\"";
+        let set = read(&FILE.replace(", \"wcet_ns\"", lock).replace(",\n     \"wcet_ns\"", lock)).unwrap();
+        let on = |cpu: u32| {
+            let text = format!(
+                r#"{{"cores":[{{"cpu":0,"tasks":[{{"name":"a","partitions":[1]}}]}},{{"cpu":{cpu},"tasks":[{{"name":"b","partitions":[2]}}]}}]}}"#
+            );
+            allocation(&text, &set).unwrap_err().to_string()
+        };
+        assert!(on(1).contains("cores: `a` and `b` share the lock `bus` and are on different CPUs"), "{}", on(1));
+    }
+
+    #[test]
+    fn more_tasks_than_priorities_are_refused() {
+        let names: Vec<String> = (0..47).map(|task| format!("t{task}")).collect();
+        let task = |name: &String| format!(r#"{{"name":"{name}","period_ns":1000,"wcet_ns":1}}"#);
+        let tasks: Vec<String> = names.iter().map(task).collect();
+        let set = read(&format!("{}[{}]}}", &FILE[..FILE.find("[").unwrap()], tasks.join(","))).unwrap();
+        let members = |count: usize| -> String {
+            let member = |name: &String| format!(r#"{{"name":"{name}","partitions":[1]}}"#);
+            names[..count].iter().map(member).collect::<Vec<_>>().join(",")
+        };
+        let on_one = |count: usize| allocation(&format!(r#"{{"cores":[{{"tasks":[{}]}}]}}"#, members(count)), &set);
+        assert!(on_one(46).is_ok());
+        let error = on_one(47).unwrap_err().to_string();
+        assert!(error.contains("cores[0].tasks: 47 tasks are more than the 46 a core can run"), "{error}");
     }
 }

@@ -1,0 +1,113 @@
+//! What a lower-priority task that holds a lock costs those above it.
+//!
+//! Under the immediate priority ceiling protocol τ(i) waits for one lower-priority job at most, one that held a lock with a
+//! ceiling of at least i before the window of τ(i) began. The wait is not only time:
+//!
+//! - the holder refills what it misses while it holds the lock: ω(l,n);
+//! - tasks above the ceiling preempt it, and it refills what they displaced: it joins int(j,i);
+//! - it displaces what those tasks have loaded: it joins hep(i) in ω(j,i).
+//!
+//! So `b(j,i)`, the tasks below i that hold a lock whose ceiling lies below j and not below i, are added to the tasks that
+//! τ(j) affects and that affect it. Where only the time is known, all tasks below i are. docs/planning.md has the equations
+//! and why they hold.
+
+use std::collections::BTreeMap;
+
+use super::CoreTask;
+
+/// A task below τ(i) that may hold a lock while τ(i) waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    /// Its index on the core.
+    pub(super) task: usize,
+    /// Tasks of smaller index are above the ceiling: they preempt it while it holds the lock.
+    ceiling: usize,
+}
+
+/// A lock of one task that can block others.
+#[derive(Clone, Copy, Debug)]
+struct Section {
+    task: usize,
+    /// Index of the highest task that takes the lock.
+    ceiling: usize,
+    longest_ns: u64,
+}
+
+/// The blocking of every task of a core.
+#[derive(Debug, Default)]
+pub(super) struct Blocking {
+    /// Longest time that each task waits for a lower one, its refills included, in ns.
+    pub(super) time_ns: Vec<u64>,
+    /// Ascending by task.
+    sections: Vec<Section>,
+}
+
+impl Blocking {
+    /// Finds the blocking times. `warm_up_ns`: what the first job of each task refills at most.
+    ///
+    /// The largest over the tasks l below i of `max(longest, np(l)) + ω(l,n)` for each lock of l whose ceiling is not below
+    /// i, and of `B(i) + np(l) + ω(l,n)`. A task can also wait for its own last nonpreemptive interval, which pushes a higher
+    /// task behind the end of its previous job.
+    pub(super) fn prepare(&mut self, core: &[CoreTask], warm_up_ns: &[u64]) {
+        let Self { time_ns, sections } = self;
+        find_sections(core, sections);
+        time_ns.clear();
+        time_ns.resize(core.len(), 0);
+        let interval = |index: usize| core[index].nonpreemptive_ns.saturating_add(warm_up_ns[index]);
+        // The longest of the tasks that have a nonpreemptive interval, and of all tasks below, which may be the holder.
+        let (mut nonpreemptive, mut below) = (0, 0);
+        for (index, task) in core.iter().enumerate().rev() {
+            if task.nonpreemptive_ns > 0 {
+                nonpreemptive = interval(index).max(nonpreemptive);
+            }
+            let held = if task.blocking_ns > 0 { below } else { 0 };
+            time_ns[index] = task.blocking_ns.saturating_add(held.max(nonpreemptive));
+            below = interval(index).max(below);
+        }
+        for section in sections.iter() {
+            let held = section.longest_ns.saturating_add(warm_up_ns[section.task]);
+            for time in &mut time_ns[section.ceiling..section.task] {
+                *time = held.max(*time);
+            }
+        }
+    }
+
+    /// The tasks that may hold a lock while τ(i) waits, ascending, each once.
+    pub(super) fn holders(&self, core: &[CoreTask], i: usize, holders: &mut Vec<Holder>) {
+        holders.clear();
+        if core[i].blocking_ns > 0 {
+            holders.extend((i + 1..core.len()).map(|task| Holder { task, ceiling: i }));
+            return;
+        }
+        for section in self.sections.iter().filter(|section| section.task > i && section.ceiling <= i) {
+            match holders.last_mut() {
+                Some(last) if last.task == section.task => last.ceiling = last.ceiling.max(section.ceiling),
+                _ => holders.push(Holder { task: section.task, ceiling: section.ceiling }),
+            }
+        }
+    }
+
+    /// Whether everything that delays τ(i-1) in some window delays τ(i) in it too.
+    pub(super) fn grows_at(&self, core: &[CoreTask], i: usize) -> bool {
+        self.time_ns[i - 1] <= self.time_ns[i] && (core[i - 1].blocking_ns == 0 || core[i].blocking_ns > 0)
+    }
+}
+
+/// Those of `holders` that τ(j) preempts.
+pub(super) fn preempted_by(holders: &[Holder], j: usize) -> impl Iterator<Item = usize> + '_ {
+    holders.iter().filter(move |holder| j < holder.ceiling).map(|holder| holder.task)
+}
+
+fn find_sections(core: &[CoreTask], sections: &mut Vec<Section>) {
+    sections.clear();
+    if core.iter().all(|task| task.holds.is_empty()) {
+        return;
+    }
+    let mut ceilings: BTreeMap<u32, usize> = BTreeMap::new();
+    for (index, task) in core.iter().enumerate() {
+        for hold in task.holds.iter() {
+            let ceiling = *ceilings.entry(hold.lock).or_insert(index);
+            sections.push(Section { task: index, ceiling, longest_ns: hold.longest_ns });
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Attempts to falsify the bounds: random cores, the schedules that attack them, and how close the schedules come.
+//!
+//! Times are short and partitions few, so that everything collides. The ordinary tests try some thousand cores;
+//! `cargo run --release -p isochrome-model --example falsify` tries as many as one likes.
+
+use std::ops::Range;
+
+use super::schedule::{adversarial, contended, play, sporadic, synchronous};
+use super::{Analysis, Charges, CoreTask, Workspace, responses};
+use crate::taskset::{Holds, PartitionSet};
+
+/// Length of a schedule, in ns.
+const HORIZON_NS: u64 = 700;
+
+/// A random core.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The tasks as they are played, highest priority first.
+    pub core: Vec<CoreTask>,
+    /// The same tasks as they are analyzed: some only say how long they are blocked, not by which lock.
+    pub analyzed: Vec<CoreTask>,
+    /// What is charged.
+    pub charges: Charges,
+}
+
+impl Case {
+    /// A core of 2 to 5 tasks on 1 to 6 partitions; about half are schedulable. `plain`: nothing but what \[Kim2013\] knows.
+    pub fn random(random: &mut fastrand::Rng, plain: bool) -> Case {
+        let partitions = random.u32(1..=6);
+        let count = random.usize(2..=5);
+        let mut core: Vec<CoreTask> = (0..count).map(|_| random_task(random, count, partitions, plain)).collect();
+        core.sort_by_key(|task| task.deadline_ns);
+        let extra = u64::from(!plain && random.u8(0..4) == 0);
+        let mut charges = Charges {
+            refill_ns: random.u64(0..=3),
+            switch_ns: extra,
+            cold_start: !plain && random.bool(),
+            ..Charges::default()
+        };
+        let mut analyzed = core.clone();
+        if !plain {
+            let sometimes =
+                |random: &mut fastrand::Rng, most| if random.u8(0..3) == 0 { random.u64(1..=most) } else { 0 };
+            charges.release_interrupt_ns = sometimes(random, 2);
+            charges.preemption_ns = sometimes(random, 3);
+            if random.bool() {
+                take_locks(&mut core, random);
+            }
+            analyzed.clone_from(&core);
+            if random.u8(0..3) == 0 {
+                forget_locks(&mut analyzed);
+            }
+        }
+        Case { core, analyzed, charges }
+    }
+
+    /// The longest responses over synchronous, sporadic, adversarial and contended releases, in ns.
+    pub fn observed(&self, random: &mut fastrand::Rng) -> Vec<u64> {
+        let Self { core, charges, .. } = self;
+        let mut longest = vec![0; core.len()];
+        let mut schedules =
+            vec![synchronous(core, HORIZON_NS), sporadic(core, HORIZON_NS, random), sporadic(core, HORIZON_NS, random)];
+        let locks = core.iter().any(|task| !task.holds.is_empty());
+        for target in 0..core.len() {
+            schedules.push(adversarial(core, target, HORIZON_NS, random));
+            if locks {
+                schedules.push(contended(core, target, HORIZON_NS, random));
+                schedules.push(contended(core, target, HORIZON_NS, random));
+            }
+        }
+        for arrivals in &schedules {
+            for (longest, response) in longest.iter_mut().zip(play(core, *charges, arrivals, HORIZON_NS).responses_ns) {
+                *longest = response.max(*longest);
+            }
+        }
+        longest
+    }
+}
+
+fn random_task(random: &mut fastrand::Rng, count: usize, partitions: u32, plain: bool) -> CoreTask {
+    let period_ns = random.u64(8..=120);
+    let mut set: PartitionSet = (0..partitions).filter(|_| random.bool()).collect();
+    set.insert(random.u32(0..partitions));
+    let mut task = CoreTask::new(random.u64(1..=1 + period_ns / (count as u64 + 1)), period_ns, set);
+    if !plain {
+        task.deadline_ns = period_ns - random.u64(0..=period_ns / 4);
+        task.useful = set.iter().filter(|_| random.u8(0..3) > 0).collect();
+        task.jitter_ns = if random.u8(0..4) == 0 { random.u64(0..=period_ns / 4) } else { 0 };
+        task.nonpreemptive_ns = if random.u8(0..4) == 0 { random.u64(1..=task.wcet_ns) } else { 0 };
+    }
+    task
+}
+
+/// One lock or two, each taken by about half of the tasks. In some cores the lowest task is long, so that it can hold a lock
+/// over several jobs of the tasks above.
+fn take_locks(core: &mut [CoreTask], random: &mut fastrand::Rng) {
+    if let Some(lowest) = core.last_mut().filter(|_| random.u8(0..3) == 0) {
+        let longer = 3 * lowest.period_ns;
+        (lowest.period_ns, lowest.deadline_ns, lowest.wcet_ns) = (longer, longer, random.u64(10..=40));
+        lowest.nonpreemptive_ns = lowest.nonpreemptive_ns.min(lowest.wcet_ns);
+    }
+    for lock in 0..random.u32(1..=2) {
+        for task in core.iter_mut() {
+            if random.bool() {
+                let longest_ns = if random.bool() { task.wcet_ns } else { random.u64(1..=task.wcet_ns) };
+                task.holds.insert(lock, longest_ns);
+            }
+        }
+    }
+}
+
+/// Replaces the locks by the time that each task is blocked at most.
+fn forget_locks(core: &mut [CoreTask]) {
+    let played = core.to_vec();
+    let takes = |task: &CoreTask, lock| task.holds.iter().any(|hold| hold.lock == lock);
+    for (index, task) in core.iter_mut().enumerate() {
+        let blocks = |lock| played[..=index].iter().any(|task| takes(task, lock));
+        let held = played[index + 1..].iter().flat_map(|below| below.holds.iter()).filter(|hold| blocks(hold.lock));
+        task.blocking_ns = held.map(|hold| hold.longest_ns).max().unwrap_or(0);
+        task.holds = Holds::default();
+    }
+}
+
+/// How the bounds of one analysis stand the schedules.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Cores tried.
+    pub sets: u64,
+    /// Tasks with a bound within their deadline.
+    pub bounds: u64,
+    /// Bounds that a schedule exceeded: each refutes the analysis.
+    pub exceeded: u64,
+    /// Bounds that a schedule reached exactly.
+    pub reached: u64,
+    /// Sum over the bounds of the longest response observed, as a share of the bound.
+    pub tightness: f64,
+}
+
+/// An attempt on one core: the seed that makes it again, and the first bound that was exceeded.
+pub type Exceeded = (u64, Analysis, usize);
+
+/// Tries the cores of these seeds, every second one plain. Returns a tally of every analysis but the optimistic one, and the
+/// first bounds that were exceeded.
+pub fn falsify(seeds: Range<u64>) -> (Vec<(Analysis, Tally)>, Vec<Exceeded>) {
+    let analyses = Analysis::ALL.into_iter().filter(|&analysis| analysis != Analysis::NoInterference);
+    let mut tallies: Vec<(Analysis, Tally)> = analyses.map(|analysis| (analysis, Tally::default())).collect();
+    let mut exceeded = Vec::new();
+    let mut workspace = Workspace::default();
+    for seed in seeds {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let case = Case::random(&mut random, seed.is_multiple_of(2));
+        let longest = case.observed(&mut random);
+        for (analysis, tally) in &mut tallies {
+            tally.sets += 1;
+            let verdicts = responses(&case.analyzed, case.charges, *analysis, &mut workspace);
+            for (task, (verdict, &longest)) in verdicts.zip(&longest).enumerate() {
+                let Some(bound) = verdict.response_ns() else { continue };
+                tally.bounds += 1;
+                tally.reached += u64::from(longest == bound);
+                tally.tightness += longest as f64 / bound as f64;
+                if longest > bound {
+                    tally.exceeded += 1;
+                    exceeded.push((seed, *analysis, task));
+                }
+            }
+        }
+    }
+    (tallies, exceeded)
+}

@@ -1,0 +1,221 @@
+//! The reference implementation of the bound, and what it lacks when one of its charges is left out.
+
+use std::collections::BTreeSet;
+
+use super::super::falsify::Case;
+use super::super::schedule::{Arrival, Section};
+use super::*;
+
+/// Which term is left out or weakened.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mutant {
+    None,
+    NoGamma,
+    NoOmega,
+    /// γ(j,i) = |S(j) ∩ S(i)|: forgets the tasks in between.
+    GammaOfOneTask,
+    /// ω(j,i) for the first job too.
+    FirstLikeLater,
+    /// τ(i) does not pay its own warm-up.
+    NoOwnWarmUp,
+    /// Locks block nobody.
+    NoLocks,
+    /// The holder of a lock finds its partitions warm.
+    WarmHolder,
+    /// Nobody displaces what the holder of a lock uses.
+    HolderNotPreempted,
+    /// The holder of a lock displaces nothing.
+    HolderDisplacesNothing,
+    /// Where only the time is known, it is all that is charged.
+    TimeOnly,
+    /// Only jobs of higher priority are released by interrupts.
+    NoInterruptsFromBelow,
+    /// Nor does τ(i) pay its own.
+    NoOwnInterrupt,
+    /// Private levels stay as they are over a preemption.
+    PrivateSurvivesPreemption,
+    /// A job finds the private levels warm.
+    PrivateWarmAtStart,
+}
+
+/// The bound by [Kim2013] in 128-bit integers, written as docs/planning.md derives it, with sets of numbers.
+struct Naive<'a> {
+    core: &'a [CoreTask],
+    charges: Charges,
+    mutant: Mutant,
+}
+
+impl Naive<'_> {
+    fn refills(&self, j: usize, others: impl Iterator<Item = usize>) -> u128 {
+        let of = |k: usize| self.core[k].partitions.iter().collect::<BTreeSet<u32>>();
+        let union: BTreeSet<u32> = others.flat_map(of).collect();
+        of(j).intersection(&union).count() as u128 * u128::from(self.charges.refill_ns)
+    }
+
+    fn executes(&self, k: usize) -> u128 {
+        u128::from(self.core[k].wcet_ns) + 2 * u128::from(self.charges.switch_ns)
+    }
+
+    fn private(&self, left_out: Mutant) -> u128 {
+        if self.mutant == left_out { 0 } else { u128::from(self.charges.preemption_ns) }
+    }
+
+    /// ω(j,n), with private levels.
+    fn first(&self, j: usize) -> u128 {
+        let all = if self.charges.cold_start { self.refills(j, std::iter::once(j)) } else { 0 };
+        let shared = self.refills(j, (0..self.core.len()).filter(|&k| k != j));
+        let refills = if self.mutant == Mutant::NoOmega { 0 } else { all.max(shared) };
+        refills + self.private(Mutant::PrivateWarmAtStart)
+    }
+
+    /// The locks that can make τ(i) wait: who holds them, the index of the highest task that takes them, and how long.
+    fn sections(&self, i: usize) -> Vec<(usize, usize, u64)> {
+        let takes = |k: usize, lock| self.core[k].holds.iter().any(|hold| hold.lock == lock);
+        let below = (i + 1..self.core.len()).flat_map(|l| self.core[l].holds.iter().map(move |hold| (l, hold)));
+        let with_ceiling = below.map(|(l, hold)| {
+            let ceiling = (0..=l).find(|&k| takes(k, hold.lock)).unwrap();
+            (l, ceiling, hold.longest_ns)
+        });
+        with_ceiling.filter(|&(_, ceiling, _)| ceiling <= i && self.mutant != Mutant::NoLocks).collect()
+    }
+
+    /// b(j,i): tasks below i that hold a lock while τ(i) waits and that τ(j) preempts.
+    fn holders(&self, j: usize, i: usize, left_out: Mutant) -> Vec<usize> {
+        if self.mutant == left_out {
+            return Vec::new();
+        }
+        if self.core[i].blocking_ns > 0 {
+            return if self.mutant == Mutant::TimeOnly { Vec::new() } else { (i + 1..self.core.len()).collect() };
+        }
+        self.sections(i).iter().filter(|&&(_, ceiling, _)| j < ceiling).map(|&(l, ..)| l).collect()
+    }
+
+    fn omega(&self, j: usize, i: usize) -> u128 {
+        let holders = self.holders(j, i, Mutant::HolderDisplacesNothing);
+        let others = (0..=i).filter(|&k| k != j).chain(holders);
+        let refills = if self.mutant == Mutant::NoOmega { 0 } else { self.refills(j, others) };
+        refills + self.private(Mutant::PrivateWarmAtStart)
+    }
+
+    fn gamma(&self, j: usize, i: usize) -> u128 {
+        let between = if self.mutant == Mutant::GammaOfOneTask { i..i + 1 } else { j + 1..i + 1 };
+        let holders = self.holders(j, i, Mutant::HolderNotPreempted);
+        let refills = if self.mutant == Mutant::NoGamma { 0 } else { self.refills(j, between.chain(holders)) };
+        refills + self.private(Mutant::PrivateSurvivesPreemption)
+    }
+
+    fn blocking(&self, i: usize) -> u128 {
+        let time = u128::from(self.core[i].blocking_ns);
+        let interval = |l: usize| u128::from(self.core[l].nonpreemptive_ns) + self.first(l);
+        let nonpreemptive = (i..self.core.len()).filter(|&l| self.core[l].nonpreemptive_ns > 0).map(interval).max();
+        let unknown = (i + 1..self.core.len()).filter(|_| time > 0 && self.mutant != Mutant::TimeOnly).map(interval);
+        let held = self.sections(i).into_iter().map(|(l, _, longest_ns)| {
+            let warm_up = if self.mutant == Mutant::WarmHolder { 0 } else { self.first(l) };
+            u128::from(longest_ns) + warm_up
+        });
+        let lower = nonpreemptive.into_iter().chain(unknown).max().unwrap_or(0);
+        held.max().unwrap_or(0).max(time + lower)
+    }
+
+    fn response(&self, i: usize) -> Option<u64> {
+        let interrupt = u128::from(self.charges.release_interrupt_ns);
+        let executes = |k: usize| self.executes(k);
+        let own_warm_up = if self.mutant == Mutant::NoOwnWarmUp { 0 } else { self.first(i) };
+        let own_interrupt = if self.mutant == Mutant::NoOwnInterrupt { 0 } else { interrupt };
+        let fixed = executes(i) + own_warm_up + own_interrupt + self.blocking(i);
+        let jobs = |k: usize, window: u128| {
+            (window + u128::from(self.core[k].jitter_ns)).div_ceil(u128::from(self.core[k].period_ns))
+        };
+        let last = (self.core[i].deadline_ns).checked_sub(self.core[i].jitter_ns)?;
+        let mut window = executes(i);
+        while window <= u128::from(last) {
+            let mut next = fixed;
+            for j in 0..i {
+                let jobs = jobs(j, window);
+                let first = if self.mutant == Mutant::FirstLikeLater { self.omega(j, i) } else { self.first(j) };
+                next += jobs * (executes(j) + interrupt + self.gamma(j, i)) + first + (jobs - 1) * self.omega(j, i);
+            }
+            if self.mutant != Mutant::NoInterruptsFromBelow {
+                next += (i + 1..self.core.len()).map(|l| jobs(l, window) * interrupt).sum::<u128>();
+            }
+            if next <= window {
+                return u64::try_from(window + u128::from(self.core[i].jitter_ns)).ok();
+            }
+            window = next;
+        }
+        None
+    }
+}
+
+fn naive(core: &[CoreTask], charges: Charges, i: usize, mutant: Mutant) -> Option<u64> {
+    Naive { core, charges, mutant }.response(i)
+}
+
+#[test]
+fn the_same_schedules_catch_every_mutant_of_the_bound() {
+    use Mutant::*;
+    let of_the_paper = [NoGamma, NoOmega, GammaOfOneTask, FirstLikeLater, NoOwnWarmUp];
+    let of_locks = [NoLocks, WarmHolder, HolderNotPreempted, TimeOnly];
+    let of_costs = [NoInterruptsFromBelow, NoOwnInterrupt, PrivateSurvivesPreemption, PrivateWarmAtStart];
+    let mut alive: Vec<Mutant> = [&of_the_paper[..], &of_locks, &of_costs].concat();
+    for seed in 0..SETS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let Case { core, analyzed, charges } = Case::random(&mut random, seed % 2 == 0);
+        let longest = Case { core, analyzed: analyzed.clone(), charges }.observed(&mut random);
+        let exceeds =
+            |mutant: Mutant, i: usize| naive(&analyzed, charges, i, mutant).is_some_and(|bound| longest[i] > bound);
+        alive.retain(|&mutant| !(0..analyzed.len()).any(|i| exceeds(mutant, i)));
+        if alive.is_empty() {
+            return;
+        }
+    }
+    panic!("{alive:?} survive {SETS} sets");
+}
+
+#[test]
+fn a_holder_that_displaces_nothing_is_a_mutant_too() {
+    // It takes two preemptions of one critical section, which random schedules rarely have.
+    let mut core = [core_task(1, 20, &[0, 1, 2]), core_task(1, 100, &[3]), core_task(8, 200, &[0, 1, 2])];
+    core[1].holds.insert(0, 1);
+    core[2].holds.insert(0, 8);
+    // t3 takes the lock at 0 and refills until 6; t1 refills and executes until 13; t3 refills until 19 and executes until 26;
+    // t1 refills once more and executes until 33; t3 refills until 39 and leaves the lock at 40; t2 executes until 41.
+    let arrival = |task: usize, arrival_ns, section| Arrival {
+        task,
+        arrival_ns,
+        release_ns: arrival_ns,
+        execution_ns: core[task].wcet_ns,
+        section,
+    };
+    let section = Some(Section { lock: 0, start_ns: 0, length_ns: 8 });
+    let arrivals = [arrival(2, 0, section), arrival(1, 1, None), arrival(0, 6, None), arrival(0, 26, None)];
+    let response = play(&core, refill(2), &arrivals, 100).responses_ns[1];
+    assert_eq!(response, 40);
+    // B = 8 + 6; t1: 1 + 6 + 6 for the first job. Later ones the same, or 1 + 6 without the displacement:
+    //   15 + 13 = 28 -> 41 -> 54, settles; 28 -> 35, settles.
+    assert_eq!(naive(&core, refill(2), 1, Mutant::None), Some(54));
+    assert_eq!(naive(&core, refill(2), 1, Mutant::HolderDisplacesNothing), Some(35));
+}
+
+#[test]
+fn the_incremental_iteration_equals_the_paper_literally() {
+    for seed in 0..SETS {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (core, charges) = random_core(&mut random, seed % 2 == 0);
+        let fast = responses_of(&core, charges, Analysis::Kim2013);
+        for (i, fast) in fast.into_iter().enumerate() {
+            assert_eq!(fast, naive(&core, charges, i, Mutant::None), "seed {seed}, task {i}: {core:?} {charges:?}");
+        }
+        // The same partitions far up in the set, so that all words are used.
+        let moved: Vec<CoreTask> = core
+            .iter()
+            .map(|task| {
+                let up = |set: PartitionSet| set.iter().map(|partition| partition * 150 + 20).collect();
+                CoreTask { partitions: up(task.partitions), useful: up(task.useful), ..*task }
+            })
+            .collect();
+        for analysis in Analysis::ALL {
+            assert_eq!(analyze(&moved, charges, analysis), analyze(&core, charges, analysis), "seed {seed} {analysis}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Locks that tasks of one core take, under the immediate priority ceiling protocol.
+//!
+//! While a task holds a lock, it runs at the priority of the highest task that ever takes it, the lock's *ceiling*
+//! (SCHED_FIFO with `PTHREAD_PRIO_PROTECT`). So a job waits for one lower-priority job at most, and before it begins.
+//! [Sha1990] That takes locks that nest: of two that a task holds at once, the one taken last is left first. Ceilings are
+//! priorities of one CPU: tasks that share a lock run on the same core.
+
+use std::collections::BTreeMap;
+
+use super::{Invalid, TIME_MAX_NS, Task};
+
+/// Locks that one task can take, at most.
+pub const LOCKS_MAX: usize = 8;
+
+/// A lock that a task takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Its name; tasks that name the same lock exclude each other.
+    pub name: String,
+    /// Longest time the task executes while it holds the lock, alone and with its partitions warm, in ns.
+    pub longest_ns: u64,
+}
+
+/// A lock of a task, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hold {
+    /// Which lock; the same number is the same lock in all tasks of a core.
+    pub lock: u32,
+    /// Longest time the task executes while it holds the lock, in ns; 0 where there is no lock.
+    pub longest_ns: u64,
+}
+
+/// The locks of a task, [`LOCKS_MAX`] at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds([Hold; LOCKS_MAX]);
+
+impl Holds {
+    /// Adds a lock that is held for `longest_ns`, at least 1. Panics beyond [`LOCKS_MAX`].
+    pub fn insert(&mut self, lock: u32, longest_ns: u64) {
+        let free = self.0.iter_mut().find(|hold| hold.longest_ns == 0);
+        *free.unwrap_or_else(|| panic!("a task takes at most {LOCKS_MAX} locks")) = Hold { lock, longest_ns };
+    }
+
+    /// The locks, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = Hold> + '_ {
+        self.0.iter().copied().take_while(|hold| hold.longest_ns > 0)
+    }
+
+    /// Whether the task takes no lock.
+    pub fn is_empty(&self) -> bool {
+        self.0[0].longest_ns == 0
+    }
+}
+
+/// The locks of every task, numbered in the order in which the tasks name them.
+pub(super) fn numbered(tasks: &[Task]) -> Vec<Holds> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let holds_of = |task| {
+        let mut holds = Holds::default();
+        let Task { locks, .. }: &Task = task;
+        for Lock { name, longest_ns } in locks {
+            let next = numbers.len() as u32;
+            holds.insert(*numbers.entry(name).or_insert(next), *longest_ns);
+        }
+        holds
+    };
+    tasks.iter().map(holds_of).collect()
+}
+
+/// Whether the locks of task `index` can be analyzed.
+pub(super) fn check_locks(index: usize, locks: &[Lock]) -> Result<(), Invalid> {
+    if locks.len() > LOCKS_MAX {
+        let problem = format!(
+            "{} locks are more than the {LOCKS_MAX} a task can take\n  hint: give locks with the same users one name, and the longest of their times",
+            locks.len()
+        );
+        return Err(Invalid::at(format!("tasks[{index}].locks"), problem));
+    }
+    for (at, Lock { name, longest_ns }) in locks.iter().enumerate() {
+        let place = |field: &str| format!("tasks[{index}].locks[{at}].{field}");
+        if name.is_empty() {
+            return Err(Invalid::at(place("name"), "is empty"));
+        }
+        if locks[..at].iter().any(|other| other.name == *name) {
+            return Err(Invalid::at(place("name"), format!("`{name}` is there already")));
+        }
+        match longest_ns {
+            0 => return Err(Invalid::at(place("longest_ns"), "a time must be positive, this is 0")),
+            1..=TIME_MAX_NS => {}
+            _ => {
+                let problem = format!("{longest_ns} ns exceeds the longest time, {TIME_MAX_NS} ns");
+                return Err(Invalid::at(place("longest_ns"), problem));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Two tasks that share a lock, for which `apart` holds of their indices: the lock, and the two.
+pub(crate) fn shared_lock_where(tasks: &[Task], apart: impl Fn(usize, usize) -> bool) -> Option<(&str, usize, usize)> {
+    let mut first_users: BTreeMap<&str, usize> = BTreeMap::new();
+    for (index, task) in tasks.iter().enumerate() {
+        for lock in &task.locks {
+            let first = *first_users.entry(&lock.name).or_insert(index);
+            if first != index && apart(first, index) {
+                return Some((&lock.name, first, index));
+            }
+        }
+    }
+    None
+}
