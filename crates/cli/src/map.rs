@@ -27,7 +27,7 @@ const VERIFIED_PAGES: usize = 8192;
 /// How often a program that was started is looked at before it has settled.
 const SETTLING_STEP: Duration = Duration::from_millis(50);
 
-/// The colors of a program's memory, and how they are known.
+/// The colors of a program's memory, and whether they were measured or read from a palette.
 #[derive(Serialize, JsonSchema)]
 pub struct Outcome {
     #[serde(flatten)]

@@ -82,7 +82,7 @@ enum Before {
         /// Whether what it knew of other frames stays as well.
         kept: bool,
     },
-    /// It does not go together with the new one: colors have other numbers from now on.
+    /// The earlier palette contradicts the new one, so the colors have new numbers from now on.
     Replaced,
 }
 

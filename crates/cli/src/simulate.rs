@@ -73,7 +73,7 @@ fn count(options: &SimulateOptions) -> Result<()> {
     })
 }
 
-/// A table of counts.
+/// Formats the counts of all levels and of memory as a table.
 fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     let mut text = format!(
         "{:8} {:>14} {:>14} {:>14} {:>14} {:>14}\n",

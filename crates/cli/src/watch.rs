@@ -344,7 +344,7 @@ fn own_time() -> Ns {
     clock::process_cpu(std::process::id() as i32).unwrap_or_default()
 }
 
-/// Ticks of each of `cpus`, where the kernel tells.
+/// Returns the ticks of each of `cpus`; `None` where the kernel does not count them.
 fn ticks(cpus: &[CpuId]) -> Vec<Option<CpuTicks>> {
     let sysfs = Sysfs::system();
     cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect()

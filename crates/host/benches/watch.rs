@@ -35,7 +35,7 @@ struct Way {
     name: &'static str,
     /// Time between two looks.
     every: Duration,
-    /// What reads the counters, if anything is watched at all.
+    /// What reads the counters; `None` where nothing is watched.
     reader: Option<Reader>,
 }
 

@@ -98,7 +98,7 @@ pub enum HostError {
         /// Least number of events that happened.
         lines: u64,
     },
-    /// The counters did not count all the time, so their values are not what happened.
+    /// The counters did not count all the time, so their values are too small.
     #[error(
         "the counters ran for {running_ns} of {enabled_ns} ns\n  hint: another tool shares them, or the thread ran on a CPU of another type; count fewer events, or pin the thread"
     )]
@@ -264,13 +264,13 @@ pub enum HostError {
         "this CPU's cache loses its contents by itself: a walk over {lines} lines touched a moment before takes {hit_ticks} ticks, as long as over evicted ones ({miss_ticks}), and {inner_ticks} where they are in the level inside\n  hint: another program or a neighbor on the host uses this cache: try again later, or on another CPU; `isochrome probe` measures how long each CPU's cache keeps its contents"
     )]
     CacheNotKept {
-        /// Lines of a walk.
+        /// Lines of the walk.
         lines: u32,
-        /// Lines that should be in the level.
+        /// Ticks of the walk where its lines should be in the level.
         hit_ticks: u64,
-        /// Lines further out.
+        /// Ticks of the walk where its lines were evicted.
         miss_ticks: u64,
-        /// Lines in the level inside.
+        /// Ticks of the walk where its lines are in the level inside.
         inner_ticks: u64,
     },
     /// Memory of a process cannot be read by process_vm_readv(2).

@@ -78,7 +78,7 @@ fn kernels_are_concluded_as_recorded() {
     }
 }
 
-/// The section, on a machine that does not matter.
+/// Returns the section of these experiments; the machine it names has no influence on it.
 fn section_of_kernels(experiments: Vec<Experiment>, hz: u64) -> Section {
     let machine = isochrome_host::machine::sysfs::Sysfs::system().machine().unwrap().0;
     kernels::section(&Kernels { counter_hz: Some(hz), experiments }, &machine, None)

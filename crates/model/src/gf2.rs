@@ -161,7 +161,7 @@ struct Sampled<'a> {
     samples: &'a [(u64, u16)],
     /// The samples whose label counts.
     counted: Vec<(u64, u16)>,
-    /// Samples of each label that counts.
+    /// Indices of the samples, by label; labels with too few samples are left out.
     members: BTreeMap<u16, Vec<usize>>,
     /// The bits that determine all that vary.
     pivots: u64,
@@ -242,7 +242,7 @@ impl<'a> Sampled<'a> {
         (spanned.rank() == rank).then_some(spanned)
     }
 
-    /// The best one-to-one naming of the colors under `masks`, and the share of samples that agree with it.
+    /// Returns the best one-to-one assignment of colors to the values of `masks`, and the share of samples that agree with it.
     fn fit(&self, masks: Vec<u64>) -> Fit {
         let mut pairs: Vec<(u16, u16)> =
             self.counted.iter().map(|&(frame, label)| (color_under(&masks, frame), label)).collect();

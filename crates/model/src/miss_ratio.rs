@@ -53,7 +53,7 @@ impl std::fmt::Display for Touches {
 /// Instructions of a visit within a line at most, its jump among them.
 pub const INSTRUCTIONS_MAX: u64 = 5;
 
-/// Bytes that a visit of [`INSTRUCTIONS_MAX`] instructions takes at most, with the end of the loop.
+/// Largest size in bytes of the code for one line: [`INSTRUCTIONS_MAX`] instructions and the end of the loop.
 pub const VISIT_BYTES: usize = 32;
 
 /// By what the ratio is set.
@@ -94,7 +94,7 @@ pub struct Task {
     pub touches: Touches,
     /// Cache that it is to miss in.
     pub geometry: Geometry,
-    /// Lines it goes over.
+    /// Lines that one pass touches.
     pub lines: u64,
     /// Words touched of a line, on average over the lines; 1 or more.
     pub words: f64,

@@ -158,7 +158,7 @@ pub struct TokenBucket {
     cost: Cost,
     bytes_max: usize,
     rate_ppm: u64,
-    /// Millionths of ns, so that nothing is lost to rounding however often it is asked.
+    /// Capacity in millionths of ns of CPU time, a unit so small that rounding does not add up over many calls.
     full: u128,
     tokens: u128,
     at: Ns,

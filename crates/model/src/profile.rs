@@ -15,7 +15,7 @@ use crate::units::{Bytes, CpuId, Ns};
 /// Version of the file.
 pub const SCHEMA: &str = "isochrome-profile/1";
 
-/// Confidence of what is said about exceeding a high-water mark.
+/// Confidence level of the statement on how often jobs exceed a high-water mark.
 pub const CONFIDENCE: f64 = 0.95;
 
 /// A task whose typical utilization differs by at least this between one partition and all of them is cache-sensitive. [Kim2013, §5.2] calls

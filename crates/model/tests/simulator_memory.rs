@@ -11,7 +11,7 @@ use peak_alloc::PeakAlloc;
 #[global_allocator]
 static MEMORY: PeakAlloc = PeakAlloc;
 
-/// A stretch of bytes over and over, which takes no memory of its own.
+/// A reader that repeats the same bytes without storing the repetitions.
 struct Repeated<'a> {
     stretch: &'a [u8],
     at: usize,

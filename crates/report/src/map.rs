@@ -14,7 +14,7 @@ const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
 /// Columns of the heat map in a terminal: more colors than this share columns.
 const COLUMNS: usize = 64;
 
-/// The map as text: what is placed where in total, then a row per mapping with its colors from first to last.
+/// Formats the map as text: the totals per color, then one row per mapping with the colors of its pages in order.
 pub fn text(map: &ColorMap) -> String {
     let (total, shape) = (&map.total, map.shape);
     let mut text = String::new();

@@ -64,7 +64,7 @@ pub struct ProfileOptions {
     /// Write the profile here, after every profiling run; one that is there goes on
     #[arg(short, long, value_name = "FILE", default_value = "profile.json")]
     pub output: PathBuf,
-    /// Begin anew, whatever is in the output file
+    /// Start from scratch even if the output file holds results
     #[arg(long)]
     pub again: bool,
     /// Run so many jobs of each point that, with 95 % confidence, a further one exceeds the longest with at most this probability

@@ -91,7 +91,7 @@ fn trace_of(given: &[String], task: &str) -> Result<Program> {
     })
 }
 
-/// Cycles of the second of two jobs, and its misses of the level.
+/// Simulates two jobs, and returns the cycles of the second and its misses of the level.
 fn job(machine: &DescribedMachine, level: usize, colors: u32, partitions: u32, trace: &Program) -> Result<(u64, u64)> {
     let allocation = Allocation::first_colors(partitions, colors).context(TOO_MANY_COLORS)?;
     let (mut pages, mut caches) = (PageTable::new(machine.page_bytes, allocation), machine.hierarchy(1)?);

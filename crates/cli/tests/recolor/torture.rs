@@ -1,4 +1,4 @@
-//! A program that checks its memory is moved, and the tool ended, again and again.
+//! Torture: a program that checks its own memory is recolored, and the tool killed, again and again.
 
 use std::fs;
 use std::process::{Command, Stdio};

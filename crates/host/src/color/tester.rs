@@ -138,7 +138,7 @@ impl Test {
         shares[first..middle].iter().chain(&shares[behind..last]).copied()
     }
 
-    /// Whether a page at either end was lost that nothing competed with.
+    /// Whether a canary page at the beginning or at the end was evicted although nothing competed with it.
     fn was_disturbed(&self, shares: &[f32]) -> bool {
         let (first, last) = (self.gates.min(1), shares.len() - self.gates.saturating_sub(1));
         shares[..first].iter().chain(&shares[last..]).any(|share| *share >= DISTURBED)

@@ -12,7 +12,7 @@ pub(super) const GLANCE: Duration = Duration::from_millis(20);
 /// A program that still grows after this time is moved as it grows.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 
-/// Time between two looks at the pages of a program that grows.
+/// Time between two checks of where the pages of a growing program lie.
 const GROWING: Duration = Duration::from_millis(100);
 
 /// After this time a program that is not ready, or not all on its colors, is reported as it is.
@@ -49,7 +49,7 @@ impl Settling {
         Settling { settle, began: now, resident: 0, since: now }
     }
 
-    /// Takes in how many pages are resident `now`; whether that has settled.
+    /// Records that `resident` pages are resident `now`, and returns whether the memory has settled.
     pub(super) fn is_over(&mut self, resident: u64, now: Instant) -> bool {
         if resident > self.resident {
             (self.resident, self.since) = (resident, now);

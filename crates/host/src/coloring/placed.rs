@@ -44,7 +44,7 @@ pub struct Placed {
     /// Where its pages are, and what was done for that.
     #[serde(flatten)]
     pub tally: Tally,
-    /// What eviction tests say of a sample of the pages on color; nothing where none are made.
+    /// Result of eviction tests on a sample of the pages that are on color; `None` where none were made.
     pub verified: Option<Verified>,
     /// Time from its start to the first report, for a program that was started.
     pub seconds_to_colors: Option<f64>,

@@ -127,7 +127,7 @@ pub enum RecolorError {
     /// There is no place for a few instructions.
     #[error("process {pid} has no unused bytes of executable memory\n  hint: please report the program")]
     NoCave {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
     /// ptrace failed.
@@ -188,7 +188,7 @@ pub enum RecolorError {
         /// Why.
         source: Box<HostError>,
     },
-    /// No colors.
+    /// The list of colors is empty.
     #[error("no colors were given\n  hint: --colors 0-3")]
     NoColors,
     /// The limit of memory is too small for any draw.

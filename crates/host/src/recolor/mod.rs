@@ -69,7 +69,7 @@ pub struct RegionReport {
     pub moved: usize,
     /// Pages off color that cannot be moved.
     pub immovable: usize,
-    /// Why pages cannot be moved.
+    /// Why some pages of the region cannot be moved; `None` if all can.
     pub why: Option<String>,
 }
 

@@ -28,7 +28,7 @@ pub struct LineProgram {
     child: Child,
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// Lines that it owes: one at the start, one for every release.
+    /// Lines that the program has still to print: one at the start, and one for every release.
     owed: u64,
 }
 

@@ -26,7 +26,7 @@ pub enum JobError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// It has ended, or closed its output.
+    /// The program has ended, or closed its output.
     #[error(
         "{program} has ended while it was to {action}\n  hint: a program seen by lines goes on until its standard input ends"
     )]

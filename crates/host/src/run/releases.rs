@@ -84,7 +84,7 @@ struct Talk {
     failed: bool,
 }
 
-/// Releases the jobs of `message_driven` from `first` on until `over`, tells `said` about it, and gives the programs back. `cpu`: where to run.
+/// Releases the jobs of `message_driven` from `first` on until `over`, reports them to `said`, and returns the programs. `cpu`: where to run.
 pub fn release(
     message_driven: Vec<MessageDriven>,
     first: Ns,

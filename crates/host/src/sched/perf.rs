@@ -29,7 +29,7 @@ const RING_BYTES: usize = 1 << 22;
 /// The same without privilege, about 8000 switches: what kernel.perf_event_mlock_kb permits by default.
 const OWN_RING_BYTES: usize = 1 << 19;
 
-/// Where the fields of the tracepoint lie: name, number and state of who leaves, number of who comes.
+/// Offsets of fields of the tracepoint: name, number and state of the thread that leaves, number of the one that comes.
 type Layout = [usize; 4];
 
 /// What a record of kind `kind` says. [perf_event_open(2), "MMAP layout"]

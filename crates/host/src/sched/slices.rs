@@ -24,7 +24,7 @@ use crate::sys::perf::GroupReading;
 /// Times that the threads of a process are listed until there are no new ones.
 const ATTACH_ROUNDS: usize = 10;
 
-/// How long a poll may be on its way from the task that polls.
+/// Longest time from a poll by a task to its arrival here, in ns.
 const POLL_LATE: Ns = Ns(1_000_000);
 
 /// Slices as they end.
@@ -49,7 +49,7 @@ struct Running {
 #[derive(Default)]
 struct Splitter {
     cpus: Vec<CpuId>,
-    /// Threads that matter, with since when; `None` for all.
+    /// Threads whose slices are kept, each with the time from which on; `None` keeps those of all threads.
     threads: Option<HashMap<i32, Ns>>,
     /// Names of threads, where switches do not tell them.
     names: HashMap<i32, ThreadName>,

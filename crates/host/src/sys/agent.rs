@@ -32,7 +32,7 @@ pub enum Way {
     Test = 4,
 }
 
-/// One page.
+/// A page to be moved, as the agent reads it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Entry {
@@ -98,7 +98,7 @@ pub struct TestHeader {
     pub patience: u64,
     /// How often a set is traversed.
     pub passes: u64,
-    /// Address of the [tests](Test).
+    /// Address of the first of the [tests](Test).
     pub tests: u64,
     /// How many.
     pub tests_len: u64,

@@ -26,7 +26,7 @@ const LICENSE: &CStr = c"Dual MIT/GPL";
 /// Text in which the kernel says why it refuses a program.
 const LOG_BYTES: usize = 1 << 16;
 
-/// What a map is. [Linux, include/uapi/linux/bpf.h, enum bpf_map_type]
+/// Type of a map. [Linux, include/uapi/linux/bpf.h, enum bpf_map_type]
 #[derive(Clone, Copy, Debug)]
 pub enum MapKind {
     /// Values by a key of 4 bytes.

@@ -39,7 +39,7 @@ impl Code<'_> {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Makes what was written visible to instruction fetches. On x86 it is.
+    /// Makes what was written visible to instruction fetches; does nothing on x86, where it always is.
     fn synchronize(&self) {
         #[cfg(target_arch = "aarch64")]
         for offset in (0..self.arena.page_count() * page_bytes()).step_by(16) {

@@ -64,7 +64,7 @@ impl Slot {
     }
 }
 
-/// Where a heap lies, in one word: the number of its first page, and below, in [`COUNT_BITS`] bits, the number of its pages.
+/// The place of a heap in one word: the number of its first page, and in the [`COUNT_BITS`] lowest bits the number of its pages.
 /// Zero holds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageRange(u64);

@@ -22,7 +22,7 @@ const NEIGHBOR: i32 = 0x02 | 0x04;
 /// How long a socket waits for a packet.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Who is on the wire.
+/// Addresses of the two ends of the wire, and the largest packet.
 #[derive(Clone, Copy, Debug)]
 pub struct TapRequest {
     /// Address of who reads and writes frames.
@@ -111,7 +111,7 @@ impl Tap {
         thread.map_err(failed("starting a thread"))?.join().expect("making a TAP device does not panic")
     }
 
-    /// Makes one, and moves the calling thread to its namespace.
+    /// Makes a network namespace with a tap device, and moves the calling thread into it.
     ///
     /// Needs CAP_SYS_ADMIN and CAP_NET_ADMIN.
     pub fn open_here(request: TapRequest) -> Result<Tap, Failure> {

@@ -17,7 +17,7 @@ pub type ThreadId = i32;
 /// How long a system call may take that another program is made to issue: it may have to unmap or to lock much memory.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The same once this program was asked to end.
+/// How long a thread may take to stop once this program was asked to end.
 const LAST_LIMIT: Duration = Duration::from_millis(1200);
 
 /// Until when a thread may take to stop.
@@ -72,7 +72,7 @@ impl TryFrom<Vec<u64>> for Registers {
     }
 }
 
-/// Places of registers among the words of `struct user_regs_struct`.
+/// Indices of registers among the words of `struct user_regs_struct`.
 #[cfg(target_arch = "x86_64")]
 mod place {
     pub const ARGUMENTS: [usize; 6] = [14, 13, 12, 7, 9, 8];

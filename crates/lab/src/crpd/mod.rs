@@ -111,7 +111,7 @@ pub struct Crpd {
     pub modeled: Option<String>,
 }
 
-/// The distance of jumps in code of earlier versions.
+/// Returns the distance of jumps that evidence of earlier versions was measured with: one line.
 fn every_line() -> u32 {
     1
 }

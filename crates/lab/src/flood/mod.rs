@@ -46,13 +46,13 @@ pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_d
 pub struct Achieved {
     /// The flood.
     pub pattern: Pattern,
-    /// Memory it goes over.
+    /// Memory that the flooder writes or reads in one pass.
     pub memory: Bytes,
     /// How long it takes, in ns.
     pub flood_ns: f64,
     /// Share (0 to 1) of the lines tested that are gone.
     pub gone: f64,
-    /// What time by itself says of lines that are there, and of lines that are certainly gone: `gone` is read on the scale between them.
+    /// Access times of lines that are cached, and of lines that are certainly not: `gone` is interpolated between the two.
     /// Absent where lines were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone_controls: Option<[f64; 2]>,

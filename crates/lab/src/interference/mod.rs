@@ -59,7 +59,7 @@ pub const JUDGED: Judged = Judged { cost: cpu, canary: None };
 /// What one condition came to. Shares are of the run alone, of the same block; medians over accepted blocks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Row {
-    /// What was measured.
+    /// The condition that the row is about.
     #[serde(flatten)]
     pub condition: Condition,
     /// Time alone, in ns.
@@ -108,7 +108,7 @@ pub fn change([alone, _, together]: [f64; 3]) -> Option<f64> {
 pub struct Counted {
     /// Its name.
     pub level: String,
-    /// What counts as a request, by the names of the processor's manual.
+    /// The counter events that count requests, by their names in the processor's manual.
     pub accesses: Vec<String>,
     /// What of that counts as a miss.
     pub misses: Vec<String>,
@@ -127,7 +127,7 @@ pub struct Divided {
     pub shares: Vec<Vec<u32>>,
 }
 
-/// A program of the experiment.
+/// A program of the experiment, and how many of its pages had its colors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {
     /// Its command line.
@@ -250,7 +250,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// A condition without parts of a cache.
+    /// Returns a condition in which the programs share the whole cache.
     pub(crate) fn open(sharing: Sharing, program: usize) -> Condition {
         let slice_ns = if sharing == Sharing::IntraCore { Ns(2_500_000) } else { Ns(0) };
         Condition { sharing, program, slice_ns, partitioning: Partitioning::None }

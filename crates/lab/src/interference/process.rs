@@ -74,7 +74,7 @@ pub(super) struct Start<'a> {
     pub(super) timed: bool,
     /// The file by which it joins the group that has its ways.
     pub(super) joins: Option<&'a PathBuf>,
-    /// What moves its pages to its colors.
+    /// Moves the pages of the program to its colors; `None` where it has no colors of its own.
     pub(super) place: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
 }
 

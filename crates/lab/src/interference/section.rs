@@ -125,7 +125,7 @@ fn headline(measured: &Interference) -> (Option<Standing>, String, String) {
     (Some(Standing::Holds), sentence + ".", basis)
 }
 
-/// What it comes to, a sentence each.
+/// Returns the conclusions, one sentence each.
 fn findings(measured: &Interference) -> Vec<String> {
     let mut found = measured.expected.clone();
     for sharing in SHARINGS.into_iter().filter(|sharing| rows(measured, *sharing).next().is_some()) {

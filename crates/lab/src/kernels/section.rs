@@ -87,7 +87,7 @@ impl Reading<'_> {
         self.over_min(jobs, |jobs| jobs.cycles_max)
     }
 
-    /// Share of the lines of the task's colors that were gone when a job began, and misses of the second level.
+    /// Formats the share of the task's lines that were evicted when a job began, and the misses of the second level.
     fn left(&self, condition: Condition) -> String {
         let jobs = self.outcome(condition).map(|outcome| &outcome.jobs);
         let lost = jobs.and_then(|jobs| jobs.lost_median).filter(|lost| (0.0..=1.0).contains(lost));
@@ -174,7 +174,7 @@ impl<'a> Kernel<'a> {
         self.0[0].experiment.parameter.keys().next().map_or("", String::as_str)
     }
 
-    /// Its name as a heading.
+    /// Returns the name of the kernel as a heading.
     fn title(&self) -> String {
         let name = match self.bench() {
             "filter" => "Filter",

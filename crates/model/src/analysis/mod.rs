@@ -215,7 +215,7 @@ impl Charges {
 pub enum Verdict {
     /// Always: no job responds later than this after its arrival.
     Meets {
-        /// The bound, at most the deadline.
+        /// The bound on the response time in ns, at most the deadline.
         response_ns: u64,
     },
     /// Not shown to: the bound passes the deadline.
@@ -283,7 +283,7 @@ impl Bound {
         jitter_ns: 0,
     };
 
-    /// This bound, of `task` of `set` on `cpu`.
+    /// Returns this bound with the name of `task` of `set`, its period and deadline, and `cpu`.
     pub fn of_task(&self, set: &TaskSet, task: usize, cpu: u32) -> BoundOfTask {
         let known = &set.tasks()[task];
         BoundOfTask {

@@ -221,7 +221,7 @@ impl Chart {
 /// A bar of two parts, one behind the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Bar {
-    /// What it is of.
+    /// What the bar stands for.
     pub name: String,
     /// Its parts; negative ones are not drawn.
     pub parts: [f64; 2],

@@ -102,7 +102,7 @@ impl Section {
         self.with(Content::Text(text.into()))
     }
 
-    /// With conclusions; nothing where there are none.
+    /// Adds conclusions to the section; an empty list adds nothing.
     pub fn findings(self, findings: Vec<String>) -> Section {
         if findings.is_empty() { self } else { self.with(Content::Findings(findings)) }
     }

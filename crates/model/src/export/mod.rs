@@ -122,7 +122,7 @@ pub enum ExportError {
         task: String,
         /// Which.
         partition: u32,
-        /// How many there are.
+        /// How many partitions the cache has.
         count: u32,
     },
     /// Too many colors for a mask.

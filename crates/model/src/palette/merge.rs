@@ -8,7 +8,7 @@ use crate::units::{Color, FrameNumber};
 /// Share of the frames known before that must still have their color for the others to be believed.
 pub const SAME: f64 = 0.98;
 
-/// A palette measured now, with what an earlier one knows of other frames.
+/// A palette that was measured now, extended by the colors that an earlier one has for other frames.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
     /// The newer palette; where the earlier one still holds, with the frames that only that one knows.

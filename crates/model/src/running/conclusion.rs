@@ -10,7 +10,7 @@ use super::{
 };
 use crate::stats::exceedance_at;
 
-/// What a run shows.
+/// Conclusion of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Conclusion {
@@ -84,7 +84,7 @@ pub enum Reason {
     },
     /// Jobs were not released, because this program was held up.
     Skipped {
-        /// How many.
+        /// How many releases.
         releases: u64,
         /// Of how many.
         of: u64,

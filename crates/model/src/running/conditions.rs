@@ -32,7 +32,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// Whether every task gets in time what is reserved for it.
+    /// Whether it is proven that every task gets its reserved time within its deadline.
     pub fn is_proved(&self) -> bool {
         self.density <= self.most
     }

@@ -202,7 +202,7 @@ fn responses(task: &TaskOutcome) -> Chart {
     chart
 }
 
-/// What the CPU did from a little before the release of a job until its completion, a track for each program.
+/// Draws who had the CPU from shortly before the release of a job until its completion, with one track per program.
 fn timeline(violation: &Violation) -> Tracks {
     let first = violation.timeline.first().map_or(violation.release, |stretch| stretch.from).min(violation.release);
     let us = |time: Ns| time.0.saturating_sub(first.0) as f64 / 1e3;

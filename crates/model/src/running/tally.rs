@@ -27,7 +27,7 @@ impl ViolationCount {
 /// Misses of the partitioned level.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Misses {
-    /// Over all jobs.
+    /// Sum over all jobs.
     pub sum: u64,
     /// Job by job.
     pub by_instance: Envelope,

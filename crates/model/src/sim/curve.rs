@@ -58,7 +58,7 @@ struct Vectors {
 }
 
 impl Vectors {
-    /// Returns how many accesses were taken: all, unless the program roams too far. The last of them are still to be counted.
+    /// Returns how many accesses were taken: all, unless they touch too much memory. The last of them are still to be counted.
     fn run(&mut self, accesses: &[Access]) -> usize {
         let Vectors { requests, parts, taken, ready, next } = self;
         let mut done = 0;
@@ -102,7 +102,7 @@ impl Vectors {
 /// The parts of all workers, whatever the number of ways.
 trait AnyParts: Send + Sync + std::fmt::Debug {
     fn run(&mut self, requests: &[Request]);
-    /// Of each number of sets, or part of its sets: the number; how often a line was found at each position and, behind the last
+    /// For each number of sets, or part of its sets: the number; how often a line was found at each position and, behind the last
     /// way, not found, but for the first position; and the entries, each set's least recently used first.
     fn stacks(&self) -> Vec<(u64, &[u64; 33], Vec<Request>)>;
 }

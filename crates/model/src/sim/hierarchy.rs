@@ -226,7 +226,7 @@ impl Hierarchy {
         node.watch = Some(Box::new(Watch::new(&node.cache.level, page_bytes)));
     }
 
-    /// What was found out at a watched cache.
+    /// Returns who evicted whom in a watched cache; `None` if the cache is not watched.
     pub fn interference(&self, CacheId(cache): CacheId) -> Option<&Interference> {
         self.caches[cache].watch.as_ref().map(|watch| &watch.seen)
     }

@@ -34,7 +34,7 @@ pub enum WriteMiss {
     AllocateUnlessDirty,
 }
 
-/// What a level's contents mean for the levels above it.
+/// How the contents of a level relate to those of the levels above it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Inclusion {

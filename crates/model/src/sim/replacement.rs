@@ -59,7 +59,7 @@ pub enum Insertion {
     /// `age` once in `one_in` times on average, else `otherwise`. `mr161`: age 1 once in 16, else 3. `mr21`: age 1 once in 16, else 2;
     /// so `mr31` is `mr161`.
     Rarely {
-        /// The rare age.
+        /// The age that one in `one_in` new lines gets.
         age: u8,
         /// One in this many.
         one_in: u8,

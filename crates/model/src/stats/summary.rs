@@ -79,7 +79,7 @@ pub fn exceedance_at(n: u64, confidence: f64) -> f64 {
     -((-confidence).ln_1p() / n as f64).exp_m1()
 }
 
-/// Samples in ascending order, at least one: sorted once, asked often.
+/// At least one sample, kept in ascending order so that every quantile is a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sorted(Vec<u64>);
 

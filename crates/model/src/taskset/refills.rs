@@ -35,7 +35,7 @@ impl Refills {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RefillKind {
-    /// What is displaced was only read.
+    /// The displaced lines are clean.
     Clean,
     /// What is displaced is written back.
     Dirty,
@@ -59,7 +59,7 @@ impl RefillKind {
 pub enum RefillChoice {
     /// One of those the task set knows.
     Known(RefillKind),
-    /// This.
+    /// This time.
     Time(Ns),
 }
 

@@ -17,7 +17,7 @@ const ACCESSES_MIN: u64 = 1000;
 /// Slices kept of each task, for its timeline.
 pub(super) const KEPT: usize = 64;
 
-/// What a task did in a part of the watch.
+/// What a task did in one interval of the watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Part {
     /// Time it had a CPU, in ns.

@@ -46,7 +46,7 @@ pub struct Survey {
     cross: Vec<Vec<f32>>,
     group_colors: Vec<Color>,
     pages: Vec<PageSample>,
-    /// Pages fit for tests: those from here on have not been touched.
+    /// First page that has not been touched; those before it are ready for tests.
     ready: u32,
     begin: Instant,
     elapsed: Duration,
@@ -355,7 +355,7 @@ impl Survey {
         }
     }
 
-    /// What the samples so far mean.
+    /// Returns what follows from the samples so far.
     pub fn inference(&self) -> Inference {
         infer(&self.samples())
     }

@@ -155,7 +155,7 @@ pub enum KernelError {
     /// No kernel has this name.
     #[error("no kernel is called `{name}`\n  hint: choose one of {}", KernelKind::ALL.map(KernelKind::name).join(", "))]
     Unknown {
-        /// What was given.
+        /// The name that was given.
         name: String,
     },
     /// A size outside the range of the kernel.

@@ -26,7 +26,7 @@ pub(super) fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, 
     caves.find(|cave| is_cave(memory, *cave)).ok_or(RecolorError::NoCave { pid: pid.0 })
 }
 
-/// Whether there are zeros, and a word more of them than needed: the last instruction before the zeros may end in some.
+/// Whether `cave` begins with enough zeros, and one word more: the last instruction before them may end in zeros itself.
 pub(super) fn is_cave(memory: &File, cave: u64) -> bool {
     let mut found = [0xff; CAVE.len() + 8];
     memory.read_exact_at(&mut found, cave - 8).is_ok() && found.iter().all(|byte| *byte == 0)

@@ -43,7 +43,7 @@ pub struct Planned {
     pub slot: u64,
 }
 
-/// What became of a page that had to move.
+/// Outcome for a page that had to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It has the frame chosen.
@@ -73,7 +73,7 @@ pub struct Plan<'a> {
 struct Due {
     /// Its index in the plan.
     at: usize,
-    /// Whether it is to be moved without a userfaultfd.
+    /// Whether the page is moved without a userfaultfd.
     without: bool,
     /// Its mapping: first address, end.
     mapping: (u64, u64),

@@ -115,7 +115,7 @@ impl Work<'_, '_> {
         Ok(Some((descriptor, answer.map_or(0, |answer| answer[1]))))
     }
 
-    /// An ioctl whose argument is a structure of words, and what became of the structure.
+    /// Has the process make an ioctl whose argument is a structure of words, and returns the structure afterwards.
     fn ioctl<const N: usize>(
         &self,
         hold: &mut Hold,
@@ -136,7 +136,7 @@ impl Work<'_, '_> {
         Ok(outcome.map(|_| answer))
     }
 
-    /// Has the page touched that pages are saved in: it must not be missing when it is needed most.
+    /// Has the process touch the page that others are saved in, so that it is resident when it is needed.
     fn populate_saved(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let (start, bytes) = (self.area.layout.saved, page_bytes() as u64);
         match hold.call(libc::SYS_madvise, [start, bytes, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0])? {

@@ -52,7 +52,7 @@ pub struct Maps<'a> {
     pub cpus: i32,
     /// By thread: [`FOLLOWED`] or [`ACCOUNTED`].
     pub threads: i32,
-    /// Records.
+    /// File descriptor of the ring buffer that takes the records.
     pub ring: i32,
     /// For each event that is counted, its counter by CPU.
     pub counters: &'a [i32],

@@ -24,7 +24,7 @@ use super::EventKind;
 /// Something that happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Observation {
-    /// When.
+    /// Time of the event.
     pub at: Ns,
     /// What.
     pub what: Observed,
@@ -41,7 +41,7 @@ pub enum Observed {
     Released(usize, Ns),
     /// Since then until now it is not known whether the line was written: its writer was held up.
     HeldUp(usize, Ns),
-    /// The line was read that completes it.
+    /// The line that completes the job was read.
     Answered(usize),
     /// The program says that a job of this task begins.
     Begins(usize),

@@ -47,7 +47,7 @@ pub(super) struct Watched {
     /// It left the CPU for what the kernel or a device is to do.
     pub(super) blocked: bool,
     pub(super) open: Option<Open>,
-    /// Complete, and the thread has not left the CPU yet: its misses are reported when it does.
+    /// The job that is complete while its thread still has the CPU; its misses are known once the thread leaves it.
     pub(super) held: Option<JobRecord>,
     /// Counted while it had the CPU that it leaves now.
     pub(super) missed: Option<u64>,

@@ -11,7 +11,7 @@ pub(super) struct Releases {
     pub(super) of: Option<usize>,
     at: VecDeque<u64>,
     every: Option<u64>,
-    /// Multiples of `every` that have passed.
+    /// How many multiples of `every` lie in the past.
     multiples: u64,
 }
 
@@ -31,7 +31,7 @@ impl Releases {
 }
 
 impl Scenario {
-    /// When which task comes in, by the preemptions of the scenario.
+    /// Returns the releases of every task, as the preemptions of the scenario say.
     pub(super) fn releases(&self) -> Result<Vec<Releases>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let mut all = Vec::new();
