@@ -62,7 +62,7 @@ pub fn run(kernel: &BenchKernel) -> Result<Verdict> {
     results::leave_as(&options.results, outcome, &numbers)
 }
 
-/// The blocks of `jobs`. Without canary pages no number of rounds makes a block count, so that there is one.
+/// Runs the blocks of `jobs`. Without canary pages no number of rounds makes a block count, so there is one round.
 pub fn measure(
     jobs: &mut Jobs<'_>,
     context: &Context,

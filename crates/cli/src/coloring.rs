@@ -17,8 +17,8 @@ use isochrome_model::units::{Bytes, Color, CpuId, format_list, parse_list};
 use crate::args::ChosenColors;
 use crate::files;
 
-/// What `chosen` asks for, for a program that runs on `cpus`; nobody is given anything yet. Colors that are not known are measured. `seed`:
-/// of these measurements.
+/// Resolves what `chosen` asks for, for a program that runs on `cpus`, without granting any colors yet. A palette that is not known is
+/// measured. `seed`: of these measurements.
 pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Coloring> {
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -48,7 +48,7 @@ pub fn resolve(chosen: &ChosenColors, cpus: Vec<CpuId>, seed: u64) -> Result<Col
     Ok(Coloring::new((known, numbers), &machine, request)?)
 }
 
-/// Whether `chosen` can be had at all on `cpus`, as far as that is known without measuring.
+/// Checks whether the colors that `chosen` names exist on `cpus`, as far as that is known without measuring.
 pub fn check(chosen: &ChosenColors, cpus: &[CpuId]) -> Result<()> {
     let sysfs = Sysfs::system();
     let (machine, _) = sysfs.machine()?;
@@ -60,7 +60,7 @@ pub fn check(chosen: &ChosenColors, cpus: &[CpuId]) -> Result<()> {
     wanted(chosen, count).map(drop)
 }
 
-/// The colors in `list`, which may be `all`; at least one.
+/// Returns the colors in `list`, which may be `all`, out of `count`. Fails if there is none.
 pub fn listed(list: &str, count: u32) -> Result<Vec<Color>> {
     let colors = if list == "all" { (0..count).collect() } else { parse_list(list, count)? };
     let hint = "hint: --colors 0-3; for a program also auto:4, any four that are free";
@@ -68,7 +68,7 @@ pub fn listed(list: &str, count: u32) -> Result<Vec<Color>> {
     Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
 }
 
-/// The colors in `list` for a task, or the first half of `count`: some, but not all.
+/// Returns the colors in `list`, or the first half of `count` colors if `None`, for a task. Fails if they are all colors.
 pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
     let half = format_list(&(0..(count / 2).max(1)).collect::<Vec<_>>());
     let colors = listed(list.unwrap_or(&half), count)?;
@@ -79,7 +79,7 @@ pub fn own_colors(list: Option<&str>, count: u32) -> Result<Vec<Color>> {
     Ok(colors)
 }
 
-/// The colors that `chosen` names, `auto:N` among them, out of `count`.
+/// Returns the colors that `chosen` names out of `count`, or for `auto:N` the number of free colors wanted.
 fn wanted(chosen: &ChosenColors, count: u32) -> Result<Wanted> {
     let text = chosen.colors.as_deref().unwrap_or(if chosen.spread { "all" } else { "" });
     if let Some(number) = text.strip_prefix("auto:") {
@@ -90,7 +90,7 @@ fn wanted(chosen: &ChosenColors, count: u32) -> Result<Wanted> {
     Ok(Wanted::Colors(listed(text, count)?))
 }
 
-/// The palette in a file, if it holds here and now.
+/// Reads the palette in a file. Fails if it does not hold on this machine in the boot `now`.
 fn named_palette(path: &Path, now: &Boot) -> Result<Palette> {
     let shown = path.display();
     let palette: Palette = files::read_json(path, SCHEMA)?;
@@ -100,7 +100,7 @@ fn named_palette(path: &Path, now: &Boot) -> Result<Palette> {
     }
 }
 
-/// Memory that programs can have without swapping.
+/// Returns the memory that programs can have without swapping.
 pub fn available(sysfs: &Sysfs) -> Result<Bytes> {
     let hint = "hint: --memory 1G";
     let unknown = || format!("/proc/meminfo does not say how much memory is available\n  {hint}");

@@ -21,10 +21,10 @@ use isochrome_model::units::{Bytes, CpuId, Ns, format_list, parse_list};
 use crate::args::{By, Place};
 use crate::evidence;
 
-/// Priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
+/// SCHED_FIFO priority of measured jobs: above ordinary real-time programs, below what the kernel's own threads use by default.
 const FIFO_PRIORITY: u8 = 40;
 
-/// Stack touched before anything is timed.
+/// Bytes of stack that are touched before anything is timed.
 const STACK: Bytes = Bytes(256 << 10);
 
 /// Colors that were found but cannot be trusted: what would rest on them is inconclusive.
@@ -38,9 +38,9 @@ pub struct InDoubt(String);
 pub struct Context {
     /// The files that describe the machine.
     pub sysfs: Sysfs,
-    /// What is known of the machine.
+    /// Description of the machine.
     pub machine: Machine,
-    /// What could not be learned.
+    /// Notes about facts of the machine that could not be learned.
     pub notes: Vec<Note>,
     /// The processor.
     pub processor: Processor,
@@ -93,17 +93,17 @@ impl Context {
         RealtimeRequest::new().pin(self.cpu).apply()
     }
 
-    /// What could not be learned of the machine, or set for `settings`, as warnings.
+    /// Returns warnings about what could not be learned of the machine, or set for `settings`.
     pub fn warnings(&self, settings: &RealtimeSettings) -> Vec<String> {
         self.notes.iter().chain(settings.notes()).map(evidence::note_text).collect()
     }
 
-    /// So many blocks and samples, measured here.
+    /// Returns the amount of `blocks` blocks of `samples` samples, with the seed and the CPU of this context.
     pub fn amount(&self, blocks: u32, samples: u32) -> Amount {
         Amount { blocks: blocks as usize, samples: samples as usize, seed: self.seed, cpu: self.cpu, limit: None }
     }
 
-    /// The level to color.
+    /// Returns the level that `place` asks to color.
     pub fn target(&self, place: &Place) -> Result<Target> {
         Ok(Target::of(&self.machine, place.level, self.cpu)?)
     }
@@ -128,7 +128,7 @@ impl Context {
     ///
     /// `own`: colors that a task is to have, if that was chosen already.
     pub fn collect(&self, place: &Place, target: Target, own: Option<usize>) -> Result<(PaletteEvidence, FramePool)> {
-        /// Per color and way: floods of two kinds, and as much again for tasks.
+        /// Pages of each color for each way: floods of two kinds, and as much again for tasks.
         const PAGES_PER_WAY: usize = 6;
         /// Pages of the largest task, its canary pages included, with room to spare.
         const TASK_PAGES: usize = 64;
@@ -136,7 +136,7 @@ impl Context {
         self.collect_pages(place, target, target.geometry.ways as usize * PAGES_PER_WAY + task)
     }
 
-    /// Finds `wanted` pages of every color, and verifies the colors: how, and memory of them. Runs on the CPU of the context.
+    /// Finds `wanted` pages of every color and verifies the colors, on the CPU of the context. Returns evidence of the palette, and these pages.
     ///
     /// Fails with [`InDoubt`] when they cannot be trusted.
     pub fn collect_pages(&self, place: &Place, target: Target, wanted: usize) -> Result<(PaletteEvidence, FramePool)> {
@@ -159,7 +159,7 @@ impl Context {
         Ok((evidence, FramePool::new(arena, &inference.page_colors, inference.palette.colors)))
     }
 
-    /// Counters of the misses of `level`, and of `also` where the machine has such an event and counts both.
+    /// Opens counters of the misses of `level`, and of `also` if the machine counts both. `None` if the misses cannot be counted.
     pub fn counters(&self, level: u8, also: Option<Quantity>) -> Option<Counters> {
         let misses = miss_events(&self.processor, level, Touches::Data).next()?;
         let also = also.and_then(|quantity| event(&self.processor, quantity));
@@ -168,7 +168,7 @@ impl Context {
     }
 }
 
-/// The CPUs in `list`, all of them among those that `may` be used.
+/// Returns the CPUs in `list`. Fails if one of them is not in `may`, or if there is none.
 pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
     let may = may.iter().map(|cpu| cpu.0).collect::<Vec<_>>();
     let cpus = parse_list(list, may.iter().max().map_or(0, |last| last + 1))?;
@@ -180,13 +180,13 @@ pub fn listed_cpus(list: &str, may: &[CpuId]) -> Result<Vec<CpuId>> {
     Ok(cpus.into_iter().map(CpuId).collect())
 }
 
-/// The seed asked for, else a fresh one.
+/// Returns the seed asked for, else a random one.
 pub fn seed(asked: Option<u64>) -> u64 {
     // As many digits as people copy without mistakes.
     asked.unwrap_or_else(|| fastrand::u64(..1_000_000))
 }
 
-/// The method asked for; `None` for the first that works.
+/// Returns the method asked for; `None` stands for the first that works.
 pub fn method(by: By) -> Option<Method> {
     match by {
         By::Auto => None,
@@ -196,7 +196,7 @@ pub fn method(by: By) -> Option<Method> {
     }
 }
 
-/// A progress bar on standard error; nothing where that is no terminal.
+/// Returns a progress bar on standard error; it is not drawn where that is no terminal.
 pub fn progress(what: &str, length: u64) -> ProgressBar {
     let bar = ProgressBar::new(length).with_message(what.to_owned());
     let style = ProgressStyle::with_template("{msg:28} {wide_bar} {pos}/{len} {eta:>4}");
@@ -204,12 +204,12 @@ pub fn progress(what: &str, length: u64) -> ProgressBar {
     bar
 }
 
-/// Says something on standard error beside a bar, also where the bar is not shown.
+/// Prints `text` on standard error without disturbing the bar, also where the bar is not shown.
 pub fn tell(bar: &ProgressBar, text: &str) {
     bar.suspend(|| eprintln!("{text}"));
 }
 
-/// A sign of life on standard error for work of unknown length; nothing where that is no terminal.
+/// Returns a spinner on standard error for work of unknown length; it is not drawn where that is no terminal.
 pub fn spinner(what: &str) -> ProgressBar {
     let bar = ProgressBar::new_spinner().with_message(what.to_owned()).with_finish(ProgressFinish::AndClear);
     bar.enable_steady_tick(Duration::from_millis(200));

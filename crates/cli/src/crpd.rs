@@ -54,7 +54,7 @@ pub fn run(options: &CrpdOptions) -> Result<Verdict> {
     results::leave(&options.results, Outcome { context: &context, palette: Some(palette), section, raw, warnings })
 }
 
-/// The experiment on a modeled machine.
+/// Runs the experiment on a modeled machine.
 fn modeled(options: &CrpdOptions, name: &str, mhz: u32) -> Result<Verdict> {
     let touches = options.kind;
     let machine = named_machine(name)?;
@@ -92,7 +92,7 @@ fn modeled(options: &CrpdOptions, name: &str, mhz: u32) -> Result<Verdict> {
     results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
-/// Working sets from 5 % to 130 % of the partition in steps of `step`; half and all of it are among them.
+/// Returns working sets from 5 % to 130 % of the partition in steps of `step`; half and all of it are among them.
 fn sizes(step: u32) -> Vec<u32> {
     let mut sizes: Vec<u32> =
         (step..=130).step_by(step as usize).filter(|percent| *percent > 5).chain([5, 50, 100, 130]).collect();

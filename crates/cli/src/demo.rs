@@ -24,13 +24,13 @@ use crate::args::{DemoOf, DemoOptions};
 use crate::context::{Context, InDoubt};
 use crate::{Verdict, bench, evidence, files, probe, results};
 
-/// Blocks of each condition, jobs of each kind in a block.
+/// Blocks of each condition, and jobs of each kind in a block.
 const AMOUNT: (u32, u32) = (60, 10);
 const QUICK_AMOUNT: (u32, u32) = (8, 5);
 
 /// Time slices of the matrix multiplication, in microseconds. [Liedtke1997, Fig. 7]
 const SLICES_US: [u64; 6] = [25, 50, 100, 250, 500, 1000];
-/// Rates of interruption. [Liedtke1997, Fig. 8]
+/// Rates of interruption, in Hz. [Liedtke1997, Fig. 8]
 const RATES_HZ: [u64; 4] = [2000, 5000, 10_000, 20_000];
 
 pub fn run(options: &DemoOptions) -> Result<Verdict> {
@@ -100,7 +100,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Whether `error` says what this machine, or its state, does not allow.
+/// Whether `error` comes from the machine or its state, which does not allow what was tried.
 fn is_of_the_machine(error: &anyhow::Error) -> bool {
     error.is::<InDoubt>()
         || error
@@ -108,14 +108,14 @@ fn is_of_the_machine(error: &anyhow::Error) -> bool {
             .is_some_and(|error| error.may_pass() || matches!(error, HostError::OneColor { .. }))
 }
 
-/// The CPU measured on and a few others, to see whether they share its caches.
+/// Returns the CPU that is measured on and a few others, to find out whether they share its caches.
 fn probed_cpus(context: &Context) -> Vec<CpuId> {
     const OTHERS: usize = 2;
     let others = context.allowed.iter().copied().filter(|cpu| *cpu != context.cpu).take(OTHERS);
     std::iter::once(context.cpu).chain(others).collect()
 }
 
-/// What is run, by kernel.
+/// Returns the jobs that are run, by kernel.
 fn works(quick: bool) -> Vec<(&'static str, Vec<Work>)> {
     let short = |kind: KernelKind| {
         let sweep = kind.sizes().sweep;

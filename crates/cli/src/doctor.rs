@@ -20,7 +20,7 @@ pub struct Examined {
     checks: Vec<Check>,
 }
 
-/// For how long steal time is watched.
+/// Time for which steal time is watched.
 const INTERVAL: Duration = Duration::from_millis(300);
 
 pub fn run(json: bool) -> Result<Verdict> {
@@ -29,7 +29,7 @@ pub fn run(json: bool) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// All checks, with reasons and remedies for those that are not in order.
+/// Formats all checks, with reasons and remedies for those that are not in order.
 fn text(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks {
@@ -45,7 +45,7 @@ fn text(checks: &[Check]) -> String {
     text
 }
 
-/// One line per check that is not in order.
+/// Formats one line for each check that is not in order.
 pub fn brief(checks: &[Check]) -> String {
     let fine = checks.iter().filter(|check| check.status == Status::Ok).count();
     let mut text = format!("{fine} of {} checks in order", checks.len());

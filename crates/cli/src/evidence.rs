@@ -12,7 +12,7 @@ use isochrome_model::machine::Machine;
 
 use crate::context::Context;
 
-/// Evidence of what was measured at `context`, as of now; see [`about`].
+/// Makes evidence, as of now, of what was measured at `context`; see [`about`].
 pub fn of(
     context: &Context,
     palette: Option<PaletteEvidence>,
@@ -29,7 +29,7 @@ pub fn of(
     }
 }
 
-/// Evidence of what was seen on `machine`, as of now; with a warning in front where it was ended early.
+/// Makes evidence, as of now, of what was seen on `machine`. Its first warning says so if the measurement was interrupted.
 pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> Evidence {
     if interrupt::interrupted() {
         warnings.insert(0, "Interrupted: what was not measured by then is missing.".to_owned());
@@ -50,7 +50,7 @@ pub fn about(machine: &Machine, raw: &[RawFile], mut warnings: Vec<String>) -> E
     }
 }
 
-/// The command line, the program by its name alone: where it lies is nobody's business.
+/// Returns the command line, with the program's name but not its path.
 fn command_line() -> Vec<String> {
     let mut command: Vec<String> =
         std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
@@ -61,7 +61,7 @@ fn command_line() -> Vec<String> {
     command
 }
 
-/// What the reader must know of the machine to judge the numbers.
+/// Returns what the reader must know of the machine to judge the numbers.
 pub fn warnings(context: &Context, jobs: &Jobs<'_>, counted: bool, settings: &RealtimeSettings) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {
@@ -87,7 +87,7 @@ pub fn warnings(context: &Context, jobs: &Jobs<'_>, counted: bool, settings: &Re
     warnings
 }
 
-/// A note as a warning.
+/// Formats a note as a warning.
 pub fn note_text(note: &Note) -> String {
     format!("{}: {} (hint: {})", note.subject, note.reason, note.hint)
 }

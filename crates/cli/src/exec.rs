@@ -1,6 +1,6 @@
 //! `isochrome exec`: a program started on chosen colors, and kept there.
 //!
-//! The program starts at once and runs whatever happens to its colors. The host's [`Keeper`] looks after them; this is what is said about it.
+//! The program starts at once and runs whatever happens to its colors. The host's [`Keeper`] maintains its colors; this module reports on it.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
@@ -26,21 +26,21 @@ use crate::notify::Relay;
 use crate::placed::line;
 use crate::{Verdict, coloring, files};
 
-/// How long the last of what the program printed is waited for, and how often it is looked whether it is there.
+/// Longest wait for the last output of the program, and time between two checks whether it is there.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// Exit codes of env(1): it failed itself, the program cannot be executed, the program is not found.
+/// Exit codes of env(1): env itself failed, the program cannot be executed, the program is not found.
 pub const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
-/// Runs the program. Ends with its exit status, or with that of env(1) where it does not start.
+/// Runs the program. Returns its exit status as verdict, or that of env(1) if the program does not start.
 pub fn run(options: &ExecOptions) -> Verdict {
     start(options).unwrap_or_else(|error| failed(FAILED, &error))
 }
 
-/// Says what went wrong, and ends with `code`.
+/// Prints `error` on standard error, and returns the verdict with exit code `code`.
 fn failed(code: u8, error: &anyhow::Error) -> Verdict {
     eprintln!("isochrome: {}", crate::error_text(error));
     Verdict::Ended(ExitCode::from(code))
@@ -119,8 +119,8 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     })
 }
 
-/// What passes on what the program says to its service manager, also where that is not what is waited for: the program speaks to its service
-/// manager through us, as we are the main process.
+/// Returns the relay between the program and its service manager. It is needed even where its messages are not waited for, because
+/// the manager knows this process as the service. `None` if no relay is needed, or if it cannot be made and nothing waits for it.
 fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) -> Result<Option<Relay>> {
     let waits_for_it = options.ready == Ready::SdNotify;
     let needs_relay = waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some();
@@ -134,14 +134,14 @@ fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) 
     }
 }
 
-/// Says that the program does not start, and why.
+/// Prints why the program does not start, and returns the exit code of env(1) for that.
 fn not_started(program: &OsString, error: std::io::Error) -> Verdict {
     let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
     let hint = "is it in PATH, and may you use the CPUs and the policy asked for?";
     failed(code, &anyhow!(error).context(format!("{}: cannot be started\n  hint: {hint}", program.display())))
 }
 
-/// Colors for a program, which belong to this process until the program can have them.
+/// Reserves colors for a program; they belong to this process until the program can have them.
 fn reserve(chosen: &ChosenColors, cpus: Vec<CpuId>, own: Owner) -> Result<Coloring> {
     Ok(coloring::resolve(chosen, cpus, seed(chosen.frames.seed))?.reserved(own)?)
 }
@@ -154,7 +154,7 @@ fn readiness(ready: &Ready) -> Readiness {
     }
 }
 
-/// Says what has come of the program.
+/// Reports `notice` about the program on standard error, and in the files asked for.
 fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
     match notice {
         Notice::OffColors(error) => eprintln!("isochrome: the program runs, but is not on its colors: {error}"),
@@ -170,7 +170,7 @@ fn tell(options: &ExecOptions, relay: Option<&Relay>, notice: Notice<'_>) {
     }
 }
 
-/// Prints a report, and writes it where that was asked for.
+/// Prints a report, and writes it to the output file if there is one.
 fn publish(options: &ExecOptions, report: &Placed) {
     if let Some(path) = &options.output
         && let Err(error) = files::write_json(path, report)
@@ -201,7 +201,7 @@ fn launch_of(options: &ExecOptions) -> Result<Launch> {
     Ok(Launch { cpus, scheduling, ..Launch::default() })
 }
 
-/// Copies the program's output to this one's, and says when a line holds `text`.
+/// Copies the program's output to this process's, and sets `ready` once a line contains `text`.
 fn pass_on(output: std::process::ChildStdout, text: String, ready: Arc<AtomicBool>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut output = BufReader::new(output);

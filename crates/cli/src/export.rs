@@ -12,10 +12,10 @@ use isochrome_model::units::parse_list;
 use crate::args::ExportOptions;
 use crate::{Verdict, files};
 
-/// Numbers of caches are below this.
+/// Upper bound of cache numbers, which lie below it.
 const CACHES_MAX: u32 = 1 << 16;
 
-/// `isochrome export`.
+/// Carries out `isochrome export`.
 pub fn run(options: &ExportOptions) -> Result<Verdict> {
     let shown = options.plan.display();
     let plan: Plan = serde_json::from_str(&files::read(&options.plan)?)
@@ -39,7 +39,7 @@ pub fn run(options: &ExportOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// What masks the cache takes: as given, else as this machine says where the target is its own resctrl.
+/// Returns the rules for masks: as options give them, else as this machine's resctrl says. `None` if neither is known or no ways are needed.
 fn rules(options: &ExportOptions, level: u8) -> Result<Option<WayRules>> {
     if let Some(count) = options.ways {
         return Ok(Some(WayRules {
@@ -67,7 +67,7 @@ fn save(files: &[File], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One file as it is; several as `head` shows them.
+/// Joins files for printing: a single one as it is, several with headings as `head` shows them.
 fn together(files: &[File]) -> String {
     match files {
         [file] => file.text.clone(),

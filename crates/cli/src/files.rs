@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use crate::args::Output;
 
-/// The text of `path`; of standard input for `-`.
+/// Reads the text of `path`, or standard input if it is `-`.
 pub fn read(path: &Path) -> Result<String> {
     let mut text = String::new();
     if path == Path::new("-") {
@@ -23,18 +23,18 @@ pub fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// The JSON in `path`, whose `schema` must be `schema`.
+/// Reads the JSON in `path`, whose `schema` must be `schema`.
 pub fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
     let text = read_versioned(path, &[schema])?;
     serde_json::from_str(&text).with_context(|| not_whole(path))
 }
 
-/// What is wrong with a file that has the right schema only.
+/// Returns the error text for a file that has the right schema but other contents than that promises.
 pub fn not_whole(path: &Path) -> String {
     format!("{}: not a whole file of its kind\n  hint: write the file again", path.display())
 }
 
-/// The text of the JSON in `path`, whose `schema` must be one of `schemas`, the newest first.
+/// Reads the text of the JSON in `path`, whose `schema` must be one of `schemas`, the newest first.
 pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     let text = read(path)?;
     let shown = path.display();
@@ -54,7 +54,7 @@ pub fn read_versioned(path: &Path, schemas: &[&str]) -> Result<String> {
     Ok(text)
 }
 
-/// Writes `text` to `path` as a whole: through a new file beside it, so that an interrupted write leaves the old one.
+/// Writes `text` to `path` atomically: through a new file beside it, so that an interrupted write leaves the old one.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     let shown = path.display();
     let mut beside = path.as_os_str().to_owned();
@@ -65,24 +65,24 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
         .with_context(|| format!("{shown}: cannot write\n  hint: does the folder exist, and may you write there?"))
 }
 
-/// Writes what `text` gives to `path`, if there is one.
+/// Writes what `text` returns to `path`, if there is a path.
 pub fn write_if(path: &Option<PathBuf>, text: impl FnOnce() -> String) -> Result<()> {
     path.as_ref().map_or(Ok(()), |path| write(path, &text()))
 }
 
-/// Writes samples to `path`; what evidence says of the file.
+/// Writes samples to `path`, and returns the entry about that file for the evidence.
 pub fn write_raw(path: &Path, samples: &str) -> Result<RawFile> {
     write(path, samples)?;
     Ok(RawFile { path: path.display().to_string(), sha256: sha256(samples) })
 }
 
-/// Makes `folder`, and those it lies in, where they are missing.
+/// Creates `folder` and its parent folders where they are missing.
 pub fn make_folder(folder: &Path) -> Result<()> {
     let shown = folder.display();
     fs::create_dir_all(folder).with_context(|| format!("{shown}: cannot create\n  hint: choose another folder with -o"))
 }
 
-/// SHA-256 of the file at `path`, which may be larger than memory, in hexadecimal.
+/// Returns the SHA-256 of the file at `path`, which may be larger than memory, in hexadecimal.
 pub fn sha256_of(path: &Path) -> Result<String> {
     let shown = path.display();
     let mut file = fs::File::open(path).with_context(|| format!("{shown}"))?;
@@ -122,13 +122,13 @@ pub fn show(json: bool, value: &impl Serialize, text: impl FnOnce() -> String) -
     if json { print_json(value) } else { print(&text()) }
 }
 
-/// Writes `value` where `output` says, and shows it.
+/// Writes `value` to the file that `output` names, if any, and shows it.
 pub fn leave(output: &Output, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
     output.output.as_ref().map_or(Ok(()), |path| write_json(path, value))?;
     show(output.json, value, text)
 }
 
-/// `result`, with the name of its schema in front: everything that is printed or written as JSON has one.
+/// Returns `result` with the name of its schema in front, which everything has that is printed or written as JSON.
 pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Serialize {
     #[derive(Serialize)]
     struct Versioned<'a, T> {
@@ -139,17 +139,17 @@ pub fn versioned<T: Serialize>(schema: &'static str, result: &T) -> impl Seriali
     Versioned { schema, result }
 }
 
-/// Whether `error` only says that the reader of standard output has gone, as `head` does.
+/// Whether `error` only says that the reader of standard output has closed it, as `head` does.
 pub fn nobody_listens(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// SHA-256 of `text`, in hexadecimal.
+/// Returns the SHA-256 of `content`, in hexadecimal.
 pub fn sha256(content: impl AsRef<[u8]>) -> String {
     hex(Sha256::new_with_prefix(content))
 }
 
-/// The hash of what was hashed, in hexadecimal.
+/// Returns the hash of everything that `hash` has taken in, in hexadecimal.
 fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -72,7 +72,7 @@ pub fn run(options: &FloodOptions) -> Result<Verdict> {
     }
 }
 
-/// Of the first level and the one to flood what the system says, and what a saved probe has measured.
+/// Returns the parameters of the first level and of the level to flood: what the system declares, and what a saved probe has measured.
 fn parameters(probe: Option<&Path>, context: &Context, level: u8) -> Result<Vec<Parameters>> {
     let probed = probe.map(|path| saved(path, &context.machine)).transpose()?;
     if let (Some(path), Some(probed)) = (probe.map(Path::display), &probed) {
@@ -91,12 +91,12 @@ fn parameters(probe: Option<&Path>, context: &Context, level: u8) -> Result<Vec<
     Ok(numbers.into_iter().filter_map(of).collect())
 }
 
-/// The first data level of the CPU of the context, if the level to flood is another.
+/// Returns the first data level of the CPU of the context; `None` if that is the level to flood.
 pub fn first_level(context: &Context) -> Option<Geometry> {
     context.machine.data_level_of(1, context.cpu).map(|level| level.geometry.value)
 }
 
-/// Size of the outermost level.
+/// Returns the size of the outermost level.
 fn last_level(context: &Context) -> Bytes {
     let levels = (1..=4).filter_map(|level| context.machine.data_level_of(level, context.cpu));
     levels.map(|level| level.geometry.value.cache_bytes()).max().unwrap_or_default()
@@ -145,7 +145,7 @@ fn check(
     results::leave(&options.results, Outcome { context, palette: Some(palette), section, raw, warnings })
 }
 
-/// Floods again and again.
+/// Repeats one flood for the duration that `options` give, or until interrupted.
 fn flood(
     options: &FloodOptions,
     context: &Context,

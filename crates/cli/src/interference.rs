@@ -34,26 +34,26 @@ use crate::simulate::named_machine;
 use crate::ways::{self, Given};
 use crate::{Verdict, coloring, job};
 
-/// Time slices of programs that are named, and on a modeled machine.
+/// Default time slices of programs that are named, and of a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];
-/// Warm-up of programs that are named.
+/// Default warm-up of programs that are named.
 const WARM_UP: Ns = Ns(1_000_000_000);
 
-/// The same of the programs that are built in.
+/// Default time slices and warm-up of the built-in programs.
 const BUILT_IN_SLICES: [Ns; 4] = [Ns(500_000), Ns(1_000_000), Ns(2_500_000), Ns(10_000_000)];
 const BUILT_IN_WARM_UP: Ns = Ns(100_000_000);
-/// How long a built-in program runs alone from where it is timed, and no further block begins so long after the start of it all.
+/// Time that a built-in program runs alone while it is timed, and time after the start of the experiment at which no further block begins.
 const RUN_LENGTH: Duration = Duration::from_millis(25);
 const TIME: Duration = Duration::from_secs(115);
-/// Smallest walk over a level that CPUs share, and what is written on another CPU meanwhile.
+/// Size of the smallest walk over a level that CPUs share, and size of the writes on another CPU meanwhile.
 const SHARED_WALK: Bytes = Bytes(2 << 20);
 const SHARED_WRITER: Bytes = Bytes(64 << 20);
-/// More passes than a writer makes in years.
+/// Number of passes that a writer does not complete in years.
 const ENDLESS: u64 = 1_000_000_000_000;
-/// An effect that is expected to be smaller, as a share, is not measured.
+/// Smallest expected effect, as a share, that is measured.
 const HOPELESS: f64 = 0.01;
 
-/// What is run: programs, those beside each of them, and among how many of them caches are divided.
+/// The programs of the experiment, the programs beside each of them, and the number of programs that share divided caches.
 struct Chosen {
     programs: Vec<Vec<String>>,
     jobs: Vec<Option<u64>>,
@@ -61,9 +61,9 @@ struct Chosen {
     parties: usize,
     slices: Vec<Ns>,
     warm_up: Ns,
-    /// What is expected of it, in sentences.
+    /// Expected effects, in sentences.
     expected: Vec<String>,
-    /// Whether a condition can show something.
+    /// Whether a condition is expected to show an effect.
     hopeful: Box<dyn Fn(&Condition) -> bool>,
 }
 
@@ -160,7 +160,7 @@ pub fn run(options: &InterferenceOptions) -> Result<Verdict> {
     results::leave(&options.results, outcome)
 }
 
-/// What is not measured for want of CPUs, of which there are so many beside, of counters or of privilege.
+/// Says what cannot be measured for lack of CPUs (`others` of the `most` that are useful), of counters or of privilege.
 fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -> Vec<String> {
     let mut missing = Vec::new();
     if others < most {
@@ -180,7 +180,7 @@ fn missing(others: usize, most: usize, levels: &[LevelEvents], realtime: bool) -
     missing
 }
 
-/// What of the runs does not count.
+/// Says which runs do not count, and why.
 fn left_out(blocks: &[Block<Condition>], failures: &[String]) -> Vec<String> {
     let mut left_out = Vec::new();
     if blocks.iter().flat_map(|block| &block.samples).any(|run| run.values.iter().any(|value| value.is_nan())) {
@@ -195,7 +195,7 @@ fn left_out(blocks: &[Block<Condition>], failures: &[String]) -> Vec<String> {
     left_out
 }
 
-/// What caches are divided by among the programs.
+/// Means by which the caches are divided among the programs.
 struct Division {
     colored: Option<(Coloring, Lease)>,
     ways: Option<(Ways<Mounted>, Given)>,
@@ -203,7 +203,7 @@ struct Division {
 }
 
 impl Division {
-    /// By what `options` ask for and can be had; `warn` gets what cannot.
+    /// Divides the caches by the means that `options` ask for and the machine has; `warn` receives the reason for each that it lacks.
     fn of(options: &InterferenceOptions, context: &Context, parties: usize, warn: &mut impl FnMut(String)) -> Division {
         let mut divided = Vec::new();
         let wanted = |division| options.by.is_empty() || options.by.contains(&division);
@@ -235,7 +235,7 @@ fn place_as(coloring: &Coloring, pid: Pid, cpus: &[CpuId], ordinary: Option<&Sch
     Ok(tally.on_color as f64 / tally.resident.max(1) as f64)
 }
 
-/// Gives the ways back; `warn` gets which programs had lost theirs, and what stays changed.
+/// Gives the ways back; `warn` receives which programs had lost theirs, and what stays changed.
 fn take_back(ways: Ways<Mounted>, given: &Given, programs: &[Vec<String>], warn: &mut impl FnMut(String)) {
     for (number, program) in programs.iter().enumerate() {
         if let Some(what) = given.group_of(number).and_then(|group| ways.changed(group)) {
@@ -246,7 +246,7 @@ fn take_back(ways: Ways<Mounted>, given: &Given, programs: &[Vec<String>], warn:
     ways.restore().err().map(|error| error.to_string()).into_iter().for_each(warn);
 }
 
-/// What the cache is divided by, if that was asked for and can be had.
+/// Unwraps a means of dividing the cache; `None` if it was not asked for, or cannot be had, of which `warn` receives the reason.
 fn had<T>(
     what: &str,
     got: Option<Result<(T, Divided)>>,
@@ -265,19 +265,19 @@ fn had<T>(
     }
 }
 
-/// The time slices asked for, else `usual`.
+/// Returns the time slices that `options` give, else `usual`.
 fn slices(options: &InterferenceOptions, usual: &[Ns]) -> Result<Vec<Ns>> {
     ensure!(options.slice.iter().all(|slice| slice.0 > 0), "a time slice of no time\n  hint: --slice 1ms");
     Ok(if options.slice.is_empty() { usual.to_vec() } else { options.slice.clone() })
 }
 
-/// Every program beside all others.
+/// Returns for each program the indexes of all others.
 fn all_beside(programs: usize) -> Result<Vec<Vec<usize>>> {
     ensure!(programs > 1, "one program has nobody to share with\n  hint: --program once for each of two or more");
     Ok((0..programs).map(|own| (0..programs).filter(|other| *other != own).collect()).collect())
 }
 
-/// `lost` as a share of each time slice, in words.
+/// Formats `lost` as a share of each time slice.
 fn of_slices(lost: Ns, slices: &[Ns]) -> String {
     let share = |slice: &Ns| {
         format!("{:.1} % of a time slice of {} ms", 100.0 * lost.0 as f64 / slice.0 as f64, slice.0 as f64 / 1e6)
@@ -285,7 +285,7 @@ fn of_slices(lost: Ns, slices: &[Ns]) -> String {
     slices.iter().map(share).collect::<Vec<_>>().join(", ")
 }
 
-/// The programs that are named, each beside all others.
+/// Chooses the programs that are named, each beside all others.
 fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     let programs: Vec<Vec<String>> = options.program.iter().map(|text| command(text)).collect::<Result<_>>()?;
     let (beside, slices) = (all_beside(programs.len())?, slices(options, &SLICES)?);
@@ -315,8 +315,8 @@ fn named(options: &InterferenceOptions, context: &Context) -> Result<Chosen> {
     })
 }
 
-/// The programs that are built in: on one CPU a walk over half of its own level beside a writer to twice the level, and on different CPUs a walk
-/// over more than that beside a larger writer. Writers do not end, and are not measured themselves; lines release the passes of walks.
+/// Chooses the built-in programs: on one CPU a walk over half of its own level beside a writer to twice the level, and on different CPUs
+/// a walk over a larger memory beside a larger writer. Writers do not end and are not measured; lines release the passes of the walks.
 fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) -> Result<Chosen> {
     let target = Target::to_flood(&context.machine, context.cpu).context(
         "no cache is known here to walk over\n  hint: name programs by --program; `isochrome doctor` says what is missing",
@@ -365,7 +365,7 @@ fn built_in(options: &InterferenceOptions, context: &Context, others: &[CpuId]) 
     Ok(Chosen { programs, jobs, beside, parties: 2, slices, warm_up, expected, hopeful: Box::new(hopeful) })
 }
 
-/// The experiment on a modeled machine, where programs are workloads of the simulator.
+/// Runs the experiment on a modeled machine, where programs are workloads of the simulator.
 fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdict> {
     let machine = named_machine(name)?;
     let outermost = machine.levels.last().map(|level| level.cache.geometry.cache_bytes()).unwrap_or_default();
@@ -383,7 +383,7 @@ fn modeled(options: &InterferenceOptions, name: &str, mhz: u32) -> Result<Verdic
     results::leave_modeled(&options.results, &machine.name, section(&measured), &raw)
 }
 
-/// The words of a command line.
+/// Splits a command line into its words.
 fn command(text: &str) -> Result<Vec<String>> {
     ensure!(
         !text.contains(['"', '\'', '\\']),
@@ -394,7 +394,7 @@ fn command(text: &str) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// The palette that tells the colors, all of which are this program's as long as the lease is kept, and the share of each program.
+/// Returns the palette that divides the cache, with the lease of all its colors for this process, and the share of each program.
 fn colored(options: &InterferenceOptions, context: &Context, programs: usize) -> Result<((Coloring, Lease), Divided)> {
     let mut coloring =
         coloring::resolve(&options.frames.colors("all", options.level), context.allowed.clone(), context.seed)?;
@@ -407,7 +407,7 @@ fn colored(options: &InterferenceOptions, context: &Context, programs: usize) ->
     Ok(((coloring, lease), divided))
 }
 
-/// The ways of the outermost level that has some to give, in equal shares.
+/// Returns equal shares of the ways of the outermost level that can be divided.
 fn divided_by_ways(context: &Context, programs: usize) -> Result<(Given, Divided)> {
     let of = |level| ways::Divided::of(&context.sysfs, &context.machine, level, &context.allowed);
     let mut levels: Vec<u8> = context.machine.levels.iter().map(|level| level.level).collect();
@@ -424,7 +424,7 @@ fn divided_by_ways(context: &Context, programs: usize) -> Result<(Given, Divided
     Ok((cache.shared_out(&divided.shares)?, divided))
 }
 
-/// Levels whose hits and misses this processor has proved to count, as many as it counts at once.
+/// Returns the levels whose hits and misses this processor has proved to count, as many as it counts at once.
 fn levels(context: &Context) -> Vec<LevelEvents> {
     let slots = usable_slots().map_or(0, |slots| slots.usable);
     let counts = |level: &LevelEvents| {

@@ -11,13 +11,13 @@ use isochrome_model::units::Bytes;
 use crate::Verdict;
 use crate::args::JobOptions;
 
-/// Most KiB that are walked over or written to.
+/// Largest memory, in KiB, that is walked over or written to.
 const MEMORY_MAX: usize = 1 << 20;
 
-/// What a job does.
+/// The work of one job.
 enum Work {
     Kernel(Box<dyn Kernel>),
-    /// Computes for so many nanoseconds.
+    /// Computes for this many nanoseconds.
     Spin(u64),
     /// One pass over all lines, each load waiting for the one before.
     Walk(Walk),
@@ -53,7 +53,7 @@ impl Work {
     }
 }
 
-/// How many jobs are done in `time` here; at least one.
+/// Returns the number of jobs that are done in `time` on this machine, at least 1.
 pub fn jobs_within(kernel: &str, size: usize, time: Duration) -> Result<u64> {
     let mut work = Work::new(kernel, size)?;
     let (begin, mut jobs) = (Instant::now(), 0);
@@ -64,7 +64,7 @@ pub fn jobs_within(kernel: &str, size: usize, time: Duration) -> Result<u64> {
     Ok(jobs)
 }
 
-/// Memory that was moved must not have changed.
+/// Checks that the memory of the work has not changed, although its pages may have been moved.
 fn ended(work: &mut Work) -> Result<Verdict> {
     match work {
         Work::Kernel(kernel) => kernel.check()?,

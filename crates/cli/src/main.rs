@@ -52,16 +52,16 @@ use context::InDoubt;
 #[global_allocator]
 static ALLOCATOR: HeapAllocator = HeapAllocator;
 
-/// What a run came to; its exit code.
+/// Outcome of a command, which decides the exit code.
 #[derive(Clone, Copy, Debug)]
 enum Verdict {
-    /// Done, and what was to hold holds.
+    /// The command is done, and all requirements were met.
     Holds,
-    /// Done, and something that was to hold does not.
+    /// The command is done, and a requirement was violated.
     Violated,
-    /// It ran, but what it shows is not conclusive.
+    /// The command ran, but its results are inconclusive.
     Inconclusive,
-    /// A program was run, and ended so.
+    /// A program was run and ended with this exit code.
     Ended(ExitCode),
 }
 
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what `verb` asks for.
+/// Carries out `verb`.
 fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
     match verb {
         Verb::Doctor { json } => doctor::run(json),
@@ -150,7 +150,7 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
     }
 }
 
-/// What went wrong, from the outside in; a cause that is part of what was said already is not repeated.
+/// Formats an error and its causes from the outside in, without repeating a cause that the text already contains.
 fn error_text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -8,7 +8,7 @@ use clap::CommandFactory;
 use crate::args::Arguments;
 use crate::{Verdict, files};
 
-/// Writes one manual page per verb.
+/// Writes one manual page per verb into `folder`.
 pub fn pages(folder: &Path) -> Result<Verdict> {
     let shown = folder.display();
     files::make_folder(folder)?;
@@ -17,7 +17,7 @@ pub fn pages(folder: &Path) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// Prints a completion script.
+/// Prints the completion script for `shell`.
 pub fn completions(shell: clap_complete::Shell) -> Result<Verdict> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "isochrome", &mut script);

@@ -22,9 +22,9 @@ use crate::args::{Frames, MapOptions, Place};
 use crate::context::{Context, spinner};
 use crate::{Verdict, coloring, files};
 
-/// Pages measured anew to verify the palette.
+/// Number of pages that are measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;
-/// How often a program that was started is looked at before it has settled.
+/// Time between two looks at a program that was started, until it has settled.
 const SETTLING_STEP: Duration = Duration::from_millis(50);
 
 /// The colors of a program's memory, and whether they were measured or read from a palette.
@@ -47,7 +47,7 @@ struct Measured {
     found: usize,
 }
 
-/// Share of the pages that may be of unknown color: memory that others map, too, is not measured.
+/// Largest share of pages that may have unknown colors: memory that others map as well is not measured.
 const UNKNOWN: f64 = 0.01;
 
 /// The palette against colors measured anew.
@@ -132,7 +132,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
     Ok(verification.map_or(Verdict::Holds, Verification::verdict))
 }
 
-/// Starts the program; what it prints goes to standard error, where it does not mix with the map.
+/// Starts the program. Its output goes to standard error, where it does not mix with the map.
 fn start(program: &[String]) -> Result<Child> {
     let (name, arguments) = program.split_first().context("no program is named\n  hint: isochrome map -- CMD ARGS")?;
     let output = Stdio::from(std::io::stderr());
@@ -143,7 +143,7 @@ fn start(program: &[String]) -> Result<Child> {
         .with_context(|| format!("{name}: cannot start\n  hint: does it exist, and may it be run?"))
 }
 
-/// The map of `child` after it has run for `after`, or the last that could be made of a program that ends earlier.
+/// Returns the map of `child` after it has run for `after`, or the last map that could be made if the program ends earlier.
 fn settled(child: &mut Child, after: Duration, look: impl Fn(u32) -> Result<Outcome>) -> Result<Outcome> {
     let begin = Instant::now();
     let mut last = None;
@@ -163,12 +163,12 @@ fn settled(child: &mut Child, after: Duration, look: impl Fn(u32) -> Result<Outc
     }
 }
 
-/// Whether `error` says that there is nothing to look at any more; a program that has ended but was not waited for has no memory.
+/// Whether `error` says that the program has ended. One that has ended but was not waited for has no memory.
 fn has_ended(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(HostError::NoSuchProcess { .. } | HostError::NoUserMemory { .. }))
 }
 
-/// Measures the colors of fresh memory without the help of the saved palette, and compares where it knows the frames.
+/// Measures the colors of fresh memory without the saved palette, and compares them where the palette knows the frames.
 ///
 /// Frames of another process cannot be timed; these are frames that this one can have, by the same rule or table.
 fn verify(context: &Context, place: &Place, target: Target) -> Result<Verification> {
@@ -191,7 +191,7 @@ fn show(options: &MapOptions, outcome: &Outcome) -> Result<()> {
     files::show(options.json, outcome, || outcome_text(outcome))
 }
 
-/// The map, and what was measured for it.
+/// Formats the map, and what was measured for it.
 fn outcome_text(outcome: &Outcome) -> String {
     let mut shown = text(&outcome.map);
     let Measured { asked, found } = outcome.measured;

@@ -14,7 +14,7 @@ use crate::flood::first_level;
 use crate::results::{self, Outcome};
 use crate::{Verdict, files};
 
-/// Packet sizes measured where none are given.
+/// Default packet sizes, in bytes.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
 
 pub fn run(options: &NetOptions) -> Result<Verdict> {

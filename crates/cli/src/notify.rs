@@ -1,7 +1,7 @@
 //! A relay for the messages of sd_notify(3): `exec` stays the service's main process, the program below it talks to a socket of the
 //! relay, and the relay passes on to the service manager what the program says.
 //!
-//! What is changed on the way:
+//! Changes that the relay makes:
 //!
 //! - `READY=1` is held back until [`Relay::release`]: a service is ready when it is on its colors. A `BARRIER=1` behind a held `READY=1`
 //!   is held with it, as it asks whether all before it has arrived. Everything else is passed on as it comes, with its descriptors.
@@ -38,15 +38,15 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg_addr, socket_with,
 };
 
-/// Where programs find the socket of whoever wants to know how they are.
+/// Environment variable that names the socket for messages about a program's state.
 const SOCKET: &str = "NOTIFY_SOCKET";
-/// Variables by which a service manager says whom it means, by process number. [sd_watchdog_enabled(3), sd_listen_fds(3)]
+/// Variables in which a service manager gives the number of the process it means. [sd_watchdog_enabled(3), sd_listen_fds(3)]
 const ADDRESSEES: [&str; 2] = ["WATCHDOG_PID", "LISTEN_PID"];
-/// The longest message that is passed on. Service managers take 4096 bytes.
+/// Largest size of a message that is passed on. Service managers take 4096 bytes.
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Descriptors that one message can carry. [Linux, include/net/scm.h, SCM_MAX_FD]
 const DESCRIPTORS: usize = 253;
-/// How long the last messages are waited for, once the program has ended.
+/// Longest wait for the last messages, once the program has ended.
 const LAST_MESSAGES: Duration = Duration::from_secs(1);
 
 /// A socket for the messages of a program, and the thread that passes them on.
@@ -55,13 +55,13 @@ pub struct Relay {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the relay and its thread tell each other.
+/// State that is shared by the relay and its thread.
 struct Shared {
     said_ready: AtomicBool,
     released: AtomicBool,
     finished: AtomicBool,
     dropped: AtomicU32,
-    /// Written to when one of the flags above was set for the thread.
+    /// Event that wakes the thread after one of the flags above was set for it.
     wake: OwnedFd,
 }
 
@@ -103,7 +103,7 @@ impl Relay {
         self.shared.said_ready.load(Ordering::Acquire)
     }
 
-    /// Messages that were dropped because of who sent them.
+    /// Returns the number of messages that were dropped, because of who sent them or because they were too long.
     #[cfg(test)]
     pub fn dropped(&self) -> u32 {
         self.shared.dropped.load(Ordering::Relaxed)
@@ -140,14 +140,14 @@ impl Shared {
     }
 }
 
-/// A message as it is sent: lines of text, and descriptors beside them.
+/// A message: lines of text, and descriptors that are sent with them.
 #[derive(Debug)]
 struct Message {
     text: Vec<u8>,
     descriptors: Vec<OwnedFd>,
 }
 
-/// The service manager's end.
+/// The socket of the service manager.
 #[derive(Debug)]
 struct Manager {
     address: SocketAddrUnix,
@@ -172,7 +172,7 @@ impl Manager {
         Ok(Manager { address, socket })
     }
 
-    /// Sends `message`. A manager that does not listen, or has no room for long, is no reason to stop the program.
+    /// Sends `message`. If the manager does not listen, or has no room for long, the program runs on without it.
     fn pass_on(&self, message: &Message) {
         let descriptors: Vec<_> = message.descriptors.iter().map(OwnedFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -190,12 +190,12 @@ impl Manager {
     }
 }
 
-/// What the thread of a relay works with.
+/// State of the relay's thread.
 struct Worker {
     socket: UnixDatagram,
     manager: Option<Manager>,
     shared: Arc<Shared>,
-    /// A held `READY=1` and what waits behind it.
+    /// A held `READY=1` and the messages that wait behind it.
     held: VecDeque<Message>,
 }
 
@@ -228,7 +228,7 @@ impl Worker {
         let _ = rustix::io::read(&self.shared.wake, &mut [0u8; 8]);
     }
 
-    /// The next message; `None` for one that is dropped.
+    /// Receives the next message; `None` if it is dropped.
     fn receive(&self) -> rustix::io::Result<Option<Message>> {
         let mut text = vec![0; MESSAGE_BYTES];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS), ScmCredentials(1))];
@@ -252,7 +252,7 @@ impl Worker {
         Ok(Some(Message { text, descriptors }))
     }
 
-    /// Passes on `message`, or the part of it that is not to be held or dropped.
+    /// Passes on `message`, except for the parts that are held or dropped.
     fn take(&mut self, message: Message) {
         let Message { text, descriptors } = message;
         let Lines { mut passed, ready, stopping } = Lines::of(&text);
@@ -283,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// Without a manager the descriptors of a message are closed here, which is all that a barrier waits for.
+    /// Passes `message` on to the manager. Without a manager its descriptors are closed here, which is all that a barrier waits for.
     fn pass_on(&self, message: &Message) {
         if let Some(manager) = &self.manager {
             manager.pass_on(message);
@@ -296,14 +296,14 @@ const READY: &[u8] = b"READY=1";
 /// Asks for the message's descriptor to be closed once all before it has arrived.
 const BARRIER: &[u8] = b"BARRIER=1";
 
-/// What a message says, line by line.
+/// Contents of a message, by lines.
 #[derive(Debug, PartialEq, Eq)]
 struct Lines<'a> {
-    /// The lines that are passed on as they are.
+    /// Lines that are passed on as they are.
     passed: Vec<&'a [u8]>,
-    /// Whether one said `READY=1`.
+    /// Whether a line said `READY=1`.
     ready: bool,
-    /// Whether one said `STOPPING=1`.
+    /// Whether a line said `STOPPING=1`.
     stopping: bool,
 }
 
@@ -323,7 +323,7 @@ impl Lines<'_> {
     }
 }
 
-/// Whether process `pid` was started by this one, or by one that was.
+/// Whether process `pid` is a descendant of this one.
 fn descends_from_this(pid: i32) -> bool {
     let own = std::process::id() as i32;
     // Process 1 has no parent that could be seen.
@@ -410,7 +410,7 @@ for word in sys.argv[1:]:
         send(word.replace("OWN", str(os.getpid())))
 "#;
 
-    /// A relay, and a program that says `words`.
+    /// Starts a relay, and a program that says `words`.
     fn program(manager: Option<Manager>, words: &[&str]) -> (Relay, Child) {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -25,9 +25,9 @@ use crate::args::PaletteOptions;
 use crate::context::{Context, method, progress, spinner, tell};
 use crate::{Verdict, files};
 
-/// Share of the pages that two surveys must agree on.
+/// Share of pages on which two surveys have to agree.
 const SAME: f64 = isochrome_model::palette::merge::SAME;
-/// Pages classified unless asked otherwise, and at once.
+/// Number of pages that are classified by default, and number of pages that are classified at once.
 const PAGES: usize = 8192;
 
 /// Version of what is printed as JSON.
@@ -192,7 +192,9 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     })
 }
 
-/// The palettes of the same pages by the methods named with `--again`, against the first: what that concluded, of how many pages, by which method.
+/// Makes palettes of the same pages by the methods named with `--again`, and compares each with the first.
+///
+/// The tuple holds the first palette, the number of its pages, and the method that made it.
 fn measured_again(
     options: &PaletteOptions,
     context: &Context,
@@ -237,7 +239,7 @@ fn replayed(samples: &Samples) -> Outcome {
     Outcome { palette, attempts: None, doubts, verification: None, again: Vec::new(), saved: None, seed: None }
 }
 
-/// Saves the colors of the frames measured for this boot, with the numbers that colors have here already, or are given now.
+/// Saves the colors of the measured frames for this boot, numbered as an earlier palette of this boot numbers them, or anew if there is none.
 fn save(
     folder: &Path,
     target: Target,
@@ -296,7 +298,7 @@ fn save(
     Ok((Saved { path: saved::save(folder, palette, &boot)?, frames, pages, reported, before }, arena))
 }
 
-/// For each color `count` of its pages, those measured first.
+/// Returns `count` pages of each color, those first that were measured first.
 fn pages_per_color(found: &Inference, count: usize) -> Vec<Vec<u32>> {
     let mut sets = vec![Vec::new(); found.palette.colors as usize];
     for (page, color) in (0u32..).zip(&found.page_colors) {

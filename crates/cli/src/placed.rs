@@ -1,4 +1,4 @@
-//! What became of a program's pages, as one line of text: the report of `exec` and `recolor`.
+//! Outcome of placing a program's pages, as one line of text: the report of `exec` and `recolor`.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use isochrome_host::color::known::Verified;
 use isochrome_host::coloring::placed::{Event, Placed};
 use isochrome_model::units::Bytes;
 
-/// `placed` in one line, for people.
+/// Formats `placed` in one line, for people.
 pub fn line(placed: &Placed) -> String {
     let movable = placed.tally.on_color + placed.tally.off_color;
     if placed.event == Event::End && placed.tally.sweeps == 0 && movable == 0 && placed.errors.is_empty() {

@@ -35,7 +35,7 @@ fn overrides(file: &TaskSetFile) -> Overrides {
     }
 }
 
-/// `isochrome plan`.
+/// Carries out `isochrome plan`.
 pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     let text = files::read(&options.file.tasks)?;
     let shown = || options.file.tasks.display().to_string();
@@ -88,7 +88,7 @@ pub fn plan(options: &PlanOptions) -> Result<Verdict> {
     Ok(if plan.schedulable { Verdict::Holds } else { Verdict::Violated })
 }
 
-/// `isochrome analyze`.
+/// Carries out `isochrome analyze`.
 pub fn analyze(options: &AnalyzeOptions) -> Result<Verdict> {
     ensure!(
         options.file.tasks != Path::new("-") || options.allocation != Path::new("-"),

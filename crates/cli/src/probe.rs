@@ -38,7 +38,7 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     Ok(Verdict::Holds)
 }
 
-/// What an earlier probe of `machine` has written to `path`.
+/// Reads the probe result for `machine` from `path`.
 pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
     let (shown, saved): (_, Machine) = (path.display(), files::read_json(path, SCHEMA)?);
     anyhow::ensure!(
@@ -48,8 +48,8 @@ pub fn saved(path: &Path, machine: &Machine) -> Result<Machine> {
     Ok(saved)
 }
 
-/// Measures the machine on those of `cpus` where this process may run, the CPU of the context first; says what could
-/// not be measured, and what contradicts the declared.
+/// Measures the machine on those of `cpus` where this process may run, the CPU of the context first. Returns notes on what
+/// could not be measured, and on what contradicts the declared values.
 ///
 /// The calling thread must not be pinned: where it may run is where others are measured.
 pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<CpuId>) -> Result<Vec<Note>> {
@@ -73,12 +73,12 @@ pub fn measure(context: &mut Context, pool: Option<(&FramePool, u8)>, cpus: Vec<
     Ok(notes)
 }
 
-/// The notes, each with its hint.
+/// Formats the notes, each with its hint.
 pub fn notes_text(notes: &[Note]) -> String {
     notes.iter().map(|note| format!("note: {}: {}\n  hint: {}\n", note.subject, note.reason, note.hint)).collect()
 }
 
-/// The machine as a table, and what it means.
+/// Formats the machine as a table, with notes on what it means.
 fn text(machine: &Machine, notes: &[Note]) -> String {
     let mut text = format!("{} ({}), {} CPUs", machine.cpu_model, machine.architecture, machine.cpus.len());
     if let (Some(hz), Some(quantum)) = (machine.counter_hz, machine.counter_quantum) {

@@ -62,7 +62,7 @@ pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     Ok(if profile.complete { Verdict::Holds } else { Verdict::Inconclusive })
 }
 
-/// Programs named with a slash lie where the task set says, relative to its folder.
+/// Resolves the paths of programs that are named with a slash, relative to the folder of the task set.
 fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
     let mut folder = std::env::current_dir()?;
     if let Some(of_file) = tasks.parent().filter(|_| tasks != Path::new("-")) {
@@ -76,14 +76,14 @@ fn resolve(programs: &mut Programs, tasks: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Jobs after which the claim can be made.
+/// Returns the number of jobs after which the exceedance probability `exceedance` can be claimed.
 fn jobs_for(exceedance: f64) -> u64 {
     let enough = |n: &u64| exceedance_at(*n, CONFIDENCE) <= exceedance;
     let about = ((1.0 - CONFIDENCE).ln() / (-exceedance).ln_1p()) as u64;
     (about.saturating_sub(2).max(1)..).find(enough).unwrap_or(u64::MAX)
 }
 
-/// Measures on this machine what is missing in the output file.
+/// Measures on this machine every point that is missing in the output file.
 fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<Profile> {
     let seed = seed(options.frames.seed);
     eprintln!("seed {seed}");
@@ -169,7 +169,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     Ok(profile)
 }
 
-/// A profile in which nothing is measured yet but the refill time.
+/// Returns a profile that holds the refill time, and no measured point yet.
 fn begun(
     options: &ProfileOptions,
     programs: Programs,
@@ -212,7 +212,7 @@ fn begun(
     })
 }
 
-/// What is run to be profiled.
+/// A profiling run: the program, and how it is run.
 struct ProfilingRequest<'a> {
     program: &'a Program,
     cpu: CpuId,
@@ -221,7 +221,7 @@ struct ProfilingRequest<'a> {
     counted: Option<Event>,
 }
 
-/// Jobs of a task on some colors, or on the ways `given`.
+/// Runs jobs of a task on the colors `colored`, or in the ways `given`, and returns what was measured.
 fn one_run(
     request: &ProfilingRequest,
     colored: Option<(&Coloring, &[Color])>,
@@ -244,13 +244,13 @@ fn one_run(
     Ok(run)
 }
 
-/// Jobs done and wanted.
+/// Returns the number of jobs done, and the number wanted.
 fn jobs_of(profile: &Profile, jobs: u64) -> (u64, u64) {
     let points = || profile.tasks.iter().flat_map(|task| &task.measured);
     (points().map(|point| point.jobs().min(jobs)).sum(), points().count() as u64 * jobs)
 }
 
-/// The profile in the output file, if it is of the same task set on the same machine.
+/// Returns the profile in the output file; `None` if there is none or `--again` is given. Fails if it has another task set, machine or margin.
 fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Option<Profile>> {
     let path = &options.output;
     if options.again || !path.exists() {
@@ -272,7 +272,7 @@ fn kept(options: &ProfileOptions, machine: &Machine, text: &str) -> Result<Optio
 /// Attempts at measuring the refill time.
 const REFILL_ATTEMPTS: u64 = 20;
 
-/// The refill time of a partition: that of the machine file, else measured here.
+/// Returns the refill time of a partition: from the machine file if one is given, else measured here.
 fn refill_time(
     options: &ProfileOptions,
     machine: &Machine,
@@ -311,7 +311,7 @@ fn refill_time(
     Ok(of_level(&context.machine))
 }
 
-/// The profile as tables.
+/// Formats the profile as tables.
 fn profile_text(profile: &Profile) -> String {
     let mut text = String::new();
     for task in profile.tasks.iter().filter(|task| !task.measured.is_empty()) {

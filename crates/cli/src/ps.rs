@@ -91,12 +91,12 @@ struct Colors {
     drift: f64,
 }
 
-/// What is needed to look at the processes of one grant.
+/// Inputs for examining the processes of one grant.
 struct Look<'a> {
     colors: &'a [Color],
     palette: Option<&'a Palette>,
     page: Bytes,
-    /// Owners of grants: what they hold is shown with their own.
+    /// Processes that own grants: their memory is shown with their own grants.
     owners: &'a BTreeSet<u32>,
 }
 
@@ -123,7 +123,7 @@ pub fn run(json: bool) -> Result<Verdict> {
 }
 
 impl Look<'_> {
-    /// Process `pid` and its descendants.
+    /// Returns process `pid` with its memory and its descendants. `notes` receives what could not be seen.
     fn process(&self, pid: u32, name: String, notes: &mut BTreeSet<String>) -> Process {
         let memory = self.memory(pid).map_err(|error| notes.insert(error.to_string())).ok();
         let children = Pid(pid as i32).children().into_iter().map(|child| child.0 as u32);
@@ -164,7 +164,7 @@ impl Look<'_> {
 }
 
 impl Process {
-    /// Counts in every process of the tree the frames that another one of it maps, too.
+    /// Counts, for every process of the tree, its frames that another process of the tree maps as well.
     fn count_common(&mut self) {
         let mut mapped_by = BTreeMap::<FrameNumber, u32>::new();
         self.each(&mut |memory| memory.frames.iter().for_each(|frame| *mapped_by.entry(*frame).or_default() += 1));
@@ -179,7 +179,7 @@ impl Process {
         self.children.iter_mut().for_each(|child| child.each(act));
     }
 
-    /// The rows of the process and its descendants, whose names begin behind `indent`. `of_grant`: what the first row says of the grant.
+    /// Appends the rows of the process and its descendants to `text`, names indented by `indent`. `of_grant`: columns of the grant in row 1.
     fn rows(&self, text: &mut String, grant: &Grant, page: Bytes, of_grant: &str, indent: &str, is_last: bool) {
         let (branch, below) = match (indent, is_last) {
             // The owner itself.
@@ -219,14 +219,14 @@ impl Process {
         }
     }
 
-    /// Pages of the tree that are counted more than once.
+    /// Returns the number of pages of the tree that are counted more than once.
     fn common(&self) -> u64 {
         let own = self.memory.as_ref().and_then(|memory| memory.in_tree_too).unwrap_or(0);
         own.max(self.children.iter().map(Process::common).max().unwrap_or(0))
     }
 }
 
-/// Level, CPUs, sharing and colors of a grant.
+/// Formats the columns of a grant: level, CPUs, sharing and colors.
 fn of_grant_columns([level, cpus, sharing, colors]: [&str; 4]) -> String {
     format!("{level:>5} {cpus:<8} {sharing:<16} {colors:<12}")
 }

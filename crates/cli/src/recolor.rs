@@ -102,7 +102,7 @@ fn show(options: &RecolorOptions, placed: Placed, report: &Report) -> Result<()>
     files::leave(&options.output, &shown, || format!("{}{}\n", text(report), line(&shown.placed)))
 }
 
-/// A table of the mappings, then sums.
+/// Formats a report as a table of the mappings, and sums below it.
 fn text(report: &Report) -> String {
     let mut text = format!(
         "{:<33} {:>8} {:>8} {:>9} {:>9}  mapping\n",

@@ -1,4 +1,4 @@
-//! What experiments have in common on the command line: they say what they can show, and leave rows, evidence and a table.
+//! The common part of experiments on the command line: they report their statistical power, and leave rows, evidence and a table.
 
 use anyhow::Result;
 use isochrome_host::interrupt;
@@ -16,7 +16,7 @@ use crate::args::Results;
 use crate::context::{Context, progress};
 use crate::{Verdict, evidence, files};
 
-/// The blocks of `experiment`, beside a bar that says what is done. Says beforehand what can be seen.
+/// Runs the blocks of `experiment` with a progress bar, after printing which effects `amount` can show.
 pub fn measure<E: Experiment>(
     doing: &'static str,
     experiment: &mut E,
@@ -26,7 +26,7 @@ pub fn measure<E: Experiment>(
     measure_again(doing, experiment, amount)
 }
 
-/// The blocks of `experiment`, beside a bar that says what is done.
+/// Runs the blocks of `experiment` with a progress bar.
 pub fn measure_again<E: Experiment>(
     doing: &'static str,
     experiment: &mut E,
@@ -41,7 +41,7 @@ pub fn measure_again<E: Experiment>(
     Ok(blocks?)
 }
 
-/// Version of what is printed of the experiment whose section is `id`.
+/// Returns the schema of the printed numbers of the experiment whose section is `id`.
 pub fn schema(id: &str) -> String {
     format!("isochrome-{id}/2")
 }
@@ -58,27 +58,27 @@ pub struct Printed<N> {
     seed: u64,
 }
 
-/// What was measured, and where.
+/// Result of an experiment, with the context that it was measured in.
 pub struct Outcome<'a> {
-    /// Where.
+    /// Context of the measurement.
     pub context: &'a Context,
-    /// The colors, where there are any.
+    /// The palette in use; `None` if there are no colors.
     pub palette: Option<PaletteEvidence>,
-    /// What follows.
+    /// Section of the evidence that holds the results.
     pub section: Section,
     /// Every sample, as CSV.
     pub raw: String,
-    /// What to mind.
+    /// Warnings for the reader.
     pub warnings: Vec<String>,
 }
 
-/// Writes samples and evidence where they are asked for, prints what was measured, and says what it came to.
+/// Writes samples and evidence where they are asked for, prints what was measured, and returns the verdict.
 pub fn leave(results: &Results, outcome: Outcome<'_>) -> Result<Verdict> {
     let numbers = outcome.section.numbers.clone();
     leave_as(results, outcome, &numbers)
 }
 
-/// As [`leave`], but prints `numbers` as JSON instead of those of the section.
+/// Does what [`leave`] does, but prints `numbers` as JSON instead of those of the section.
 pub fn leave_as(results: &Results, outcome: Outcome<'_>, numbers: &Value) -> Result<Verdict> {
     let Outcome { context, palette, section, raw, warnings } = outcome;
     let (verdict, id) = (verdict(&section), section.id.clone());
@@ -93,7 +93,7 @@ pub fn leave_as(results: &Results, outcome: Outcome<'_>, numbers: &Value) -> Res
     Ok(verdict)
 }
 
-/// As [`leave`], for what was seen on a modeled `machine`.
+/// Does what [`leave`] does, for the results of a modeled `machine`.
 pub fn leave_modeled(results: &Results, machine: &str, section: Section, raw: &str) -> Result<Verdict> {
     let verdict = verdict(&section);
     let raw: Option<RawFile> = results.raw.as_ref().map(|path| files::write_raw(path, raw)).transpose()?;
@@ -107,7 +107,7 @@ pub fn leave_modeled(results: &Results, machine: &str, section: Section, raw: &s
     Ok(verdict)
 }
 
-/// Prints `section`.
+/// Prints `section`, as JSON or as text.
 pub fn print(json: bool, section: &Section, seed: u64) -> Result<()> {
     if json { print_numbers(&section.id, &section.numbers, seed) } else { files::print(&text::section(section)) }
 }
@@ -122,7 +122,7 @@ fn print_numbers(id: &str, numbers: &Value, seed: u64) -> Result<()> {
     files::print_json(&printed)
 }
 
-/// What `section` comes to as an exit code.
+/// Returns the verdict that follows from `section`: inconclusive if it was interrupted.
 pub fn verdict(section: &Section) -> Verdict {
     match section.standing {
         _ if interrupt::interrupted() => Verdict::Inconclusive,

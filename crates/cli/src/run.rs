@@ -33,7 +33,7 @@ use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
 use crate::{Verdict, coloring, evidence, files};
 
-/// The longest hyperperiods make sense to be asked for: a day.
+/// Longest run that hyperperiods may ask for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
 
 pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
@@ -133,7 +133,7 @@ pub fn run(options: &RunPlanOptions) -> Result<Verdict> {
     })
 }
 
-/// What to do about a plan that cannot be run.
+/// Returns the hint for a plan that cannot be run.
 fn hint(mismatch: &PlanMismatch) -> &'static str {
     match mismatch {
         PlanMismatch::NoTasks | PlanMismatch::NoPlace { .. } => "isochrome plan says why",
@@ -145,7 +145,7 @@ fn hint(mismatch: &PlanMismatch) -> &'static str {
     }
 }
 
-/// The context of a run; fails where the plan is for another machine, or for CPUs that this process may not use.
+/// Returns the context of a run. Fails if the plan is for another machine, or for CPUs that this process may not use.
 fn context(options: &RunPlanOptions, plan: &Plan, programs: &Programs, planned: &[Planned]) -> Result<Context> {
     let first_cpu = planned.first().map(|planned| planned.cpu.0);
     let place = Place { seed: options.frames.seed, ..Place::at(first_cpu, Some(programs.level)) };
@@ -168,7 +168,7 @@ fn context(options: &RunPlanOptions, plan: &Plan, programs: &Programs, planned: 
     Ok(context)
 }
 
-/// What is run in a block of this `length`.
+/// Returns the request for a block of this `length`.
 fn request<'a>(
     options: &RunPlanOptions,
     programs: &'a [Planned],
@@ -192,7 +192,7 @@ fn request<'a>(
     }
 }
 
-/// Writes evidence and report into the folder of the run, and prints them. Fails where jobs could not be written, of which `written` were.
+/// Writes evidence and report into the folder of the run, and prints them. Fails if some jobs could not be written; `written` of them were.
 fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::Error>, written: u64) -> Result<()> {
     let folder = &options.output;
     let kept = files::write_json(&folder.join("evidence.json"), evidence)
@@ -216,7 +216,7 @@ fn report(options: &RunPlanOptions, evidence: &Evidence, unrecorded: Option<io::
     Ok(())
 }
 
-/// What was counted of each job, or why nothing was.
+/// Says which misses of each job were counted, or why none were. `None` if none were asked for.
 fn counting(uncounted: Option<String>, counted: Option<Event>) -> Option<String> {
     if let Some(why) = uncounted {
         return Some(format!("Misses per job were not counted: {}", why.lines().next().unwrap_or_default()));
@@ -228,7 +228,7 @@ fn file_name(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The shortest wait after which the level has lost half of its contents on one of the CPUs, whatever runs there.
+/// Measures retention, and returns the shortest busy wait after which the level has lost half of its contents on one of the CPUs.
 fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     let request = ProbeRequest { cpus: programs.cpus.clone(), seed: context.seed };
     let bar = spinner("retention");
@@ -244,7 +244,7 @@ fn retention(context: &mut Context, programs: &Programs) -> Option<Ns> {
     programs.cpus.iter().filter_map(of).min()
 }
 
-/// How long to run.
+/// Returns the length of the run.
 fn length(options: &RunPlanOptions, programs: &Programs) -> Result<Ns> {
     let length = match options.hyperperiods {
         None => options.duration,
@@ -267,7 +267,7 @@ fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
     (a / x).checked_mul(b)
 }
 
-/// The palette, for all programs.
+/// Resolves the colors for all programs of the plan.
 fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64) -> Result<Coloring> {
     // Each program gets colors of its own; tasks of a plan may share partitions.
     let group = Some(format!("run-{}", std::process::id()));
@@ -285,13 +285,13 @@ fn coloring(options: &RunPlanOptions, level: u8, planned: &[Planned], seed: u64)
     Ok(coloring)
 }
 
-/// What partitions are made of; nothing where there are none.
+/// Means by which programs get partitions: colors, cache ways, both or neither.
 struct Means<'a> {
     coloring: Option<&'a Coloring>,
     given: Option<&'a Given>,
 }
 
-/// Runs the programs once.
+/// Runs the programs for one block, and returns the outcome.
 fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result<Outcome> {
     let Means { coloring, given } = means;
     let joining = |(task, planned): (usize, &Planned)| {
@@ -368,7 +368,7 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
     Ok(outcome)
 }
 
-/// The programs' own files.
+/// Returns the names and hashes of the programs' own files, for the evidence.
 fn executables(programs: &Programs) -> Vec<RawFile> {
     let places = std::env::var_os("PATH").unwrap_or_default();
     let mut words: Vec<&String> = programs.tasks.iter().filter_map(|program| program.command.first()).collect();
@@ -385,7 +385,7 @@ fn executables(programs: &Programs) -> Vec<RawFile> {
     words.into_iter().filter_map(hashed).collect()
 }
 
-/// What the reader must know to judge the run, most important first.
+/// Returns what the reader must know to judge the run, most important first.
 fn warnings(context: &Context, options: &RunPlanOptions, run: &Run) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(hypervisor) = &context.machine.hypervisor {

@@ -25,19 +25,19 @@ use crate::bench::Kernel;
 use crate::results::{Printed, schema};
 use crate::{doctor, map, plan, ps, recolor, simulate, watch};
 
-/// Set in the environment, this makes the test write the files.
+/// Environment variable that makes the test write the schema files.
 const WRITE: &str = "ISOCHROME_WRITE_SCHEMAS";
 
 fn generator() -> SchemaGenerator {
     SchemaSettings::draft2020_12().for_serialize().into_generator()
 }
 
-/// The schema of a `T` whose `schema` says `id`.
+/// Returns the schema of `T`, whose `schema` field holds `id`, with its name.
 fn of<T: JsonSchema>(id: &str) -> (String, Value) {
     named(id, generator().into_root_schema_for::<T>())
 }
 
-/// The same of an experiment, as printed.
+/// Returns the schema of an experiment's printed result, with its name.
 fn of_experiment<T: JsonSchema>(section: &str) -> (String, Value) {
     of::<Printed<T>>(&schema(section))
 }
@@ -52,7 +52,7 @@ fn named(id: &str, schema: Schema) -> (String, Value) {
     (id.to_owned(), schema)
 }
 
-/// The schema of evidence, which says for each kind of section what its numbers are.
+/// Returns the schema of evidence, which describes the numbers of each kind of section.
 fn of_evidence() -> (String, Value) {
     let mut generator = generator();
     let sections = [
@@ -75,7 +75,7 @@ fn of_evidence() -> (String, Value) {
     (id, schema)
 }
 
-/// The names of all schemas, and the schemas.
+/// Returns all schemas with their names.
 fn all() -> Vec<(String, Value)> {
     vec![
         of::<doctor::Examined>(doctor::SCHEMA),

@@ -26,10 +26,10 @@ use serde::Serialize;
 use crate::args::{ModeledMachine, Output, Program, SimulateOptions, SimulateQuestion};
 use crate::{Verdict, files};
 
-/// Why a level is not simulated color by color.
+/// Message that says why a level is not simulated color by color.
 pub const TOO_MANY_COLORS: &str = "more colors than fit into 16 bits";
 
-/// Accesses of a workload handed over at a time.
+/// Number of accesses of a workload that are passed on at a time.
 const BATCH: usize = 4096;
 
 /// Versions of what is printed as JSON.
@@ -89,7 +89,7 @@ fn counts_reported(levels: &[LevelCounts], memory: MemoryCounts) -> String {
     text
 }
 
-/// The machine asked for.
+/// Returns the machine that the options describe.
 fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
     let mut described = match &machine.machine {
         Some(name) => named_machine(name)?,
@@ -108,7 +108,7 @@ fn resolve(machine: &ModeledMachine) -> Result<DescribedMachine> {
     Ok(described)
 }
 
-/// A machine that comes with isochrome, or that a file describes.
+/// Returns the built-in machine called `name`, else the one that the file `name` describes.
 pub fn named_machine(name: &str) -> Result<DescribedMachine> {
     match DescribedMachine::named(name) {
         Some(described) => Ok(described),
@@ -120,7 +120,7 @@ pub fn named_machine(name: &str) -> Result<DescribedMachine> {
     }
 }
 
-/// Hands all accesses of the program to `each`; after an interruption, those up to then.
+/// Passes all accesses of the program to `each`, in batches. After an interruption these are the accesses up to then.
 pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<()> {
     let mut kept = Vec::new();
     let mut hand_over = |batch: &[Access]| {
@@ -162,7 +162,7 @@ pub fn each_batch(program: &Program, mut each: impl FnMut(&[Access])) -> Result<
     Ok(())
 }
 
-/// Whether to stop and tell what has been counted.
+/// Whether the run was interrupted, which is reported on standard error.
 fn interrupted() -> bool {
     let interrupted = interrupt::interrupted();
     if interrupted {
@@ -171,7 +171,7 @@ fn interrupted() -> bool {
     interrupted
 }
 
-/// The stream of a path, and its length where it has one.
+/// Opens the file at `path`, or standard input for `-`, and returns the stream and its length; 0 if it is unknown.
 fn open(path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin().lock()), 0));
@@ -181,10 +181,10 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
     Ok((Box::new(file), bytes))
 }
 
-/// Bytes below which a trace is read before a bar could be seen.
+/// Size below which a trace is read before a progress bar could be seen.
 const LONG_BYTES: u64 = 32 << 20;
 
-/// A bar for long traces; indicatif draws it on terminals only.
+/// Returns a progress bar for a trace of `bytes`, hidden for short ones. indicatif draws it on terminals only.
 fn progress(bytes: u64) -> ProgressBar {
     if bytes < LONG_BYTES {
         return ProgressBar::hidden();
@@ -315,7 +315,7 @@ pub struct Floods {
 /// A representative that no flood writes.
 const FAR: u64 = 1 << 20;
 
-/// Lines tried at most: each is tried on caches of its own.
+/// Largest number of lines that are tried, each on caches of its own.
 const TRIED_MAX: usize = 2000;
 
 fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
@@ -380,7 +380,7 @@ fn flood(machine: &ModeledMachine, output: &Output) -> Result<()> {
     })
 }
 
-/// What one flood falls short of another, as a share, when a read and a write of memory weigh so much.
+/// Returns the shortfall of flood `naive` against `best`, as a share of transfers weighted by `read` and `write`.
 fn shortfall(naive: FloodResult, best: FloodResult, read: u64, write: u64) -> f64 {
     let per_line =
         |result: FloodResult| (result.reads * read + result.writes * write) as f64 / result.lines.max(1) as f64;

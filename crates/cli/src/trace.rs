@@ -1,4 +1,4 @@
-//! `isochrome trace`: what a program accesses.
+//! `isochrome trace`: records the memory accesses of a program.
 
 use std::fs::File;
 use std::io::BufWriter;

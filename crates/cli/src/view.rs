@@ -1,4 +1,4 @@
-//! What `watch` shows on a terminal: a table of tasks and, below it, when each had a CPU and how much it missed. [Sebek2002, Figure 6]
+//! Terminal display of `watch`: a table of tasks and, below it, when each had a CPU and how much it missed. [Sebek2002, Figure 6]
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 
-/// What tasks are sorted by, one after the other, with its column.
+/// Orders in which tasks can be sorted, each with its column.
 const ORDERS: [(Order, usize); 6] = [
     (Order::Time, 3),
     (Order::WorstMissRatio, 10),
@@ -21,29 +21,29 @@ const ORDERS: [(Order, usize); 6] = [
     (Order::Slices, 4),
 ];
 
-/// Columns left out where a terminal is too narrow, one after the other.
+/// Columns that are left out where a terminal is too narrow, in this order.
 const LEFT_OUT: [usize; 6] = [6, 5, 4, 12, 11, 2];
 
-/// Rows that are no tasks: two lines of what holds of all, two heads, two of the cost, the keys.
+/// Rows that show no tasks: two lines about all tasks, two headings, two lines about the cost, and the keys.
 const ROWS_AROUND: u16 = 7;
 
-/// What a key asks for.
+/// Request that a pressed key makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// Nothing.
+    /// No request.
     Nothing,
-    /// To be shown something else.
+    /// The display is to be drawn anew.
     Change,
-    /// To end.
+    /// The watch is to end.
     Quit,
 }
 
-/// How it is shown.
+/// Settings of the display.
 #[derive(Default)]
 struct Settings {
-    /// Place of what it is sorted by among [`ORDERS`].
+    /// Index in [`ORDERS`] of the order that tasks are sorted by.
     order: usize,
-    /// What is shown instead of what goes on.
+    /// State that is shown while the display is paused; `None` if it is not paused.
     paused: Option<Watched>,
 }
 
@@ -66,19 +66,19 @@ impl Settings {
     }
 }
 
-/// The terminal, until this is dropped.
+/// The terminal, which is restored when this is dropped.
 pub struct View {
     terminal: DefaultTerminal,
     settings: Settings,
 }
 
 impl View {
-    /// Takes the terminal.
+    /// Takes over the terminal.
     pub fn open() -> io::Result<View> {
         Ok(View { terminal: ratatui::try_init()?, settings: Settings::default() })
     }
 
-    /// What the keys ask for that were pressed since the last call.
+    /// Handles the keys that were pressed since the last call, and returns what they request.
     pub fn keys(&mut self, watched: &Watched) -> io::Result<Asked> {
         let mut asked = Asked::Nothing;
         while event::poll(Duration::ZERO)? {
@@ -95,7 +95,7 @@ impl View {
         Ok(asked)
     }
 
-    /// Shows `watched`, or what was seen when it was paused.
+    /// Draws `watched`, or the state at the pause if the display is paused.
     pub fn show(&mut self, watched: &Watched) -> io::Result<()> {
         let View { terminal, settings } = self;
         terminal.draw(|frame| draw(frame, watched, settings))?;
@@ -109,7 +109,7 @@ impl Drop for View {
     }
 }
 
-/// The columns that a terminal of `width` has room for.
+/// Returns the columns that a terminal of `width` has room for.
 fn columns(width: u16, counters: bool) -> Vec<usize> {
     let mut columns: Vec<usize> = (0..COLUMNS.len()).filter(|column| counters || !COUNTED.contains(column)).collect();
     for left_out in LEFT_OUT {
@@ -179,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// Two tasks that take turns: `calm` runs longer, `wild` misses half of the time.
+    /// Two tasks that alternate: `calm` runs longer, `wild` misses half of the time.
     fn two(counters: bool) -> Watched {
         let mut watched = Watched::default();
         for turn in 0..4u64 {
@@ -200,7 +200,7 @@ mod tests {
         terminal.backend().to_string()
     }
 
-    /// The first line with `text`.
+    /// Returns the first line of `screen` that contains `text`.
     fn line(screen: &str, text: &str) -> String {
         screen.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {screen}")).to_owned()
     }

@@ -30,10 +30,10 @@ use crate::context::listed_cpus;
 use crate::view::{Asked, View};
 use crate::{Verdict, evidence, files};
 
-/// Time between two looks at the keys of the terminal, and at whether the program has ended: each takes a system call.
+/// Time between two checks of the terminal's keys and of whether the program has ended; each check takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
 
-/// What is said where the terminal fails.
+/// Error text for a terminal that fails.
 const DRAWING: &str = "the terminal cannot be drawn on\n  hint: isochrome watch ... | cat";
 
 /// Version of what is printed as JSON.
@@ -43,7 +43,7 @@ pub const WATCHED: &str = "isochrome-watch/1";
 #[derive(Serialize, Deserialize)]
 struct Head {
     schema: String,
-    /// Where it was recorded, and when in seconds since 1970-01-01 UTC.
+    /// Machine on which the record was made; the next field is the time, in seconds since 1970-01-01 UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     machine: Option<Machine>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ struct Head {
 }
 
 impl Head {
-    /// Of what is seen here, now.
+    /// Makes the head of a record that is made here and now.
     fn new() -> Head {
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs()).ok();
         let machine = Sysfs::system().machine().map(|(machine, _)| machine).ok();
@@ -59,7 +59,7 @@ impl Head {
     }
 }
 
-/// A file that is written to as slices are seen.
+/// A file that slices are written to as they are seen.
 struct Sink(PathBuf, BufWriter<File>);
 
 impl Sink {
@@ -73,7 +73,7 @@ impl Sink {
         self.1.write_all(text.as_bytes()).with_context(|| self.full())
     }
 
-    /// Writes what is still waiting: what has no room shows here at last.
+    /// Writes what is still buffered, and fails here at the latest if there is no room for it.
     fn finish(mut self) -> Result<()> {
         self.1.flush().with_context(|| self.full())
     }
@@ -83,14 +83,14 @@ impl Sink {
     }
 }
 
-/// The path without links and `..`, also of a file that is not there yet.
+/// Returns the absolute path without links and `..`, also of a file that does not exist yet.
 fn place(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let new = || Some(folder.canonicalize().ok()?.join(path.file_name()?));
     path.canonicalize().ok().or_else(new).unwrap_or_else(|| path.to_owned())
 }
 
-/// Where slices go as they are seen.
+/// Files that slices are written to as they are seen.
 struct Sinks {
     record: Option<Sink>,
     csv: Option<Sink>,
@@ -144,7 +144,7 @@ pub fn run(options: &WatchOptions) -> Result<Verdict> {
     Ok(if watched.lost + watched.counters_taken > 0 { Verdict::Inconclusive } else { Verdict::Holds })
 }
 
-/// Writes evidence and figure of the tasks shown where they are asked for.
+/// Writes evidence and figure of the tasks that are shown, where they are asked for.
 fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     let shown = watched.longest(options.rows);
     files::write_if(&options.svg, || figure::of_sections("Tasks over time", [&shown.section()]))?;
@@ -169,7 +169,7 @@ fn leave(options: &WatchOptions, watched: &Watched, head: Head) -> Result<()> {
     files::write_json(path, &evidence)
 }
 
-/// What a record comes to, and its head.
+/// Reads the record at `path`, passes its slices to `sinks`, and returns what was watched and the head of the record.
 fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
     let shown = path.display();
     let hint = "hint: isochrome watch --record FILE writes such files";
@@ -189,11 +189,11 @@ fn replay(path: &Path, sinks: &mut Sinks) -> Result<(Watched, Head)> {
     Ok((watched, head))
 }
 
-/// A program that is ended with what watches it.
+/// A program that is killed when the watch ends.
 struct Program(Child);
 
 impl Program {
-    /// `quiet`: what it prints would be drawn over.
+    /// Starts the program that `words` name. `quiet`: discards its output, which would be drawn over.
     fn start(words: &[String], quiet: bool) -> Result<Program> {
         let (name, arguments) = words.split_first().context("no program\n  hint: isochrome watch -- CMD")?;
         let mut command = Command::new(name);
@@ -222,13 +222,13 @@ struct Live<'o> {
     cpus: Vec<CpuId>,
     slices: Slices,
     notes: Vec<String>,
-    /// What a record costs the CPU on which it is written.
+    /// Cost of a record to the CPU on which it is written.
     record: Option<RecordCost>,
     program: Option<Program>,
-    /// What is served to Prometheus.
+    /// Text that is served to Prometheus.
     page: Arc<Mutex<String>>,
     view: Option<View>,
-    /// Ticks of the CPUs, and this process's own time, when it began.
+    /// Ticks of the CPUs, and CPU time of this process, at the beginning of the watch.
     before: (Vec<Option<CpuTicks>>, Ns),
     begin: Instant,
     looks: u64,
@@ -302,7 +302,7 @@ impl<'o> Live<'o> {
         Ok(Live { options, cpus, slices, notes, record, program, page, view, before, begin, looks: 0, watched })
     }
 
-    /// Takes in what was recorded since the last look.
+    /// Takes in the entries that were recorded since the last call.
     fn look(&mut self, sinks: &mut Sinks) -> Result<()> {
         self.looks += 1;
         let mut fresh = Vec::new();
@@ -316,7 +316,7 @@ impl<'o> Live<'o> {
         Ok(())
     }
 
-    /// Takes in what is known of the watch as a whole.
+    /// Takes in the facts about the watch as a whole: its cost, steal time, source of events, and notes.
     fn sum_up(&mut self, sinks: &mut Sinks) -> Result<()> {
         let seconds = self.begin.elapsed().as_secs_f64();
         let cost = Some(Cost {
@@ -339,7 +339,7 @@ impl<'o> Live<'o> {
     }
 }
 
-/// Time of this process on CPUs.
+/// Returns the CPU time of this process.
 fn own_time() -> Ns {
     clock::process_cpu(std::process::id() as i32).unwrap_or_default()
 }
@@ -350,7 +350,7 @@ fn ticks(cpus: &[CpuId]) -> Vec<Option<CpuTicks>> {
     cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect()
 }
 
-/// Steal time of each CPU since `before`, where the kernel tells.
+/// Returns the steal time of each CPU since `before`, without the CPUs for which the kernel does not count it.
 fn steal_since(cpus: &[CpuId], before: &[Option<CpuTicks>], now: Vec<Option<CpuTicks>>) -> Vec<CpuSteal> {
     let of_cpu = |((cpu, now), before): ((&CpuId, Option<CpuTicks>), &Option<CpuTicks>)| {
         Some(CpuSteal { cpu: *cpu, share: now?.steal_share_since((*before)?)? })
@@ -358,14 +358,14 @@ fn steal_since(cpus: &[CpuId], before: &[Option<CpuTicks>], now: Vec<Option<CpuT
     cpus.iter().zip(now).zip(before).filter_map(of_cpu).collect()
 }
 
-/// What is to be watched, with what it cannot tell.
+/// Opens the source of events, and returns it with notes on what it cannot report.
 fn open(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
     let (slices, mut notes) = open_best(options, sysfs, cpus)?;
     notes.extend(slices.notes().iter().map(|note| format!("polling: {}: {}", note.subject, note.reason)));
     Ok((slices, notes))
 }
 
-/// The source of events that says most of those that this user may open.
+/// Opens the source that reports most, of those that this user may open, with a note on what it cannot report.
 fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(Slices, Vec<String>)> {
     let all = options.pids.is_empty() && options.program.is_empty();
     let open = |counted: &[Event]| match options.poll {
@@ -396,7 +396,7 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
     }
 }
 
-/// Answers whoever asks at `address` with what is in `page`, until the process ends.
+/// Answers every request at `address` with the text in `page`, until the process ends.
 fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
     let listener = TcpListener::bind(address)
         .with_context(|| format!("{address}: cannot listen\n  hint: another port: --prometheus 127.0.0.1:9187"))?;
@@ -424,7 +424,7 @@ fn serve(address: SocketAddr, page: &Arc<Mutex<String>>) -> Result<()> {
     Ok(())
 }
 
-/// The time between two polls: `500Hz`, `10kHz`.
+/// Parses a polling rate such as `500Hz` or `10kHz`, and returns the time between two polls.
 pub fn period(text: &str) -> Result<Ns, String> {
     let wrong = || format!("`{text}` is no rate of 1Hz to 100kHz: 500Hz, 10kHz");
     let number = text.strip_suffix("Hz").ok_or_else(wrong)?;
@@ -433,7 +433,7 @@ pub fn period(text: &str) -> Result<Ns, String> {
     if (1.0..=1e5).contains(&rate) { Ok(Ns((1e9 / rate) as u64)) } else { Err(wrong()) }
 }
 
-/// What is asked for by the port alone.
+/// Parses an address that may be given by its port alone.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let with_port = || text.parse().ok().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port)));
     text.parse().ok().or_else(with_port).ok_or_else(|| format!("`{text}` is no address: 127.0.0.1:9187, or a port"))

@@ -15,31 +15,31 @@ use isochrome_model::plan::Plan;
 use isochrome_model::taskset::programs::Partitioning;
 use isochrome_model::units::{Bytes, CpuId};
 
-/// Of the ways, everybody else has one in so many where tasks share the others by colors.
+/// Divisor of the number of ways: everybody else keeps one in so many where tasks share the other ways and are told apart by colors.
 const OTHERS_SHARE: u32 = 4;
 
-/// Group of all tasks, where colors tell them apart.
+/// Name of the group of all tasks, where colors tell them apart.
 const TASKS: &str = "tasks";
 
 /// The caches of a level, as they can be divided by ways.
 pub struct Divided {
     level: u8,
-    /// What masks they take.
+    /// Rules for the masks that these caches take.
     pub rules: WayRules,
     /// Ways that devices may fill as well.
     shareable: u64,
-    /// Which of them serves a CPU.
+    /// Number of the cache instance that serves each CPU.
     instance: BTreeMap<CpuId, u32>,
-    /// Bytes of one.
+    /// Bytes of one cache.
     bytes: Bytes,
 }
 
-/// Ways for some tasks.
+/// An assignment of ways to tasks, each task by its group.
 pub struct Given {
     level: u8,
     others: BTreeMap<u32, u64>,
     groups: Vec<Group>,
-    /// By task.
+    /// Name of the group of each task; `None` for a program that is no task.
     group_of: Vec<Option<String>>,
     shareable: u64,
 }
@@ -49,7 +49,7 @@ fn all(ways: u32) -> u64 {
 }
 
 impl Divided {
-    /// The caches of `level` that serve `cpus`.
+    /// Returns the caches of `level` that serve `cpus`.
     pub fn of(sysfs: &Sysfs, machine: &Machine, level: u8, cpus: &[CpuId]) -> Result<Divided> {
         let tree = Mounted::at(&resctrl::root())?;
         let rules = resctrl::rules(&tree, level)?;
@@ -65,12 +65,12 @@ impl Divided {
         Ok(Divided { level, rules, shareable: resctrl::shareable(&tree, level), instance, bytes })
     }
 
-    /// Partitions that tasks can have: everybody else keeps one.
+    /// Returns the number of partitions that tasks can have; everybody else keeps one.
     pub fn partitions(&self) -> u32 {
         self.rules.partitions().saturating_sub(1)
     }
 
-    /// Bytes of a partition.
+    /// Returns the bytes of a partition.
     pub fn partition_bytes(&self) -> Bytes {
         Bytes(self.bytes.0 / u64::from(self.rules.partitions().max(1)))
     }
@@ -79,7 +79,7 @@ impl Divided {
         Given { level: self.level, others, groups, group_of, shareable: self.shareable }
     }
 
-    /// For a single task on `cpu`, so many of the partitions.
+    /// Assigns `partitions` partitions to a single task on `cpu`.
     pub fn alone(&self, cpu: CpuId, partitions: u32) -> Given {
         let mask = all(partitions * self.rules.least.max(1));
         let id = self.instance[&cpu];
@@ -88,7 +88,7 @@ impl Divided {
         self.given(others, vec![group], vec![Some(TASKS.to_owned())])
     }
 
-    /// For tasks that colors tell apart, `tasks` of them, all ways but those that everybody else keeps.
+    /// Assigns to `tasks` tasks, which colors tell apart, all ways but those that everybody else keeps.
     pub fn together(&self, tasks: usize) -> Given {
         let others = self.rules.count.div_ceil(OTHERS_SHARE).max(self.rules.least);
         let mask = all(self.rules.count.saturating_sub(others));
@@ -98,8 +98,8 @@ impl Divided {
         self.given(rest, vec![group], vec![Some(TASKS.to_owned()); tasks])
     }
 
-    /// For programs that may run on any of the CPUs, these `shares` of the ways, the same in every cache. Everybody else keeps all, as where
-    /// nothing is divided.
+    /// Assigns these `shares` of the ways, the same in every cache, to programs that may run on any of the CPUs. Everybody else may use all
+    /// ways, as where nothing is divided.
     pub fn shared_out(&self, shares: &[Vec<u32>]) -> Result<Given> {
         ensure!(
             shares.len() < self.rules.classes as usize,
@@ -118,7 +118,7 @@ impl Divided {
         Ok(self.given(of_all(all(self.rules.count)), made, group_of))
     }
 
-    /// The ways in equal shares for so many programs, in masks that the cache takes.
+    /// Returns equal shares of the ways for `programs` programs, in masks that the cache takes.
     pub fn equal_shares(&self, programs: usize) -> Result<Vec<Vec<u32>>> {
         let (partitions, each) = (self.rules.partitions().min(64), self.rules.least.max(1));
         let shares = equal_shares(partitions, programs).with_context(|| {
@@ -129,12 +129,12 @@ impl Divided {
         Ok(shares.into_iter().map(ways).collect())
     }
 
-    /// Number of the level.
+    /// Returns the number of the level.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// For the tasks of `plan`, in its order, as `method` wants it.
+    /// Assigns ways to the tasks of `plan`, in the order of the plan, as `method` requires.
     pub fn planned(&self, plan: &Plan, method: Partitioning) -> Result<Given> {
         if method == Partitioning::Both {
             return Ok(self.together(plan.cores.iter().map(|core| core.tasks.len()).sum()));
@@ -161,23 +161,23 @@ impl Divided {
 }
 
 impl Given {
-    /// Gives the ways, from now on.
+    /// Applies the assignment, from now on until the returned value is dropped or restored.
     pub fn give(&self) -> Result<Ways<Mounted>> {
         let tree = Mounted::at(&resctrl::root())?;
         Ok(Ways::give(tree, self.level, &self.others, &self.groups, &runtime::folder())?)
     }
 
-    /// The group of a task; none for programs that are no tasks.
+    /// Returns the name of a task's group; `None` for programs that are no tasks.
     pub fn group_of(&self, task: usize) -> Option<&str> {
         self.group_of.get(task)?.as_deref()
     }
 
-    /// The file by which a task joins its group.
+    /// Returns the file by which a task joins its group; `None` for programs that are no tasks.
     pub fn joins(&self, task: usize) -> Option<PathBuf> {
         self.group_of(task).map(resctrl::tasks_of)
     }
 
-    /// In words: masks by cache.
+    /// Describes the assignment in words: the masks by cache.
     pub fn description(&self) -> String {
         let masks = |masks: &BTreeMap<u32, u64>| {
             masks.iter().map(|(id, mask)| format!("{id}={mask:x}")).collect::<Vec<_>>().join(";")
@@ -187,7 +187,7 @@ impl Given {
         format!("L{}: others {}, {}", self.level, masks(&self.others), groups.join(", "))
     }
 
-    /// What else may fill ways of tasks, in words.
+    /// Returns a warning if devices may also fill ways of tasks.
     pub fn warning(&self) -> Option<String> {
         let of_tasks = self.groups.iter().flat_map(|group| group.masks.values()).fold(0, |sum, mask| sum | mask);
         let both = of_tasks & self.shareable;

@@ -47,7 +47,7 @@ fn draw(options: &WorkloadOptions, section: &Section) -> Result<()> {
     options.svg.as_ref().map_or(Ok(()), |path| files::write(path, &drawn()))
 }
 
-/// Whether a level can hold what is touched.
+/// Whether a level that holds `holds` can hold the data or code that `touches` names.
 pub fn can_hold(holds: Holds, touches: Touches) -> bool {
     match touches {
         Touches::Data => holds != Holds::Instruction,
@@ -74,17 +74,17 @@ fn modeled(options: &WorkloadOptions, name: &str, touches: Touches, locality: Lo
     Ok(compared)
 }
 
-/// Where the task is executed.
+/// The level and the memory that the task runs on.
 struct Place {
     context: Context,
     target: Target,
     pool: Option<FramePool>,
     palette: Option<PaletteEvidence>,
-    /// Why there are no colors where there could be.
+    /// Reason why there are no colors where there could be.
     uncolored: Option<String>,
 }
 
-/// The level, and memory of its colors where it has any.
+/// Chooses the level, and takes memory of its colors if it has any.
 fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometry) -> Result<Task>) -> Result<Place> {
     let context = Context::new(&options.place)?;
     let number = match options.place.level {
@@ -129,7 +129,7 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
     Ok(Place { context, target, pool, palette, uncolored })
 }
 
-/// Why misses are not counted, in a sentence.
+/// Returns a sentence that says why misses are not counted.
 fn not_counted(error: &HostError) -> String {
     match error {
         HostError::CountersAbsent { event, .. } if event == INSTRUCTIONS.name => {

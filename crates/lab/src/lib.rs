@@ -1,4 +1,4 @@
-//! Experiments: what is measured, what is compared with what, and what follows, each in a folder of its own.
+//! Experiments, each in its own folder: what is measured, what is compared with what, and what follows.
 
 #[doc = "Walks over buffers whose pages conflict. \\[Hanemaaijer1993\\]"]
 pub mod conflicts;
@@ -23,14 +23,14 @@ use isochrome_model::evidence::{Evidence, Section};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// A time in µs with two digits.
+/// Formats a time of `ns` in µs with two decimals.
 fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1e3)
 }
 
-/// Evidence from JSON of any version.
+/// Parses evidence from JSON of any version, and makes sections that lack their content from their numbers.
 ///
-/// Fails where `text` is none.
+/// Fails if `text` is not evidence.
 pub fn read_evidence(text: &str) -> Result<Evidence, serde_json::Error> {
     let mut evidence = Evidence::read(text)?;
     for section in std::mem::take(&mut evidence.sections) {
@@ -40,7 +40,7 @@ pub fn read_evidence(text: &str) -> Result<Evidence, serde_json::Error> {
     Ok(evidence)
 }
 
-/// The section that `numbers` make.
+/// Deserializes `numbers` and returns the section made from them.
 fn made_of<T: DeserializeOwned>(
     numbers: Value,
     section: impl FnOnce(&T) -> Section,
@@ -48,7 +48,7 @@ fn made_of<T: DeserializeOwned>(
     serde_json::from_value(numbers).map(|measured: T| section(&measured))
 }
 
-/// `section` made from its numbers, in `evidence` of this machine.
+/// Returns `section` made again from its numbers. Sections of unknown experiments are returned as they are.
 fn made_again(evidence: &Evidence, section: Section) -> Result<Section, serde_json::Error> {
     let numbers = section.numbers.clone();
     match &section.id[..] {

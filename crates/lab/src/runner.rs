@@ -1,4 +1,4 @@
-//! The one runner: conditions and samples in random order, in rounds, until enough blocks are accepted.
+//! The runner of all experiments: it measures conditions and samples in random order, in rounds, until enough blocks are accepted.
 
 use std::time::{Duration, Instant};
 
@@ -12,51 +12,51 @@ use serde::Serialize;
 
 use crate::samples::{Arm, Block, Judged, Sample, accept};
 
-/// Rounds of blocks at most.
+/// Greatest number of rounds.
 const ROUNDS: usize = 4;
-/// Accepted blocks of each condition that are enough, where as many were asked for.
+/// Number of accepted blocks of each condition that suffice, unless fewer were requested.
 const ENOUGH: u64 = 10;
 
-/// An experiment: conditions, how a block of one is measured, and what decides whether it counts.
+/// An experiment: its conditions, how a block of one is measured, and what decides whether the block is accepted.
 pub trait Experiment {
-    /// What distinguishes blocks that are never mixed.
+    /// The condition of a block. Samples of different conditions are never mixed.
     type Condition: Copy + Ord + Serialize;
 
-    /// What decides whether a block counts.
+    /// What decides whether a block is accepted.
     const JUDGED: Judged;
 
-    /// Names of a sample's values.
+    /// Returns the names of a sample's values, in order.
     fn columns(&self) -> Vec<String>;
 
-    /// What is measured.
+    /// Returns the conditions to measure.
     fn conditions(&self) -> Vec<Self::Condition>;
 
-    /// Prepares a block of `condition`, on other memory than others, warms it up and has it measured.
+    /// Prepares a block of `condition` on memory of its own, warms it up, and has `recorder` measure it.
     fn block(&mut self, condition: Self::Condition, recorder: &mut Recorder<Self::Condition>) -> Result<(), HostError>;
 }
 
-/// How much to run, and where.
+/// Amount of measurement, its seed, its CPU and its time limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// Blocks of each condition in a round.
+    /// Number of blocks of each condition in a round.
     pub blocks: usize,
-    /// Samples of each arm in a block.
+    /// Number of samples of each arm in a block.
     pub samples: usize,
     /// Seed of every random choice.
     pub seed: u64,
-    /// CPU whose steal time is noted.
+    /// CPU whose steal time is recorded.
     pub cpu: CpuId,
-    /// Time after which no further block begins, where there is a limit.
+    /// Time after which no further block begins; `None` for no limit.
     pub limit: Option<Duration>,
 }
 
 impl Amount {
-    /// Accepted blocks of each condition that are enough.
+    /// Returns the number of accepted blocks of each condition that suffice.
     pub fn enough(&self) -> u64 {
         ENOUGH.min(self.blocks as u64)
     }
 
-    /// What can be seen with so many blocks of each of so many conditions, in a sentence.
+    /// Returns a sentence on the statistical power: which effects can be significant with this many blocks of each of `conditions` conditions.
     pub fn power(&self, conditions: usize) -> String {
         let needed = blocks_needed(conditions);
         let seen = match (self.blocks as u64) < needed {
@@ -71,9 +71,9 @@ impl Amount {
     }
 }
 
-/// Takes the samples of blocks.
+/// Takes samples and collects them in blocks.
 pub struct Recorder<C> {
-    /// For every random choice.
+    /// Random numbers for every random choice.
     pub rng: fastrand::Rng,
     samples: usize,
     sysfs: Sysfs,
@@ -82,14 +82,14 @@ pub struct Recorder<C> {
 }
 
 impl<C> Recorder<C> {
-    /// For blocks of `amount`.
+    /// Returns a recorder without blocks that takes samples as `amount` says.
     pub fn new(amount: &Amount) -> Recorder<C> {
         let rng = fastrand::Rng::with_seed(amount.seed);
         Recorder { rng, samples: amount.samples, sysfs: Sysfs::system(), cpu: amount.cpu, blocks: Vec::new() }
     }
 
-    /// A block of `condition`: as many samples of each of `arms` as are asked for, in random order. A sample that fails ends it; one that gives
-    /// `None` makes the block void.
+    /// Measures a block of `condition`: the requested number of samples of each of `arms`, in random order. If `sample` fails, so does this
+    /// function; if it returns `None`, the block is discarded.
     pub fn measure(
         &mut self,
         condition: C,
@@ -111,15 +111,16 @@ impl<C> Recorder<C> {
         Ok(())
     }
 
-    /// What was recorded.
+    /// Returns the recorded blocks.
     pub fn into_blocks(self) -> Vec<Block<C>> {
         self.blocks
     }
 }
 
-/// The blocks of `experiment`, in rounds until every condition has enough accepted ones, or there were four rounds. In a round the conditions
-/// take turns, in another random order each time, so that all have equally many blocks whenever it ends. `progress` is called after each
-/// block with the number done and of all; an interrupt, or the time limit, ends the run after the block under way.
+/// Runs `experiment` and returns its blocks. It runs rounds until every condition has enough accepted blocks, at most four. A round goes through
+/// all conditions again and again, each time in another random order, so that whenever it ends their numbers of blocks differ by at most one.
+/// `progress` is called after each block with the numbers of blocks done and in the round. An interrupt or the time limit ends the run after the
+/// current block.
 pub fn run<E: Experiment>(
     experiment: &mut E,
     amount: &Amount,

@@ -1,4 +1,4 @@
-//! Raw samples: blocks of them, which blocks count, and what follows from those that do.
+//! Raw samples in blocks, the rule by which blocks are accepted, and statistics over the accepted blocks.
 
 use std::collections::BTreeMap;
 
@@ -7,68 +7,69 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// What precedes or accompanies a sample.
+/// What the experiment does before or during a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arm {
     /// Nothing: the best case.
     Reference,
-    /// As much time as the treatment takes, without it.
+    /// Spinning or waiting for as long as the treatment takes, without its effect.
     Control,
-    /// What is examined.
+    /// The treatment whose effect is examined.
     Treatment,
-    /// More than the treatment: the worst case.
+    /// A stronger treatment: the worst case.
     Extreme,
 }
 
-/// One sample: a value for each of the experiment's columns; NaN where it was not measured.
+/// One sample: a value for each of the experiment's columns, NaN if it was not measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// What preceded it.
+    /// What the experiment did before or during the sample.
     pub arm: Arm,
-    /// What was measured.
+    /// The measured values, one for each column.
     pub values: Vec<f64>,
 }
 
-/// Samples that were taken together, in the order taken.
+/// Samples that were taken together, in the order in which they were taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Block<C> {
-    /// What distinguishes it from blocks of other conditions.
+    /// The condition under which the block was measured.
     pub condition: C,
-    /// Time that the hypervisor took meanwhile, in ns.
+    /// Steal time on the measured CPU during the block, in ns.
     pub steal_ns: u64,
     /// Time that the block took, in ns.
     pub elapsed_ns: u64,
-    /// Its samples.
+    /// The samples of all arms.
     pub samples: Vec<Sample>,
 }
 
-/// A quantity of a sample, by its values.
+/// Computes a quantity from the values of a sample.
 pub type Quantity = fn(&[f64]) -> f64;
 
-/// What decides whether a block counts.
+/// What decides whether a block is accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Judged {
-    /// What must not be larger than usual in the controls that decide.
+    /// The quantity that must not be larger than usual in the deciding controls.
     pub cost: Quantity,
-    /// The column that has the share of the canary lines that were gone. Where there is one, a block without it does not count.
+    /// The column with the share (0 to 1) of evicted canary lines; `None` if the experiment has no canaries. A block that lacks the value is not
+    /// accepted.
     pub canary: Option<usize>,
 }
 
-/// The median of a quantity over samples; NaN values are left out, and of none it is 0.
+/// Returns the median of a quantity over samples, without NaN values; 0 if no value is left.
 pub fn typical(rows: &[&[f64]], of: impl Fn(&[f64]) -> f64) -> f64 {
     let values: Vec<f64> = rows.iter().map(|row| of(row)).filter(|value| !value.is_nan()).collect();
     median(&values).unwrap_or_default()
 }
 
 impl<C: Copy> Block<C> {
-    /// The values of the samples of one arm.
+    /// Returns the values of every sample of one arm.
     pub fn rows(&self, arm: Arm) -> Vec<&[f64]> {
         self.samples.iter().filter(|sample| sample.arm == arm).map(|sample| &sample.values[..]).collect()
     }
 
-    /// The controls that decide whether the block counts, and those that the treatment is compared with: every other one. Where there is one
-    /// control only, the reference decides.
+    /// Splits the controls alternately into those that decide whether the block is accepted and those that the treatment is compared with. If
+    /// there are fewer than two controls, the samples of the reference decide.
     fn controls(&self) -> [Vec<&[f64]>; 2] {
         match self.rows(Arm::Control) {
             single if single.len() < 2 => [self.rows(Arm::Reference), single],
@@ -76,13 +77,14 @@ impl<C: Copy> Block<C> {
         }
     }
 
-    /// The controls that the treatment is compared with.
+    /// Returns the controls that the treatment is compared with.
     pub fn compared(&self) -> Vec<&[f64]> {
         let [_, compared] = self.controls();
         compared
     }
 
-    /// The median of a quantity over the samples of `arm`; of the controls over those that the treatment is compared with.
+    /// Returns the median of a quantity over the samples of `arm`. For [`Arm::Control`] only the controls that the treatment is compared with
+    /// count.
     pub fn median(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> f64 {
         match arm {
             Arm::Control => typical(&self.compared(), of),
@@ -90,7 +92,7 @@ impl<C: Copy> Block<C> {
         }
     }
 
-    /// By how much a quantity is larger with the treatment than in the control.
+    /// Returns by how much the median of a quantity is larger with the treatment than in the control.
     pub fn difference(&self, of: impl Fn(&[f64]) -> f64 + Copy) -> f64 {
         self.median(Arm::Treatment, of) - self.median(Arm::Control, of)
     }
@@ -110,18 +112,18 @@ impl<C: Copy> Block<C> {
     }
 }
 
-/// The blocks of one condition that count.
+/// The accepted blocks of one condition.
 #[derive(Clone, Debug)]
 pub struct Accepted<'a, C> {
-    /// The condition.
+    /// The condition under which the blocks were measured.
     pub condition: C,
-    /// How many were run.
+    /// Number of blocks that were run.
     pub run: u64,
-    /// Those that count, in the order run.
+    /// The accepted blocks, in the order in which they were run.
     pub blocks: Vec<&'a Block<C>>,
 }
 
-/// The blocks that count, by condition: the one rule of all experiments, see [`accepted`].
+/// Returns the accepted blocks of each condition. Every experiment uses this rule; see [`accepted`].
 pub fn accept<'a, C: Copy + Ord>(blocks: &'a [Block<C>], judged: &Judged) -> Vec<Accepted<'a, C>> {
     let mut by_condition: BTreeMap<C, Vec<&Block<C>>> = BTreeMap::new();
     for block in blocks {
@@ -136,35 +138,36 @@ pub fn accept<'a, C: Copy + Ord>(blocks: &'a [Block<C>], judged: &Judged) -> Vec
 }
 
 impl<C: Copy> Accepted<'_, C> {
-    /// How many count.
+    /// Returns the number of accepted blocks.
     pub fn n(&self) -> u64 {
         self.blocks.len() as u64
     }
 
-    /// A quantity of every sample of one arm, without those in which it was not measured.
+    /// Returns a quantity of every sample of one arm. Samples in which it was not measured (NaN) are left out.
     pub fn values(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> Vec<f64> {
         let rows = self.blocks.iter().flat_map(|block| block.rows(arm));
         rows.map(of).filter(|value| !value.is_nan()).collect()
     }
 
-    /// The median of [`Accepted::values`]; 0 of none.
+    /// Returns the median of [`Accepted::values`]; 0 if there are none.
     pub fn median(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> f64 {
         median(&self.values(arm, of)).unwrap_or_default()
     }
 
-    /// The longest of a quantity, rounded to whole numbers, when it was seen and in how many samples.
+    /// Returns the largest value of a quantity, rounded to a whole number, with the sample in which it last rose and the number of samples.
+    /// `None` if there are none.
     pub fn longest(&self, arm: Arm, of: impl Fn(&[f64]) -> f64) -> Option<HighWaterMark> {
         let whole: Vec<u64> = self.values(arm, of).into_iter().map(|value| value.max(0.0).round() as u64).collect();
         HighWaterMark::of(&whole)
     }
 
-    /// The effect of the treatment on a quantity: block by block, against the block's own control.
+    /// Returns the effect of the treatment on a quantity. Each block is compared with its own control.
     pub fn effect(&self, of: impl Fn(&[f64]) -> f64 + Copy) -> Option<Effect> {
         Effect::of(&self.blocks.iter().map(|block| block.difference(of)).collect::<Vec<_>>())
     }
 }
 
-/// `rows` with the p-values of effects that are judged together corrected by Holm's method; rows without one stay as they are.
+/// Returns `rows` with their p-values corrected by Holm's method for multiple comparisons. Rows without a p-value stay as they are.
 pub fn corrected<R>(mut rows: Vec<R>, p: fn(&mut R) -> &mut Option<f64>) -> Vec<R> {
     let mut p: Vec<&mut f64> = rows.iter_mut().filter_map(|row| p(row).as_mut()).collect();
     let judged = holm(&p.iter().map(|p| **p).collect::<Vec<_>>());
@@ -172,8 +175,8 @@ pub fn corrected<R>(mut rows: Vec<R>, p: fn(&mut R) -> &mut Option<f64>) -> Vec<
     rows
 }
 
-/// Every sample, one line each: the number of its block, the condition, what its block met, its arm and its values, empty where something was not
-/// measured.
+/// Formats every sample as a line of CSV: the number of its block, the condition, the block's steal time and elapsed time, the arm and the
+/// values. A value that was not measured is an empty field.
 pub fn csv<C: Serialize>(blocks: &[Block<C>], columns: &[String]) -> String {
     let fields = |condition: &C| match serde_json::to_value(condition) {
         Ok(Value::Object(fields)) => fields,
@@ -201,7 +204,7 @@ pub fn csv<C: Serialize>(blocks: &[Block<C>], columns: &[String]) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The blocks in what [`csv`] has written; `None` where `text` is something else.
+/// Parses blocks from `text` that [`csv`] has written; `None` if `text` has another format.
 pub fn read<C: DeserializeOwned>(text: &str) -> Option<Vec<Block<C>>> {
     let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next()?;

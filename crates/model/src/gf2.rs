@@ -27,16 +27,16 @@ use serde::{Deserialize, Serialize};
 pub use subspace::Subspace;
 use subspace::bits;
 
-/// Draws stop when one without a wrong label has been missed with this probability at most.
+/// Draws stop once the probability that all of them contained a wrong label is at most this.
 const MISS_PROBABILITY: f64 = 1e-9;
-/// Draws never exceed this number.
+/// Most draws.
 const DRAWS_MAX: f64 = 20_000.0;
-/// Draws are at least this many, since a draw can also fail by spanning too little.
+/// Fewest draws, since a draw can also fail by spanning too little.
 const DRAWS_MIN: f64 = 100.0;
-/// The probability that unrelated labels pass is at most 2 to the minus this.
+/// Unrelated labels pass with a probability of at most 2 to the minus this.
 const LUCK_BITS: f64 = 40.0;
 
-/// The color of `frame` under `masks` (at most 16): bit `i` is the parity of `frame & masks[i]`.
+/// Returns the color of `frame` under `masks` (at most 16): bit `i` is the parity of `frame & masks[i]`.
 pub fn color_under(masks: &[u64], frame: u64) -> u16 {
     assert!(masks.len() <= 16, "{} masks make more colors than a color number can tell apart", masks.len());
     let parity = |mask: &u64| (frame & mask).count_ones() as u16 & 1;
@@ -78,26 +78,25 @@ pub enum Linearity {
     },
 }
 
-/// The XOR masks under which frames have one label exactly if they have one color, if there are such masks.
+/// Finds the XOR masks under which frames have one label exactly if they have one color, if there are such masks.
 ///
 /// `samples`: frame numbers and labels. Labels only name classes, in any numbering; some may be wrong.
 /// `agreement`: the share (above 0.5, up to 1) of the samples that the masks must explain, such as 0.99. The best masks
 /// found are returned, not the first that suffice.
 /// `seed`: of the random draws; the same input and seed give the same answer.
 ///
-/// There are as many colors as labels, if that is a power of two. Otherwise both neighbors are tried: the next smaller
-/// one, where the smallest classes count as wrong labels, and the next larger one, where some colors remain without a
-/// class.
+/// There are as many colors as labels, if that is a power of two. Otherwise both neighboring powers are tried: the smaller
+/// one, where the smallest classes count as wrong labels, and the larger one, where some colors have no class.
 ///
-/// Take the frames from all over memory. Neighbors may depend on each other (a host that backs its guest with large
-/// pages), and then a sample from one place can be linear where memory as a whole is not. A frame-number bit that
+/// Take the frames from all over memory. Neighboring frames may depend on each other (a host that backs its guest with
+/// large pages), and then a sample from one region can be linear where memory as a whole is not. A frame-number bit that
 /// changes in few samples is decided by those few alone.
 ///
-/// Enough samples are those where labels unrelated to the frames pass with a probability of at most 2⁻⁴⁰. If the
-/// largest class has the share `p` of the samples, given masks and names explain `n` such labels to the share `a` with
-/// probability `2^(-n K)` at most, `K = a log2(a/p) + (1-a) log2((1-a)/(1-p))` (Chernoff's bound); and there are at
-/// most `2^(k r) 2^k!` masks and names for `k` masks over `r` dimensions. At least twice as many samples as dimensions
-/// and colors it must be in any case.
+/// There are enough samples if labels unrelated to the frames pass with a probability of at most 2⁻⁴⁰. If the largest class
+/// has the share `p` of the samples, given masks and names explain `n` such labels to the share `a` with probability `2^(-n
+/// K)` at most, `K = a log2(a/p) + (1-a) log2((1-a)/(1-p))` (Chernoff's bound); and there are at most `2^(k r) 2^k!` masks
+/// and names for `k` masks over `r` dimensions. In any case there must be at least twice as many samples as dimensions and
+/// colors.
 pub fn infer_masks(samples: &[(u64, u16)], agreement: f64, seed: u64) -> Linearity {
     assert!(agreement > 0.5 && agreement <= 1.0, "agreement {agreement} is not in 0.5..=1");
     let mut per_label = BTreeMap::<u16, usize>::new();
@@ -138,7 +137,7 @@ pub fn infer_masks(samples: &[(u64, u16)], agreement: f64, seed: u64) -> Lineari
     }
 }
 
-/// Different frames needed so that unrelated labels do not pass; see [`infer_masks`].
+/// Returns the number of different frames needed so that unrelated labels do not pass; see [`infer_masks`].
 fn samples_needed(mask_count: usize, rank: usize, agreement: f64, largest_share: f64) -> usize {
     let least = 2 * (rank + (1 << mask_count));
     if mask_count == 0 {
@@ -156,20 +155,20 @@ fn samples_needed(mask_count: usize, rank: usize, agreement: f64, largest_share:
     least.max(((mask_bits + name_bits + LUCK_BITS) / bits_per_sample).ceil() as usize)
 }
 
-/// The samples as the draws need them.
+/// The samples, prepared for the draws.
 struct Sampled<'a> {
     samples: &'a [(u64, u16)],
-    /// The samples whose label counts.
+    /// The samples whose label has enough of them to count.
     counted: Vec<(u64, u16)>,
     /// Indices of the samples, by label; labels with too few samples are left out.
     members: BTreeMap<u16, Vec<usize>>,
-    /// The bits that determine all that vary.
+    /// Frame-number bits that determine all other bits that vary, as a mask.
     pivots: u64,
-    /// For each of these bits, the samples whose value of it is the rarer one. Never empty, since each of them varies.
+    /// For each of these bits, the samples that have its rarer value. Never empty, since each of the bits varies.
     rare: Vec<Vec<usize>>,
 }
 
-/// Masks with the label of each color, and the share of samples they explain.
+/// Masks with the label of each color, and the share of samples that they explain.
 struct Fit {
     masks: Vec<u64>,
     labels: Vec<Option<u16>>,
@@ -193,8 +192,8 @@ impl<'a> Sampled<'a> {
         Self { samples, counted, members, pivots, rare: bits(pivots).map(rarer).collect() }
     }
 
-    /// The masks that explain most samples, among those that random pairs of equal label lead to; `None` if no draw led
-    /// to any.
+    /// Returns the masks that explain most samples, among those found by drawing random pairs of equal label; `None` if no
+    /// draw found any.
     fn best_fit(&self, mask_count: usize, agreement: f64, random: &mut fastrand::Rng) -> Option<Fit> {
         let rank = self.rare.len();
         let mut best: Option<Fit> = None;
@@ -219,10 +218,10 @@ impl<'a> Sampled<'a> {
         best
     }
 
-    /// A space of `rank` dimensions spanned by differences of random frames of equal label; `None` if the pairs drawn
-    /// span less.
+    /// Returns a space of `rank` dimensions spanned by differences of random frames of equal label; `None` if the pairs
+    /// drawn span less.
     ///
-    /// Each bit in turn gives a pair in which a frame has the rarer value of it: uniform draws would go through most
+    /// Each bit in turn gives a pair in which a frame has the rarer value of the bit. Uniform draws would go through most
     /// samples, wrong ones included, before they met a bit that changes in one of a hundred.
     fn differences_of_equals(&self, rank: usize, random: &mut fastrand::Rng) -> Option<Subspace> {
         let mut spanned = Subspace::default();

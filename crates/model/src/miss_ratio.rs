@@ -1,8 +1,8 @@
-//! Tasks that miss with a set ratio: how large they have to be, what they miss under LRU, and their machine code. [Sebek2002, §3.3]
+//! Tasks with a chosen miss ratio: how large they have to be, how they miss under LRU, and their machine code. [Sebek2002, §3.3]
 //!
-//! A task goes over its lines in one fixed order, again and again. *Temporal* locality sets the ratio by their number: of a task little
-//! larger than the cache the lines of those sets miss that hold one line too many. *Spatial* locality sets it by how many words of a line are
-//! touched before the next: one to all. Combined, each does its part.
+//! A task touches its lines in one fixed order, again and again. *Temporal* locality sets the ratio by the number of lines: if a task is a
+//! little larger than the cache, the lines of those sets miss that hold one line too many. *Spatial* locality sets the ratio by how many
+//! words of a line are touched before the next line: one to all of them. Combined, each of the two contributes an equal part.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub enum Touches {
 }
 
 impl Touches {
-    /// Bytes from one touched word to the next.
+    /// Returns the bytes from one touched word to the next.
     pub fn word_bytes(self) -> u64 {
         match self {
             Touches::Data => 8,
@@ -30,9 +30,10 @@ impl Touches {
         }
     }
 
-    /// Most words touched of a line.
+    /// Returns the most words that can be touched in a line.
     ///
-    /// Of code, so many that they and the end of the loop fill half of a line of 64 bytes: two parts of a line can then be visited apart.
+    /// For code, these words and the end of the loop fill at most half of a 64-byte line, so that the two halves of a line can be visited
+    /// separately.
     fn words_max(self, geometry: Geometry) -> u64 {
         match self {
             Touches::Data => geometry.line_bytes.0 / self.word_bytes(),
@@ -50,7 +51,7 @@ impl std::fmt::Display for Touches {
     }
 }
 
-/// Instructions of a visit within a line at most, its jump among them.
+/// Most instructions of a visit within a line, including its jump.
 pub const INSTRUCTIONS_MAX: u64 = 5;
 
 /// Largest size in bytes of the code for one line: [`INSTRUCTIONS_MAX`] instructions and the end of the loop.
@@ -68,21 +69,21 @@ pub enum Locality {
     Combined,
 }
 
-/// A ratio that no task of this kind has.
+/// Reasons why no task of this kind has the ratio.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RatioError {
-    /// Not from 0 to 1.
+    /// The ratio is not from 0 to 1.
     #[error("a miss ratio of {0} is not between 0 and 1\n  hint: --miss-ratio 33%")]
     Outside(f64),
-    /// Not by spatial locality.
+    /// Spatial locality alone does not reach the ratio.
     #[error(
         "a miss ratio of {ratio:.4} by touching more words of a line needs more than {words} words\n  hint: at least {:.1} %, or --locality temporal, or --locality combined",
         100.0 / *words as f64
     )]
     TooFewWords {
-        /// Asked for.
+        /// The ratio asked for.
         ratio: f64,
-        /// Words that can be touched.
+        /// Most words that can be touched in a line.
         words: u64,
     },
 }
@@ -101,7 +102,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// The task that misses in `geometry` with `ratio` (0 to 1) under LRU.
+    /// Returns the task that misses in `geometry` with `ratio` (0 to 1) under LRU.
     pub fn of_ratio(touches: Touches, geometry: Geometry, ratio: f64, by: Locality) -> Result<Task, RatioError> {
         if !(0.0..=1.0).contains(&ratio) {
             return Err(RatioError::Outside(ratio));
@@ -124,28 +125,30 @@ impl Task {
         Ok(Task { touches, geometry, lines, words })
     }
 
-    /// Words touched of line `line`: so that the average over any number of lines is as near to what it should be as it can.
+    /// Returns the words touched in line `line`, chosen so that the average over any number of lines is as near to `words`
+    /// as it can be.
     pub fn words_of(&self, line: u64) -> u64 {
         let up_to = |lines: u64| (lines as f64 * self.words + 1e-9).floor() as u64;
         (up_to(line + 1) - up_to(line)).max(1)
     }
 
-    /// Words touched in one pass over all lines.
+    /// Returns the words touched in one pass over all lines.
     pub fn accesses_per_pass(&self) -> u64 {
         (0..self.lines).map(|line| self.words_of(line)).sum()
     }
 
-    /// Misses per access under LRU, without anything else in the cache.
+    /// Predicts the misses per access under LRU if nothing else is in the cache.
     pub fn predicted(&self) -> f64 {
         line_ratio(self.geometry, self.lines) * self.lines as f64 / self.accesses_per_pass().max(1) as f64
     }
 
-    /// The same by the document's straight line. [Sebek2002, Figure 5]
+    /// Predicts the misses per access by the straight line of the paper instead. [Sebek2002, Figure 5]
     pub fn predicted_straight(&self) -> f64 {
         straight_line(self.geometry, self.lines) * self.lines as f64 / self.accesses_per_pass().max(1) as f64
     }
 
-    /// The accesses of `passes` passes, lines in order of their addresses, which begin at 0.
+    /// Returns the accesses of `passes` passes. Each pass touches the lines in the order of their addresses, which begin at
+    /// 0.
     pub fn accesses(self, passes: u64) -> impl Iterator<Item = Access> {
         let kind = match self.touches {
             Touches::Data => Kind::Read,
@@ -161,38 +164,40 @@ impl Task {
     }
 }
 
-/// Share of the lines that miss in every pass of a loop over `lines` lines under LRU: `(S - nN)(n + 1)/S` for S lines, n ways and N
-/// sets, 0 up to the cache and 1 from one line more in every set on.
+/// Returns the share of the lines that miss in every pass of a loop over `lines` lines under LRU: `(S - nN)(n + 1)/S` for S lines,
+/// n ways and N sets. It is 0 up to the size of the cache, and 1 once every set has at least one line too many.
 pub fn line_ratio(geometry: Geometry, lines: u64) -> f64 {
     let (sets, ways) = (geometry.set_count, u64::from(geometry.ways));
     let excess = lines.saturating_sub(sets * ways);
     if excess >= sets { 1.0 } else { (excess * (ways + 1)) as f64 / lines.max(1) as f64 }
 }
 
-/// The document's straight line between the same ends: `(task - cache) / cache x ways`. [Sebek2002, Figure 5]
+/// Returns the miss ratio by the straight line of the paper between the same ends: `(task - cache) / cache x ways`.
+/// [Sebek2002, Figure 5]
 pub fn straight_line(geometry: Geometry, lines: u64) -> f64 {
     let cache = (geometry.set_count * u64::from(geometry.ways)) as f64;
     ((lines as f64 - cache) / cache * f64::from(geometry.ways)).clamp(0.0, 1.0)
 }
 
-/// Lines of the loop of which the share `ratio` misses: [`line_ratio`] solved for them, `nN(n + 1)/(n + 1 - ratio)`.
+/// Returns the number of lines of the loop of which the share `ratio` misses: [`line_ratio`] solved for `lines`, `nN(n +
+/// 1)/(n + 1 - ratio)`.
 fn lines_that_miss(geometry: Geometry, ratio: f64) -> u64 {
     let ways = f64::from(geometry.ways);
     let cache = geometry.set_count as f64 * ways;
     (cache * (ways + 1.0) / (ways + 1.0 - ratio)).round() as u64
 }
 
-/// Processors that machine code is made for.
+/// Processors for which machine code can be generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processor {
-    /// x86-64. The number of passes comes in RDI, as C calls.
+    /// x86-64. The number of passes is passed in RDI, as in a C call.
     X86,
-    /// aarch64. The number of passes comes in X0.
+    /// aarch64. The number of passes is passed in X0.
     Arm,
 }
 
 impl Processor {
-    /// That of the machine this runs on, if code can be made for it.
+    /// Returns the processor that this program runs on; `None` if no code can be generated for it.
     pub fn here() -> Option<Processor> {
         match std::env::consts::ARCH {
             "x86_64" => Some(Processor::X86),
@@ -202,19 +207,20 @@ impl Processor {
     }
 }
 
-/// A piece of code that is executed from its first instruction to its jump.
+/// A piece of code that runs from its first instruction to its jump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
-    /// Where it begins.
+    /// Offset of its first instruction, in bytes.
     pub offset: u32,
-    /// Instructions of 4 bytes, its jump among them: 1 or more. Up to [`INSTRUCTIONS_MAX`] of them stay in half of a line of 64 bytes.
+    /// Number of 4-byte instructions including the jump, 1 or more. Up to [`INSTRUCTIONS_MAX`] of them fit into half of a 64-byte
+    /// line.
     pub instructions: u32,
 }
 
-/// A function in `bytes` bytes of code that makes as many passes over `visits`, in their order, as its argument says, 1 or more, and
-/// returns. It begins at the first visit.
+/// Generates a function in `bytes` bytes of code, which begins at the first visit. It takes a number of passes, 1 or more, makes as
+/// many passes over `visits` in their order, and returns.
 ///
-/// Panics when there are no visits, or one does not lie inside.
+/// Panics if there are no visits, or if a visit does not lie inside.
 pub fn machine_code(processor: Processor, bytes: usize, visits: &[Visit]) -> Vec<u8> {
     let first = visits.first().expect("a loop visits something").offset;
     let mut code = vec![0; bytes];

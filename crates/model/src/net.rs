@@ -1,31 +1,32 @@
-//! What a network stack costs per packet, and what of it is the cache: the experiment of [Loeser1999, §3 and 4].
+//! The cost of a network stack per packet, and how much of it is due to the cache: the experiment of [Loeser1999, §3 and
+//! 4].
 //!
-//! A stack of three components, each of which could be a server of its own: the driver, which moves frames to and from the card; the
-//! server, which reserves, accounts and polices, and knows the protocols; and the client. Sending copies nothing in main memory;
+//! The stack has three components, each of which could be a server of its own: the driver, which moves frames to and from the card;
+//! the server, which reserves, accounts and polices, and knows the protocols; and the client. Sending copies nothing in main memory;
 //! receiving copies every byte twice.
 
 use serde::{Deserialize, Serialize};
 
 use crate::units::{Cycles, Ns};
 
-/// A part of the stack.
+/// A component of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Component {
-    /// Moves frames to and from the card.
+    /// The driver, which moves frames to and from the card.
     Driver,
-    /// Reserves, polices, speaks the protocols.
+    /// The server, which reserves, polices, and speaks the protocols.
     Server,
-    /// Sends and receives.
+    /// The client, which sends and receives.
     Client,
 }
 
 impl Component {
-    /// All of them, as indexed.
+    /// All components, in the order of their indices.
     pub const ALL: [Component; 3] = [Component::Driver, Component::Server, Component::Client];
 }
 
-/// Whose time it is: attributes the time of an operation to the components that it passes through.
+/// Attributes the time of an operation to the components that it passes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
     at: Component,
@@ -34,26 +35,26 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins `now`, in the client.
+    /// Starts the meter at the time `now`, in the client.
     pub fn start(now: Cycles) -> Meter {
         Meter { at: Component::Client, since: now, spent: Default::default() }
     }
 
-    /// From `now` on it is the time of `next`.
+    /// Attributes the time from `now` on to `next`.
     #[inline]
     pub fn pass_to(&mut self, next: Component, now: Cycles) {
         self.spent[self.at as usize].0 += now.0.saturating_sub(self.since.0);
         (self.at, self.since) = (next, now);
     }
 
-    /// What each component has spent until `now`.
+    /// Stops the meter, and returns the cycles that each component has spent until `now`.
     pub fn stop(mut self, now: Cycles) -> [Cycles; 3] {
         self.pass_to(Component::Client, now);
         self.spent
     }
 }
 
-/// What a packet costs the stack, as it is reserved: the time of one of `bytes` is `packet + bytes x byte`.
+/// Cost of a packet for the stack, as it is reserved: a packet of `bytes` takes `packet + bytes x byte`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// Time of a packet without its bytes.
@@ -63,55 +64,55 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Time of a packet of `bytes`.
+    /// Returns the time of a packet of `bytes`.
     pub fn of(self, bytes: usize) -> Ns {
         Ns(self.packet.0.saturating_add((bytes as u64).saturating_mul(self.byte_ps) / 1000))
     }
 }
 
-/// What a connection asks for, in each direction.
+/// Reservation of a connection, for each direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
-    /// Packets a second.
+    /// Packets per second.
     pub packets_per_s: u64,
     /// Bytes of the largest packet.
     pub bytes_max: usize,
-    /// Packets that may come at once.
+    /// Most packets that may come at once.
     pub burst: u64,
 }
 
-/// Why a connection or a packet was turned away.
+/// Reasons why a connection or a packet was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The time asked for is not left.
+    /// The reservation needs more CPU time than is left.
     #[error(
         "{asked_ppm} millionths of the CPU are asked for and {left_ppm} are left\n  hint: fewer or smaller packets a second, or end another connection"
     )]
     Admission {
-        /// Share of the CPU asked for, in millionths.
+        /// Share of the CPU that the reservation needs, in millionths.
         asked_ppm: u64,
-        /// What is left.
+        /// Share of the CPU that is left, in millionths.
         left_ppm: u64,
     },
     /// The packet is larger than what was reserved.
     #[error("a packet of {bytes} bytes, and {bytes_max} were reserved")]
     TooLarge {
-        /// Its size.
+        /// Size of the packet in bytes.
         bytes: usize,
-        /// The size reserved.
+        /// Largest size reserved, in bytes.
         bytes_max: usize,
     },
-    /// The account of the connection is empty.
+    /// The account of the connection has too little time left for the packet.
     #[error("a packet costs {cost_ns} ns and the account holds {left_ns}: faster than was reserved")]
     Account {
-        /// What it costs.
+        /// Cost of the packet.
         cost_ns: u64,
-        /// What there is.
+        /// Time left in the account.
         left_ns: u64,
     },
 }
 
-/// Who may have how much of the CPU: connections are admitted while the time they reserve fits.
+/// Admission control: connections are admitted as long as the CPU time that they reserve fits.
 #[derive(Clone, Debug)]
 pub struct Admission {
     cost: Cost,
@@ -120,12 +121,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// At most `limit_ppm` millionths of the CPU for packets of this `cost`.
+    /// Creates an admission control that reserves at most `limit_ppm` millionths of the CPU, for packets of this `cost`.
     pub fn new(cost: Cost, limit_ppm: u64) -> Admission {
         Admission { cost, limit_ppm, reserved_ppm: 0 }
     }
 
-    /// Accounts for sending and receiving, both full at `now`; or the time reserved does not fit, and nothing is reserved.
+    /// Admits a connection, and returns its accounts for sending and receiving, both full at `now`. Fails if the time to
+    /// reserve does not fit; then nothing is reserved.
     pub fn admit(&mut self, reservation: Reservation, now: Ns) -> Result<[TokenBucket; 2], Refused> {
         let cost = self.cost.of(reservation.bytes_max);
         // ns a second are thousandths of a millionth. Rounded up: what is promised must be there.
@@ -151,8 +153,8 @@ impl Admission {
 
 const PPM: u128 = 1_000_000;
 
-/// The account of a connection, in time: it fills with the share of the CPU that was reserved, up to a burst, and every packet takes
-/// out what it costs.
+/// The account of a connection, in CPU time. It fills at the reserved share of the CPU, up to a burst, and every packet takes its
+/// cost out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
     cost: Cost,
@@ -165,7 +167,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Takes out the cost of a packet of `bytes` at `now`; or refuses it, and takes nothing.
+    /// Takes the cost of a packet of `bytes` out at `now`. If the packet is refused, it takes nothing.
     #[inline]
     pub fn take(&mut self, bytes: usize, now: Ns) -> Result<(), Refused> {
         if bytes > self.bytes_max {
@@ -185,7 +187,7 @@ impl TokenBucket {
     }
 }
 
-/// One packet.
+/// Measurement of one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Time that each component spent on it, as indexed by [`Component`].
@@ -193,7 +195,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Time of all components together.
+    /// Returns the time of all components together.
     pub fn total(&self) -> Cycles {
         Cycles(self.spent.iter().map(|spent| spent.0).sum())
     }

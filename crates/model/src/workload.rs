@@ -1,4 +1,5 @@
-//! Programs as streams of accesses: what the measured jobs of isochrome touch, and synthetic tasks with a known outcome.
+//! Workloads: programs as streams of accesses. They are the measured jobs of isochrome, and synthetic tasks with a known
+//! outcome.
 //!
 //! Addresses are virtual and start at 0. Only data accesses are modeled, except in
 //! [`Workload::Code`]; instructions of a kernel fit into a page and are left out.
@@ -12,75 +13,75 @@ use crate::units::Bytes;
 /// A program that touches memory in a known way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Workload {
-    /// Touches an area every `stride` bytes, `passes` times over: the benchmark of Hanemaaijer (1993).
+    /// A walk that touches an area every `stride` bytes, `passes` times: the benchmark of Hanemaaijer (1993).
     Walk {
         /// Size of the area.
         area: Bytes,
         /// Bytes between accesses.
         stride: Bytes,
-        /// Times over.
+        /// Number of times that the area is walked.
         passes: u64,
-        /// Stores instead of loads.
+        /// Whether the walk stores instead of loads.
         write: bool,
     },
-    /// A loop of straight code of which every line is entered once and left by a jump to the next: a task with a set miss
-    /// ratio. [Sebek2002, §3.3]
+    /// A loop of straight code that enters every line once and jumps from each to the next: a task with a fixed miss ratio.
+    /// [Sebek2002, §3.3]
     Code {
         /// Size of the code.
         area: Bytes,
         /// Bytes per line.
         line: Bytes,
-        /// Iterations.
+        /// Number of iterations.
         passes: u64,
     },
-    /// Follows pointers in one random cycle through all lines of an area.
+    /// A pointer chase in one random cycle through all lines of an area.
     Chase {
         /// Size of the area.
         area: Bytes,
         /// Bytes per line.
         line: Bytes,
-        /// Loads.
+        /// Number of loads.
         steps: u64,
-        /// Seed of the cycle.
+        /// Seed of the random cycle.
         seed: u64,
     },
-    /// The digital filter of [Liedtke1997, §5.2]: `order` + 1 coefficients and as many samples, `jobs` outputs. The new sample is
-    /// stored over the oldest, then each coefficient and its sample are loaded.
+    /// The digital filter of [Liedtke1997, §5.2]: `order` + 1 coefficients and as many samples, `jobs` outputs. Each output
+    /// stores the new sample over the oldest, then loads each coefficient and its sample.
     Filter {
-        /// n.
+        /// Order of the filter, n in the paper.
         order: u64,
         /// Bytes per number.
         word: Bytes,
-        /// Outputs.
+        /// Number of outputs.
         jobs: u64,
     },
     /// The multiplication of 64x64 doubles in 8x8 submatrices, `b` stored by columns. [Liedtke1997, §5.4]
     Matmul,
     /// The triple loop over square matrices of doubles by rows.
     MatmulNaive {
-        /// Rows.
+        /// Rows of a matrix.
         order: u64,
     },
     /// The triple loop in square blocks.
     MatmulBlocked {
-        /// Rows, a multiple of `block`.
+        /// Rows of a matrix, a multiple of `block`.
         order: u64,
         /// Rows of a block.
         block: u64,
     },
     /// An in-place radix-2 Fourier transform of complex doubles with a table of twiddle factors.
     Fft {
-        /// Points, a power of two.
+        /// Number of points, a power of two.
         points: u64,
     },
     /// A fast cosine transform as a Fourier transform of the same size with a reordering pass before and a twiddle pass after.
     Dct {
-        /// Points, a power of two.
+        /// Number of points, a power of two.
         points: u64,
     },
 }
 
-/// A text that names no workload.
+/// Error for a text that names no workload.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a workload: {what}\n  hint: NAME:KEY=VALUE,..., such as walk:area=256K,stride=16,passes=100 or filter:order=256"
@@ -105,7 +106,7 @@ fn store(address: u64) -> Access {
 }
 
 impl Workload {
-    /// The accesses, in order.
+    /// Returns the accesses, in order.
     pub fn accesses(self) -> Box<dyn Iterator<Item = Access> + Send> {
         match self {
             Workload::Walk { area, stride, passes, write } => {
@@ -187,7 +188,8 @@ impl Workload {
     }
 }
 
-/// Butterflies stage by stage over `points` complex doubles at 0, twiddle factors behind them.
+/// Returns the accesses of the butterflies, stage by stage, over `points` complex doubles at 0 with the twiddle factors
+/// behind them.
 fn fft(points: u64) -> impl Iterator<Item = Access> + Send {
     let number = 2 * DOUBLE;
     let stages = points.max(1).ilog2();
@@ -208,7 +210,7 @@ fn fft(points: u64) -> impl Iterator<Item = Access> + Send {
     })
 }
 
-/// The successor of each element in one random cycle through all of them (Sattolo's shuffle).
+/// Returns the successor of each element in one random cycle through all of them (Sattolo's shuffle).
 fn cycle(count: usize, seed: u64) -> Vec<u32> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut next: Vec<u32> = (0..count as u32).collect();
@@ -221,7 +223,7 @@ fn cycle(count: usize, seed: u64) -> Vec<u32> {
 impl FromStr for Workload {
     type Err = WorkloadError;
 
-    /// `walk:area=256K,stride=16,passes=100[,write=1]`, `code:area=38K,line=32,passes=10`,
+    /// Parses `walk:area=256K,stride=16,passes=100[,write=1]`, `code:area=38K,line=32,passes=10`,
     /// `chase:area=1M,line=64,steps=1000000[,seed=1]`, `filter:order=256[,word=8][,jobs=1]`, `matmul`, `matmul-naive:order=100`,
     /// `matmul-blocked:order=128,block=16`, `fft:points=1024`, `dct:points=1024`.
     fn from_str(text: &str) -> Result<Workload, WorkloadError> {

@@ -1,4 +1,4 @@
-//! The colored cache as a picture: one band per color, the ways across, and who may do what in it.
+//! The colored cache as a picture: one band per color, one column per way, and who may read or write each band.
 
 use maud::{Markup, html};
 
@@ -11,7 +11,7 @@ const TOP: f64 = 20.0;
 const PANEL: f64 = 92.0;
 const GAP: f64 = 14.0;
 
-/// What happens in the bands of one color.
+/// Use of the band of one color.
 #[derive(Clone, Copy, PartialEq)]
 enum Band {
     /// The co-runner may replace and dirty any line.
@@ -32,7 +32,8 @@ impl Band {
     }
 }
 
-/// Picture of a cache with `geometry` and `colors` for the three allocations; for the first alone when `task` is empty.
+/// Draws a cache with `geometry` and `colors` colors, once for each of the three allocations, and returns the drawing with its height. `task`
+/// are the colors of the task; if empty, only the unpartitioned cache is drawn.
 pub(super) fn picture(geometry: &Geometry, colors: u32, task: &[Color]) -> (Markup, f64) {
     let ways = geometry.ways;
     let band = (272.0 / f64::from(colors)).min(14.0);

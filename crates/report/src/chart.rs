@@ -1,4 +1,4 @@
-//! Figures as inline SVG: line charts with dash styles, bands, marks and labels at the ends of the lines; bars, changes, tracks.
+//! Figures as inline SVG: line charts with dash styles, bands, marks and labels at the ends of the lines, and also bars, changes and tracks.
 //!
 //! Colors come from the style sheet, by class, so that one drawing serves light, dark and paper. A figure is drawn 360 units
 //! wide, about its width in CSS pixels on a phone, so that its text stays legible there.
@@ -12,23 +12,23 @@ const HEIGHT: f64 = 240.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 36.0;
 const LEFT: f64 = 52.0;
-/// Room right of the plot for the names of the lines.
+/// Width right of the plot for the names of the lines.
 const NAMES: f64 = 84.0;
-/// Distance of two names below each other.
+/// Vertical distance of two adjacent names.
 const NAME_LINE: f64 = 13.0;
 
-/// Width of `text` in the chart's letters, roughly.
+/// Returns the approximate width of `text` in the font of the charts.
 pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * 6.0
 }
 
-/// A coordinate as SVG text.
+/// Formats a coordinate for SVG, with one decimal.
 pub(super) fn at(coordinate: f64) -> String {
     // Adding zero turns -0.0 into 0.0.
     format!("{:.1}", (coordinate * 10.0).round() / 10.0 + 0.0)
 }
 
-/// The class of the style sheet that gives a line or a bar its color.
+/// Returns the class of the style sheet that gives a line or a bar its color.
 fn class(hue: Hue) -> &'static str {
     match hue {
         Hue::Alone => "alone",
@@ -49,7 +49,7 @@ fn dash_class(dash: Dash) -> &'static str {
     }
 }
 
-/// `figure` as an SVG element, and its height.
+/// Draws `figure` as an SVG element, and returns it with its height.
 pub fn draw(figure: &Figure) -> (Markup, f64) {
     match figure {
         Figure::Chart(chart) => (svg(chart), HEIGHT),
@@ -112,7 +112,7 @@ fn svg(chart: &Chart) -> Markup {
     }
 }
 
-/// Ticks of the x axis whose texts do not run into each other: the last, then from the left what fits.
+/// Returns the ticks of the x axis whose texts do not overlap: the last one, and from the left every one that fits.
 fn readable_ticks(axis: &Axis, x: impl Fn(f64) -> Option<f64>) -> Vec<(f64, &str)> {
     let placed = axis.ticks.iter().filter_map(|(value, text)| Some((x(*value)?, text.as_str())));
     let mut placed: Vec<_> = placed.collect();
@@ -131,7 +131,7 @@ fn readable_ticks(axis: &Axis, x: impl Fn(f64) -> Option<f64>) -> Vec<(f64, &str
     placed
 }
 
-/// Names of the lines with the heights to write them at: beside the line's end, pushed apart where they would overlap.
+/// Returns the names of the lines with the heights to write them at: beside the end of the line, pushed apart if they would overlap.
 fn names(lines: &[Line], y: impl Fn(f64) -> Option<f64>) -> Vec<(Hue, &str, f64)> {
     let mut names: Vec<_> = lines
         .iter()
@@ -157,7 +157,7 @@ fn bars_height(bars: usize) -> f64 {
     bars as f64 * BAR_LINE + 4.0
 }
 
-/// Horizontal bars below each other, drawn to one scale.
+/// Draws horizontal bars below each other, to one scale.
 fn bars(drawn: &Bars) -> Markup {
     let Bars { title, bars } = drawn;
     const BAR_NAMES: f64 = 128.0;
@@ -181,15 +181,15 @@ fn bars(drawn: &Bars) -> Markup {
     }
 }
 
-/// Height of each of [`tracks`], with what is between two.
+/// Height of each of [`tracks`], including the gap to the next.
 const TRACK: f64 = 30.0;
 
-/// Height of the drawing of so many tracks.
+/// Returns the height of the drawing of `tracks` tracks.
 fn tracks_height(tracks: usize) -> f64 {
     tracks as f64 * TRACK + BOTTOM
 }
 
-/// Tracks below each other, of one horizontal axis from 0 to `span` with its label.
+/// Draws tracks below each other on one horizontal axis from 0 to `span`, with its label.
 fn tracks(drawn: &Tracks) -> Markup {
     let Tracks { title, description, label, span, tracks } = drawn;
     const TRACK_NAMES: f64 = 104.0;
@@ -244,12 +244,13 @@ fn changes_height(changes: usize) -> f64 {
     changes as f64 * CHANGE_LINE + 6.0
 }
 
-/// Changes below each other as bars to both sides of none, from half to half as much again; what is beyond is cut off there and shown by its number alone.
+/// Draws changes below each other as bars to the left and right of zero, from -50 to +50 %. Longer bars are cut off there, and the number shows
+/// the full change.
 fn changes(drawn: &Changes) -> Markup {
     let Changes { title, changes } = drawn;
     const NAMES: f64 = 74.0;
     const NUMBERS: f64 = 72.0;
-    /// What fills a side.
+    /// The change, as a share, whose bar fills one side.
     const FULL: f64 = 0.5;
     let side = (WIDTH - NAMES - NUMBERS) / 2.0;
     let (zero, height) = (NAMES + side, changes_height(changes.len()));
@@ -279,7 +280,7 @@ fn polyline(points: impl Iterator<Item = (f64, f64)>) -> String {
     path
 }
 
-/// Outline of a line's band; `None` when it has none.
+/// Returns the outline of a line's band; `None` if it has none.
 fn band_outline(line: &Line, point: impl Fn((f64, f64)) -> Option<(f64, f64)>) -> Option<String> {
     let upper = line.band.iter().filter_map(|&(x, _, high)| point((x, high)));
     let lower = line.band.iter().rev().filter_map(|&(x, low, _)| point((x, low)));

@@ -1,4 +1,4 @@
-//! Figures that are an SVG file each.
+//! Figures that are written as SVG files of their own.
 
 use maud::{Markup, PreEscaped, html};
 
@@ -18,8 +18,8 @@ const MARGIN: f64 = 16.0;
 const LINE: f64 = 16.0;
 const BARS: f64 = 120.0;
 
-/// Misses of a program against its share of a cache: by ways (element i: i ways), and by colors (how many, and the misses; all of
-/// them last).
+/// Draws the misses of a program against its share of a cache, as an SVG file. Element i of `by_ways` is the misses with i ways. `by_colors` has
+/// pairs of a number of colors and the misses with it; the last is for all colors.
 pub fn miss_curve(title: &str, accesses: u64, by_ways: &[u64], by_colors: &[(u32, u64)]) -> String {
     let percent = |misses: u64| 100.0 * misses as f64 / accesses.max(1) as f64;
     let line = |name: &str, hue, dash, misses: &[(f64, u64)]| {
@@ -46,7 +46,8 @@ pub fn miss_curve(title: &str, accesses: u64, by_ways: &[u64], by_colors: &[(u32
     file(title, &[draw(&chart.into())])
 }
 
-/// Execution times of each task against its number of partitions: typical ones, the longest seen, and C^p. [Kim2013, Figure 10]
+/// Draws the execution times of each task against its number of partitions, as an SVG file: the typical time, the longest seen, and C^p.
+/// [Kim2013, Figure 10]
 pub fn execution_times(profile: &Profile) -> String {
     let measured: Vec<_> = profile.tasks.iter().filter(|task| !task.wcet_ns.is_empty()).collect();
     let charts: Vec<_> = measured.into_iter().map(|task| draw(&of_task(task, profile.partitions).into())).collect();
@@ -78,7 +79,7 @@ fn of_task(task: &TaskProfile, partitions: u32) -> Chart {
     }
 }
 
-/// Of each cache in which tasks met: who evicted whom, and whose lines lay in which color at the end.
+/// Draws, for each cache that several tasks used, which task evicted whose lines, and whose lines lay in which color at the end, as an SVG file.
 pub fn interference(outcome: &Outcome) -> String {
     let names: Vec<&str> = outcome.tasks.iter().map(|task| task.name.as_str()).collect();
     let mut parts = vec![key(&names)];
@@ -93,7 +94,7 @@ pub fn interference(outcome: &Outcome) -> String {
     file("Who evicted whom, and whose lines lie where", &parts)
 }
 
-/// The tasks' numbers and colors.
+/// Draws the key: number, name and drawing color of each task. Returns it with its height.
 fn key(names: &[&str]) -> (Markup, f64) {
     let height = names.len() as f64 * LINE + 4.0;
     let markup = html! {
@@ -107,7 +108,7 @@ fn key(names: &[&str]) -> (Markup, f64) {
     (markup, height)
 }
 
-/// The eviction matrix of a cache.
+/// Draws the eviction matrix of a cache. Returns it with its height.
 fn evictions(cache: &CacheOutcome) -> (Markup, f64) {
     let matrix = &cache.interference.evictions;
     let most = matrix.iter().flatten().copied().max().unwrap_or(0);
@@ -129,7 +130,7 @@ fn evictions(cache: &CacheOutcome) -> (Markup, f64) {
     (map.svg(), map.height())
 }
 
-/// Lines of each task in each color of a cache, on top of each other.
+/// Draws the lines of each task in each color of a cache, stacked. Returns the drawing with its height.
 fn occupancy(cache: &CacheOutcome) -> (Markup, f64) {
     const LEFT: f64 = 30.0;
     const TOP: f64 = 20.0;
@@ -163,13 +164,13 @@ fn occupancy(cache: &CacheOutcome) -> (Markup, f64) {
     (markup, height)
 }
 
-/// The figures of `sections`, in a file of their own.
+/// Returns the figures of `sections` as one SVG file.
 pub fn of_sections<'a>(title: &str, sections: impl IntoIterator<Item = &'a Section>) -> String {
     let figures: Vec<&Figure> = sections.into_iter().flat_map(Section::figures).collect();
     file(title, &figures.into_iter().map(draw).collect::<Vec<_>>())
 }
 
-/// Drawings below each other, each with its height, in a file of their own with the colors of the reports.
+/// Returns an SVG file with the drawings `parts` below each other, each given with its height. It uses the style sheet of the reports.
 pub(super) fn file(title: &str, parts: &[(Markup, f64)]) -> String {
     let height = parts.iter().map(|(_, height)| height + MARGIN).sum::<f64>() + MARGIN;
     let width = WIDTH + 2.0 * MARGIN;

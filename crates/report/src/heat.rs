@@ -7,35 +7,35 @@ use isochrome_model::evidence::format;
 
 const WIDTH: f64 = 360.0;
 const LEFT: f64 = 30.0;
-/// Room left of the cells for the names of the rows.
+/// Width left of the cells for the names of the rows.
 const NAMES: f64 = 130.0;
 const TOP: f64 = 34.0;
 const SIDE: f64 = 208.0;
 const BAR_LENGTH: f64 = 68.0;
-/// Height of a row that has a name.
+/// Height of a row if rows have names.
 const NAME_ROW: f64 = 12.0;
-/// Steps of the shading: a cell is drawn in the nearest.
+/// Number of shades. A cell is drawn in the nearest one.
 const SHADES: u32 = 20;
 
 /// A heat map of shares, 0 to 1.
 pub struct HeatMap<'a> {
-    /// What it shows, in a few words; for those who do not see it.
+    /// Title of the drawing for screen readers.
     pub title: String,
-    /// What is to be seen in it, in a sentence.
+    /// Description of the drawing for screen readers, one sentence.
     pub description: String,
-    /// What a row is.
+    /// Label of the rows.
     pub rows: &'a str,
-    /// What a column is.
+    /// Label of the columns.
     pub columns: &'a str,
-    /// A name for each row instead of its number; empty for numbers.
+    /// A name for each row; empty to show the numbers of the rows.
     pub row_names: &'a [String],
-    /// Row by row; what lacks or is no number stays empty.
+    /// Shares row by row. Cells that are missing or NaN are left blank.
     pub cells: &'a [Vec<f64>],
-    /// One bar per row, in the same order, with what they count; empty for none.
+    /// Label of the bars, and the count of each row's bar, in the order of the rows; empty for no bars.
     pub bars: (&'a str, &'a [u64]),
 }
 
-/// Where the cells of a heat map lie.
+/// Position and size of the cells of a heat map, in units of the drawing.
 struct Grid {
     rows: usize,
     columns: usize,
@@ -56,13 +56,13 @@ impl HeatMap<'_> {
         }
     }
 
-    /// Height of the drawing, in its own units.
+    /// Returns the height of the drawing, in its own units.
     pub fn height(&self) -> f64 {
         let grid = self.grid();
         TOP + grid.rows as f64 * grid.height + 22.0
     }
 
-    /// The heat map as an SVG element.
+    /// Returns the heat map as an SVG element.
     pub fn svg(&self) -> Markup {
         let Grid { rows, columns, left, width, height } = self.grid();
         let bars = LEFT + SIDE + 16.0;
@@ -114,7 +114,7 @@ impl HeatMap<'_> {
         }
     }
 
-    /// Outline of all cells drawn in `shade`; one path for many cells keeps a matrix of 64 x 64 small.
+    /// Returns the outline of all cells drawn in `shade`. One path for many cells keeps a matrix of 64 x 64 small.
     fn cells_of_shade(&self, shade: u32) -> String {
         let Grid { left, width, height, .. } = self.grid();
         let mut path = String::new();

@@ -20,10 +20,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub use retention::retention_sentence;
 
-/// The sentence of evidence without a section.
+/// Headline of evidence without a section.
 const NOTHING: &str = "No experiment was run: this describes the machine only.";
 
-/// The report on `evidence` as one HTML file.
+/// Returns the report on `evidence` as one HTML file.
 pub fn html(evidence: &Evidence) -> String {
     let page = html! {
         (DOCTYPE)
@@ -51,7 +51,7 @@ pub fn html(evidence: &Evidence) -> String {
     page.into_string().replace(|c: char| c.is_control() && c != '\n', " ")
 }
 
-/// A table that may be wider than the screen: it scrolls, the page does not.
+/// Wraps a table that may be wider than the screen, so that it scrolls and the page does not.
 fn scroll(table: Markup) -> Markup {
     html! { div.scroll tabindex="0" { (table) } }
 }
@@ -65,7 +65,7 @@ fn tag(standing: Standing) -> Markup {
     }
 }
 
-/// The conclusion of the first section, and what to mind.
+/// Renders the head of the page: the conclusion of the first section, and the warnings.
 fn verdict(evidence: &Evidence) -> Markup {
     let first = evidence.sections.first();
     let altered = evidence.fingerprint != evidence.machine.fingerprint();
@@ -153,7 +153,7 @@ fn origin(evidence: &Evidence) -> Markup {
     }
 }
 
-/// The command as it could be typed into a shell.
+/// Formats the command so that it can be pasted into a shell.
 fn command_line(words: &[String]) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+%@".contains(c);
     let quoted = words.iter().map(|word| {

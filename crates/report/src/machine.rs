@@ -1,4 +1,4 @@
-//! The machine, each fact with its source.
+//! The section on the machine, with the source of each fact.
 
 use maud::{Markup, html};
 
@@ -22,7 +22,7 @@ fn source(source: Source) -> Markup {
     html! { small.source { (name) } }
 }
 
-/// A fact as a table cell; a dash when it is not known.
+/// Renders a fact as a table cell; a dash if it is unknown.
 fn cell<T: Copy>(fact: Option<Fact<T>>, text: impl Fn(T) -> String) -> Markup {
     html! { td { @match fact { Some(fact) => { (text(fact.value)) (source(fact.source)) } None => (format::DASH) } } }
 }
@@ -35,7 +35,7 @@ fn sharers(groups: &[Vec<CpuId>]) -> String {
     format!("CPUs {}", lists.collect::<Vec<_>>().join(" · "))
 }
 
-/// Whether CPUs were seen to share what is declared to be each one's own.
+/// Whether CPUs were observed to share a level that is declared private to each CPU.
 fn shared_against_declaration(level: &CacheLevel) -> bool {
     let declared_private = level.shared_by.value.iter().all(|group| group.len() == 1);
     declared_private && level.sharing_seen.is_some_and(|seen| seen.value)
@@ -109,10 +109,10 @@ pub(super) fn section(evidence: &Evidence) -> Markup {
     }
 }
 
-/// A wait, the worst CPU's median loss after it, the lowest and the highest.
+/// A wait, the worst CPU's median loss after it, and the lowest and the highest loss of all CPUs.
 type Loss = (Ns, f64, f64, f64);
 
-/// Loss after each wait: the worst CPU's median, and the spread over all CPUs.
+/// Returns the loss after each wait, in ascending order of the wait.
 fn losses(retention: &[Retention], waiting: Waiting) -> Vec<Loss> {
     let mut samples: Vec<&Retention> = retention.iter().filter(|r| r.waiting == waiting && r.wait_ns.0 > 0).collect();
     samples.sort_by_key(|sample| sample.wait_ns);

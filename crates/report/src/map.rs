@@ -9,9 +9,9 @@ use super::text::{plain, wrap};
 use isochrome_model::placement::{Assessment, ColorMap, ExpectedMisses, Kind, MappingColors};
 use isochrome_model::units::Bytes;
 
-/// From nothing to the most of the row.
+/// Characters of a heat map, from no pages to as many as the fullest color of the row has.
 const SHADES: [char; 5] = [' ', '░', '▒', '▓', '█'];
-/// Columns of the heat map in a terminal: more colors than this share columns.
+/// Greatest number of columns of the heat map in a terminal. If there are more colors, neighbors share a column.
 const COLUMNS: usize = 64;
 
 /// Formats the map as text: the totals per color, then one row per mapping with the colors of its pages in order.
@@ -81,7 +81,7 @@ pub fn text(map: &ColorMap) -> String {
     text
 }
 
-/// How evenly the pages lie in the colors, and what that costs.
+/// Describes how evenly the pages lie in the colors, and the cost of that.
 fn balance(total: &Assessment) -> String {
     let mut text = String::new();
     // A large program has as many numbers of pages as colors: beyond a few per way, doublings are told apart.
@@ -134,7 +134,7 @@ fn row(assessment: &Assessment) -> String {
     )
 }
 
-/// One character per color, or per few neighboring colors.
+/// Returns one character per color, or per group of neighboring colors if there are too many.
 fn shades(per_color: &[u64]) -> String {
     let columns: Vec<u64> =
         per_color.chunks(per_color.len().div_ceil(COLUMNS).max(1)).map(|c| c.iter().sum()).collect();
@@ -158,7 +158,7 @@ fn short_name(mapping: &MappingColors) -> &str {
     }
 }
 
-/// The heat map of colors and mappings as an SVG file.
+/// Returns the heat map of colors and mappings as an SVG file.
 pub fn svg(map: &ColorMap) -> String {
     // The drawing has room for so many letters of a name.
     let name = |mapping: &MappingColors| plain(&format!("{:.16} {}", short_name(mapping), mapping.permissions));
@@ -194,7 +194,8 @@ mod tests {
     use isochrome_model::placement::{ColorShape, Residence, ResidentPage, SCHEMA};
     use isochrome_model::units::{Color, FrameNumber};
 
-    /// Two mappings in four colors of two ways: five pages of color 1, one of color 2; two frames that the palette does not know.
+    /// Returns a map of two mappings in four colors of two ways, with five pages of color 1, one of color 2, and two frames that are not in the
+    /// palette.
     fn map() -> ColorMap {
         let frames: Vec<FrameNumber> = (0..6).map(FrameNumber).collect();
         let colors = [1, 1, 1, 1, 1, 2].map(Color).to_vec();

@@ -1,4 +1,4 @@
-//! How the colors were found, and the eviction matrix that shows it.
+//! The section on the palette: how the colors were found, and the eviction matrix that shows them.
 
 use maud::{Markup, html};
 
@@ -18,10 +18,11 @@ pub(super) fn section(palette: &PaletteEvidence) -> Markup {
     }
 }
 
-/// Share of its lines that a page loses: to its own color, and to the worst other.
+/// Share of its lines that a page loses to its own color, and to the worst other color, with that color.
 type Evicted = (Option<f64>, Option<(usize, f64)>);
 
-/// Share that pages of each color lose to their own color, and the most they lose to another, with that other.
+/// Returns, for each color, the share that its pages lose to their own color, and the greatest share that they lose to another color, with that
+/// color.
 fn own_and_other(palette: &PaletteEvidence) -> Vec<Evicted> {
     let finite = |share: &f64| share.is_finite();
     let rows = palette.eviction.iter().enumerate();

@@ -1,15 +1,15 @@
-//! What retention means, in words.
+//! The meaning of measured retention, in words.
 
 use isochrome_model::machine::{CacheLevel, Retention, Waiting};
 
 use isochrome_model::evidence::format;
 
-/// Losses below this share count as "keeps its contents".
+/// Share of lost lines below which a cache counts as keeping its contents.
 const KEPT: f64 = 0.1;
 
-/// What the measured retention of `level` means for experiments on it: one or two plain sentences.
+/// Describes what the measured retention of `level` means for experiments on it, in one or two plain sentences.
 ///
-/// The half-life is where the median loss of a busy-waiting CPU, the worst of the CPUs measured, passes one half.
+/// The half-life is the wait at which the median loss of the worst measured CPU reaches one half while it waits busily.
 pub fn retention_sentence(level: &CacheLevel) -> String {
     // For terminals too, which need no no-break spaces.
     sentence(level).replace('\u{a0}', " ")
@@ -77,7 +77,7 @@ enum Verdict {
     Kept { ns: f64 },
 }
 
-/// Verdict on the worst CPU that waited as `waiting`, with the sample it rests on.
+/// Returns the verdict on the worst CPU that waited as `waiting`, with the sample that decides it; `None` if there are no samples.
 fn verdict(retention: &[Retention], waiting: Waiting) -> Option<(Verdict, &Retention)> {
     let mut samples: Vec<&Retention> =
         retention.iter().filter(|r| r.waiting == waiting && r.lost_median.is_finite()).collect();
@@ -96,7 +96,8 @@ fn verdict(retention: &[Retention], waiting: Waiting) -> Option<(Verdict, &Reten
     })
 }
 
-/// Wait at which one CPU's median loss passes one half, between two waits by the logarithm of the wait.
+/// Returns the wait in ns at which one CPU's median loss reaches one half, and the first sample that does. Between two waits it is interpolated
+/// by the logarithm of the wait; `None` if no loss reaches one half.
 fn half_life<'a>(samples: &[&'a Retention]) -> Option<(f64, &'a Retention)> {
     let first = samples.iter().position(|sample| sample.lost_median >= 0.5)?;
     let (after, after_ns) = (samples[first], samples[first].wait_ns.0 as f64);

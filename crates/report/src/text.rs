@@ -2,10 +2,10 @@
 
 use isochrome_model::evidence::{Content, Evidence, Section, Table};
 
-/// Columns of a terminal.
+/// Greatest number of columns of a line in a terminal.
 const WIDTH: usize = 100;
 
-/// Every section as [`section`], then what to mind.
+/// Formats every section as [`section`] does, then the warnings.
 pub fn table(evidence: &Evidence) -> String {
     let mut text: String = evidence.sections.iter().map(section).collect::<Vec<_>>().join("\n");
     if evidence.sections.is_empty() {
@@ -17,7 +17,7 @@ pub fn table(evidence: &Evidence) -> String {
     text
 }
 
-/// The conclusion, the tables that are not for reference, and what they mean.
+/// Formats the conclusion, the texts and findings, and the tables that are not for reference. Figures are left out.
 pub fn section(section: &Section) -> String {
     let mut text = String::new();
     wrap(&mut text, &format!("{} {}", section.headline, section.basis));
@@ -61,7 +61,8 @@ fn align(text: &mut String, table: &Table) {
     }
 }
 
-/// Text without the narrow spaces that terminals show badly, and without characters that they obey.
+/// Returns `text` without the narrow spaces that terminals show badly, and with spaces in place of control characters, which terminals would
+/// obey.
 pub(super) fn plain(text: &str) -> String {
     let text = text.chars().filter(|&c| c != '\u{202f}');
     text.map(|c| if c.is_control() || c == '\u{a0}' { ' ' } else { c }).collect()

@@ -22,10 +22,10 @@ macro_rules! sources {
 const SOURCES: [(&str, &str); 7] =
     sources!["taskset.toml", "robot.h", "filters.c", "features.c", "graph.c", "spectrum.c", "hog.c"];
 
-/// CPUs as the task set has them.
+/// Line of the task set that names its CPUs.
 const CPUS: &str = "cpus = \"1\"";
 
-/// Does it all in `options.output`, by commands that anybody can give: `@` is the folder.
+/// Carries out all steps in `options.output`, by commands that anybody can give. `@` stands for the folder in them.
 ///
 /// The colors are found anew even where some are saved: those go stale as the host moves frames. 2 GiB of them are enough, as the programs
 /// need 16 times less, and all memory of a large machine would take minutes. The profile rests on 299 jobs of each point.
@@ -67,7 +67,7 @@ pub fn run_all(options: &DemoTasksetOptions) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Writes the sources, with the CPU that there is, and compiles them.
+/// Writes the sources into `folder`, adapted to a CPU that this machine has, and compiles them.
 fn build(folder: &Path) -> Result<()> {
     let cpu = allowed_cpus()?.last().copied().context("this process may run on no CPU")?;
     for (name, text) in SOURCES {

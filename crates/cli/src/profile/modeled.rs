@@ -15,10 +15,10 @@ use crate::args::{ProfileOptions, Program};
 use crate::files;
 use crate::simulate::{TOO_MANY_COLORS, each_batch, named_machine};
 
-/// Memory of a modeled machine: enough that it decides nothing.
+/// Memory of a modeled machine: so much that it is never a limit.
 const MEMORY: Bytes = Bytes(64 << 30);
 
-/// The profile of the tasks on the machine, from a trace of each.
+/// Returns the profile of the tasks on the modeled machine, from a trace of each.
 pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str) -> Result<Profile> {
     let machine = named_machine(name)?;
     let mhz = options.mhz.context("how long a cycle takes is not known\n  hint: --mhz 3400")?;
@@ -78,7 +78,7 @@ pub fn run(options: &ProfileOptions, name: &str, programs: Programs, text: &str)
     Ok(profile)
 }
 
-/// The trace given for a task: `TASK=FILE`, or `TASK=workload:SPEC`.
+/// Returns the trace that `given` names for `task`: as `TASK=FILE`, or as `TASK=workload:SPEC`.
 fn trace_of(given: &[String], task: &str) -> Result<Program> {
     let found = given.iter().find_map(|text| text.strip_prefix(task)?.strip_prefix('='));
     let found = found.with_context(|| {

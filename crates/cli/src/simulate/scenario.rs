@@ -14,7 +14,7 @@ use super::{SCENARIO_SCHEMA, counts_reported, named_machine, open};
 use crate::args::Output;
 use crate::files;
 
-/// Runs a scenario, prints what became of it, and draws it.
+/// Runs a scenario, prints its outcome, and draws it as SVG if `svg` names a file.
 pub fn run(path: &Path, svg: &Option<PathBuf>, output: &Output) -> Result<()> {
     let shown = path.display();
     let scenario = Scenario::from_toml(&files::read(path)?).with_context(|| format!("{shown}"))?;

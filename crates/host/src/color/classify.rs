@@ -1,4 +1,4 @@
-//! Pages put to the eviction test, a batch at a time, until the color of each is decided.
+//! Classifies pages by eviction tests, a batch at a time, until the color of each is decided.
 
 use isochrome_model::palette::PageSample;
 use isochrome_model::palette::infer::color_of_tests;
@@ -9,14 +9,14 @@ use super::eviction::{self, EvictionTest};
 /// Pages classified together at first: more share the cost of a traversal, but when more pages of one color than the
 /// cache has ways meet in a batch they evict each other.
 const BATCH: usize = 32;
-/// Batch of the rounds that confirm ambiguous pages.
+/// Batch size in the rounds that confirm ambiguous pages.
 const CONFIRMING_BATCH: usize = 8;
-/// Rounds of confirmation.
+/// Number of rounds that confirm ambiguous pages.
 pub(super) const CONFIRMING_ROUNDS: usize = 8;
 /// Traversals of an eviction set per test when classifying.
 pub(crate) const PASSES: u32 = 3;
 
-/// How many groups are not one color of their own, by their rows of `cross`, and how many there are.
+/// Returns how many groups are not exactly one color of their own, by their rows of `cross`, and the number of all groups.
 pub(super) fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
     let contradicted = cross.iter().enumerate().filter(|(i, row)| {
         let spared_by_own = row[*i] < eviction::EVICTED / 2.0;
@@ -26,7 +26,7 @@ pub(super) fn contradictions(cross: &[Vec<f32>]) -> (usize, usize) {
     (contradicted.count(), cross.len())
 }
 
-/// Adds to each of `open` one test per group.
+/// Tests each page of `open` once by every set, and adds the results to its sample.
 pub(super) fn classify(
     eviction_test: &mut dyn EvictionTest,
     sets: &[Vec<u32>],
@@ -47,8 +47,9 @@ pub(super) fn classify(
     }
 }
 
-/// Tests each of `open`, none of which is part of a set, until its color is decided or that is given up. `set_colors`: the color
-/// of each set.
+/// Tests each page of `open`, none of which is part of a set, until its color is decided or the rounds are used up.
+///
+/// `set_colors`: the color of each set.
 pub(super) fn classify_again(
     eviction_test: &mut dyn EvictionTest,
     sets: &[Vec<u32>],
@@ -69,7 +70,9 @@ pub(super) fn classify_again(
     }
 }
 
-/// Share of a page of group i that the set of group j evicts: the lowest of several tests, over several pages the median.
+/// Returns, for groups i and j, the share of a page of group i that the set of group j evicts.
+///
+/// The share is the lowest of several tests, and the median over several pages.
 pub(super) fn cross_evictions(eviction_test: &mut dyn EvictionTest, groups: &[Vec<u32>]) -> Vec<Vec<f32>> {
     const PAGES: usize = 3;
     const REPEATS: usize = 4;

@@ -11,29 +11,29 @@ use super::eviction::{ArenaEvictionTest, EVICTED};
 /// Sizes that steer the search. They come from the declared geometry; the number of colors found does not.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// Ways of the cache.
+    /// Number of ways of the cache.
     pub ways: usize,
-    /// Colors the geometry leads one to expect: sets the size of the first candidate set.
+    /// Number of colors expected by the geometry, which determines the size of the first candidate set.
     pub colors_expected: usize,
 }
 
 impl Search {
-    /// Pages among which eviction sets are sought at first: enough that every color has more than its ways.
+    /// Returns the number of pages to search at first: enough that every color has more pages than the cache has ways.
     pub fn pages(&self) -> usize {
         self.ways * self.colors_expected * 5 / 2
     }
 
-    /// Pages an eviction set holds: more than the ways, since replacement is not exactly least-recently-used.
+    /// Returns the size of an eviction set in pages: more than the ways, since replacement is not exactly least-recently-used.
     pub fn set_len(&self) -> usize {
         self.ways * 7 / 4
     }
 
-    /// How many pages of so many `colors` are tested together: few enough that they seldom evict each other.
+    /// Returns how many pages of `colors` colors to test together: few enough that they seldom evict each other.
     fn batch(&self, colors: usize) -> usize {
         (self.ways / 2 * colors).clamp(1, BATCH)
     }
 
-    /// Pages an eviction set must hold.
+    /// Returns the least size of a usable eviction set in pages.
     pub fn set_len_min(&self) -> usize {
         self.ways * 3 / 2
     }
@@ -42,13 +42,13 @@ impl Search {
 /// Pages of one color that together evict any other page of that color.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// The eviction set.
+    /// The pages of the eviction set.
     pub set: Vec<u32>,
-    /// All pages known to be of the color, those of the set among them.
+    /// All pages known to be of the color, including those of the set.
     pub members: Vec<u32>,
 }
 
-/// Tests of whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
+/// Number of tests of whether a set evicts a page, and in how many of them it has to: replacement is not exactly least-recently-used.
 const TESTS: u32 = 5;
 const NEEDED: u32 = 4;
 
@@ -57,28 +57,28 @@ const NEEDED: u32 = 4;
 const LARGE: (u32, u32) = (2, 2);
 const SMALL: (u32, u32) = (4, 3);
 
-/// Times that pages dropped from one candidate set are taken back before the target is given up.
+/// How often pages dropped from a candidate set are taken back before the target is given up.
 const TAKEN_BACK: usize = 10;
 
-/// Attempts in vain, in a row, to find one more eviction set among the same pages.
+/// Failed attempts in a row, after which no further eviction set is sought among the same pages.
 const IN_VAIN: usize = 8;
 
-/// Most pages that are tested together, and how often each has to be gone before it is tested alone.
+/// Most pages that are tested together, and how often a page has to be evicted in these tests before it is tested alone.
 const BATCH: usize = 32;
 const SCREENINGS: usize = 2;
 
-/// Tests of a page of each known color by a new set, and in how many of them the page has to be gone for the set to be of that color.
+/// Number of tests of a page of each known color by a new set, and how many have to evict the page for the set to be of that color.
 const CROSS_TESTS: usize = 5;
 const CROSS_NEEDED: usize = 3;
 
-/// Tests of the candidates for an eviction set, each by other pages of their color, to choose the best of them.
+/// Number of rounds in which candidates for an eviction set are tested, each by other pages of their color, to choose the best.
 const REFINING_ROUNDS: usize = 3;
 
-/// Pages of the arena that were not tested yet.
+/// Pages of the arena that have not been tested yet.
 struct Fresh {
-    /// Those that are resident, in random order.
+    /// Untested pages that are resident, in random order.
     pages: Vec<u32>,
-    /// Pages made resident, and how many may be.
+    /// Number of pages made resident, and the most that may be.
     ready: u32,
     at_most: u32,
 }
@@ -88,8 +88,9 @@ impl Fresh {
         self.pages.split_off(self.pages.len().saturating_sub(count))
     }
 
-    /// Makes as many more pages resident as there are already; whether any were. Memory that was freed by color comes again by color: a
-    /// few more pages may lack the same colors.
+    /// Doubles the number of resident pages, up to the limit, and returns whether any were added.
+    ///
+    /// A few more pages would not suffice: memory that was freed by color comes back by color, and may lack the same colors.
     fn double(&mut self, eviction_test: &mut dyn ArenaEvictionTest, rng: &mut fastrand::Rng) -> bool {
         let more = self.ready..(2 * self.ready).min(self.at_most);
         eviction_test.make_ready(more.clone());
@@ -100,11 +101,13 @@ impl Fresh {
     }
 }
 
-/// How often the pages that are resident are doubled.
+/// How often the number of resident pages is doubled at most.
 const DOUBLED: u32 = 5;
 
-/// Finds the groups among the pages of the arena, until `stop` says so, and how many pages were made resident for that: `ready` are so
-/// already, and more become so while colors are missing.
+/// Finds groups among the pages of the arena until `stop` returns true. Returns the groups, and the number of pages that are resident
+/// then.
+///
+/// `ready` pages are resident already; more are made resident while colors are missing.
 pub fn groups(
     eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
@@ -179,7 +182,7 @@ pub fn groups(
 }
 
 impl Group {
-    /// Takes those of `pages`, which have so many `colors`, that the set evicts. Once there are enough, others are left out unconfirmed.
+    /// Adds those of `pages`, which have `colors` colors, that the set evicts. Once there are enough, others are left out unconfirmed.
     fn take_from(
         &mut self,
         eviction_test: &mut dyn ArenaEvictionTest,
@@ -209,7 +212,7 @@ impl Group {
         }
     }
 
-    /// Gives those pages of the set that the other members do not evict, and makes a set of the others.
+    /// Removes and returns the pages of the set that the other members do not evict, and makes a set of the rest.
     fn give_up_strangers(&mut self, eviction_test: &mut dyn ArenaEvictionTest, search: Search) -> Vec<u32> {
         let mut strangers = Vec::new();
         for page in self.set.clone() {
@@ -224,7 +227,7 @@ impl Group {
         strangers
     }
 
-    /// Chooses the eviction set among all members found: those that random sets of the others evict most reliably.
+    /// Chooses the eviction set among all members: the pages that random sets of the other members evict most reliably.
     fn refine(&mut self, eviction_test: &mut dyn ArenaEvictionTest, search: Search, rng: &mut fastrand::Rng) {
         let mut candidates: Vec<(f32, u32)> =
             self.members.iter().take(2 * search.set_len()).map(|page| (0.0, *page)).collect();
@@ -244,7 +247,7 @@ impl Group {
     }
 }
 
-/// Which of `groups` has the color of `group`, whose set then evicts what theirs evict.
+/// Returns which of `groups` has the color of `group`: the one where each set evicts pages of the other group.
 fn known_color(
     eviction_test: &mut dyn ArenaEvictionTest,
     groups: &[Group],
@@ -268,7 +271,7 @@ fn known_color(
     (0..groups.len()).find(|at| gone[*at] >= CROSS_NEEDED && evicts(&groups[*at]))
 }
 
-/// A page of `open` and others of them that evict it together. So many colors are `missing`, as far as is known.
+/// Returns a page of `open` and a candidate set of others that evict it together. `missing`: number of colors missing, as far as known.
 fn evicted_one(
     eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,
@@ -293,7 +296,8 @@ fn evicted_one(
     None
 }
 
-/// About as many of the `rest` as the cache has ways, and `target`, all of one color; `None` where they cannot be reduced to that.
+/// Reduces `rest`, which evicts `target`, to about as many pages as the cache has ways. Returns these and `target`, all of one color;
+/// `None` if `rest` cannot be reduced that far.
 fn reduced(
     eviction_test: &mut dyn ArenaEvictionTest,
     search: Search,

@@ -15,11 +15,10 @@ use crate::sys::memory::{Arena, page_bytes};
 ///
 /// Shares are 0 to 1. Noise (a neighbor on the core, an interrupt) only ever raises a share; replacement luck can lower one.
 pub trait EvictionTest {
-    /// Touches `targets`, traverses `set` `passes` times, and writes for each target the share of its lines that are gone
-    /// since.
+    /// Touches `targets`, traverses `set` `passes` times, and writes to `shares` for each target the share of its lines that were evicted.
     fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
-    /// Why no test can be made any more, if that is so.
+    /// Takes out and returns the reason why tests no longer work; `None` if they do.
     fn failure(&mut self) -> Option<HostError> {
         None
     }
@@ -34,7 +33,7 @@ pub trait EvictionTest {
         tests.iter().map(one).collect()
     }
 
-    /// The lowest share of `target` in up to `repeats` tests. Stops at the first that is at most `enough`.
+    /// Returns the lowest share of `target` in up to `repeats` tests. Stops at the first share that is at most `enough`.
     fn lowest(&mut self, set: &[u32], target: u32, passes: u32, repeats: u32, enough: f32) -> f32 {
         let (mut low, mut shares) = (1.0f32, Vec::with_capacity(1));
         for _ in 0..repeats {
@@ -47,7 +46,7 @@ pub trait EvictionTest {
         low
     }
 
-    /// The share of `target` that is gone after a wait in which nothing is touched: the control of a test that takes as long.
+    /// Returns the share of `target` that is evicted after a wait in which nothing is touched: the control of a test that takes as long.
     fn control(&mut self, target: u32, wait: Duration) -> f32 {
         let mut shares = Vec::with_capacity(1);
         let _ = wait;
@@ -55,7 +54,7 @@ pub trait EvictionTest {
         shares[0]
     }
 
-    /// Whether `set` evicts `target` in `needed` of up to `tests` tests, none of which was disturbed.
+    /// Whether `set` evicts `target` in `needed` of up to `tests` undisturbed tests.
     ///
     /// Disturbances come in bursts that are longer than many tests, so a control without a traversal decides whether the tests count.
     /// After several bursts the answer is no.
@@ -84,10 +83,10 @@ pub trait EvictionTest {
 
 /// An eviction test of the pages of an arena.
 pub trait ArenaEvictionTest: EvictionTest {
-    /// Makes `pages` resident and fit for tests.
+    /// Makes `pages` resident and prepares them for tests.
     fn make_ready(&mut self, pages: std::ops::Range<u32>);
 
-    /// The memory whose pages are tested.
+    /// Returns the memory whose pages are tested.
     fn arena(&self) -> &Arena;
 
     /// Returns the memory.
@@ -97,11 +96,11 @@ pub trait ArenaEvictionTest: EvictionTest {
 /// Share from which a page counts as evicted.
 pub const EVICTED: f32 = 0.5;
 
-/// Lines of a page that a test walks: enough to stand out of the clock's quantum, few enough that the prefetchers of
-/// today's cores, which bring in the rest of a page after some misses, have not begun.
+/// Number of lines of a page that a test walks: enough for the resolution of the clock, and few enough that the prefetchers of today's
+/// cores, which fetch the rest of a page after some misses, have not begun.
 pub const STEPS: u32 = 16;
 
-/// Walks of each kind taken to calibrate; fewer, but not fewer than the second number, where a large level makes them slow.
+/// Number of walks of each kind for the calibration; fewer, but at least the second number, where a large level makes them slow.
 const CALIBRATION_WALKS: usize = 120;
 const CALIBRATION_WALKS_AT_LEAST: usize = 24;
 const CALIBRATION_TIME: Duration = Duration::from_secs(1);
@@ -111,24 +110,24 @@ const CALIBRATION_TIME: Duration = Duration::from_secs(1);
 pub struct LevelSizes {
     /// Bytes per line.
     pub line_bytes: usize,
-    /// Size of the next level inside.
+    /// Size of the next level inside the level under test.
     pub inner: Bytes,
     /// Size of the level under test.
     pub level: Bytes,
 }
 
 impl LevelSizes {
-    /// Pages that evict a page from the inner level and stay small beside the level under test.
+    /// Returns the number of pages that evict a page from the inner level, and are still few compared with the level under test.
     pub(crate) fn inner_pages(&self) -> usize {
         (2 * self.inner.0 as usize / page_bytes()).max(4)
     }
 
-    /// Pages that evict a page from the level under test, and not much further: a level outside may have other users.
+    /// Returns the number of pages that evict a page from the level under test, but not much more: a level further out may have other users.
     fn outer_pages(&self) -> usize {
         2 * self.level.0 as usize / page_bytes()
     }
 
-    /// Pages an arena must have for calibration.
+    /// Returns the number of pages that an arena must have for the calibration.
     pub fn pages_needed(&self) -> usize {
         self.inner_pages() + self.outer_pages() + 1
     }
@@ -138,7 +137,7 @@ impl LevelSizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Traversal {
-    /// The lines walked in the targets. This takes a quarter of the time, and suffices where a line competes only with the lines at
+    /// Only the lines that are walked in the targets. This takes a quarter of the time, and suffices where a line competes only with lines at
     /// the same offset of other pages.
     WalkedLines,
     /// All lines. The set index of some processors (seen on AMD Zen 5) hashes the offset in the page with higher bits of the address, so
@@ -147,7 +146,7 @@ pub enum Traversal {
 }
 
 impl Traversal {
-    /// How many of the `lines` of a page are touched.
+    /// Returns how many of the `lines` of a page are touched.
     pub fn touched(self, lines: usize) -> usize {
         match self {
             Traversal::WalkedLines => lines.min(STEPS as usize),
@@ -156,8 +155,9 @@ impl Traversal {
     }
 }
 
-/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page. Their places are
-/// irregular, as a core that sees a stride fetches ahead.
+/// Memory whose pages are walked, each along a chain of its own, through the same [`STEPS`] lines of every page.
+///
+/// The offsets of these lines are irregular, because a core that detects a stride prefetches.
 pub struct Walker<M: BackingMemory = Arena> {
     memory: M,
     line_bytes: usize,
@@ -168,7 +168,7 @@ pub struct Walker<M: BackingMemory = Arena> {
 }
 
 impl<M: BackingMemory> Walker<M> {
-    /// Walks pages of `memory`, once they are [made ready](Self::make_ready), and traverses whole pages.
+    /// Creates a walker of pages of `memory` that traverses whole pages. Pages have to be [made ready](Self::make_ready) first.
     pub fn new(memory: M, line_bytes: usize, seed: u64) -> Walker<M> {
         let mut lines: Vec<u16> = (0..(page_bytes() / line_bytes) as u16).collect();
         // The same for all walkers of the same pages.
@@ -176,13 +176,12 @@ impl<M: BackingMemory> Walker<M> {
         Walker { memory, line_bytes, rng: fastrand::Rng::with_seed(seed), lines, traversal: Traversal::WholePages }
     }
 
-    /// The same, with another traversal.
+    /// Returns this walker with another traversal.
     pub fn with_traversal(self, traversal: Traversal) -> Walker<M> {
         Walker { traversal, ..self }
     }
 
-    /// Makes `pages` resident and gives each a chain in random order: a core that learns which lines of a page follow the
-    /// first would fetch them ahead if all pages were alike.
+    /// Makes `pages` resident and gives each a chain in random order. If all chains were alike, a core would learn and prefetch them.
     pub fn make_ready(&mut self, pages: std::ops::Range<u32>) {
         for page in pages {
             let walked = Traversal::WalkedLines.touched(self.lines.len());
@@ -191,12 +190,12 @@ impl<M: BackingMemory> Walker<M> {
         }
     }
 
-    /// The memory walked.
+    /// Returns the memory that is walked.
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// The memory, without its walker.
+    /// Returns the memory and drops the walker.
     pub fn into_memory(self) -> M {
         self.memory
     }
@@ -219,7 +218,7 @@ impl<M: BackingMemory> Walker<M> {
         }
     }
 
-    /// Time of a dependent walk over `steps` lines of `target`, beginning anywhere.
+    /// Returns the time of a dependent walk over `steps` lines of `target`, from a random line on.
     pub fn walk(&mut self, target: u32, steps: u32) -> Cycles {
         let walked = Traversal::WalkedLines.touched(self.lines.len());
         let from = usize::from(self.lines[self.rng.usize(..walked)]) * self.line_bytes;
@@ -227,19 +226,19 @@ impl<M: BackingMemory> Walker<M> {
     }
 }
 
-/// Times of a walk over [`STEPS`] lines of a page.
+/// Times of a walk over [`STEPS`] lines of a page, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WalkTicks {
-    /// With all lines in the level.
+    /// Time of a walk with all lines in the level.
     pub hit: f64,
-    /// With all lines further out.
+    /// Time of a walk with all lines further out.
     pub miss: f64,
 }
 
 impl WalkTicks {
-    /// From walks of both kinds.
+    /// Calculates the walk times from samples of both kinds.
     ///
-    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    /// Fails with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes.
     pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, HostError> {
         hits.sort_unstable();
         misses.sort_unstable();
@@ -251,7 +250,9 @@ impl WalkTicks {
         Ok(WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 })
     }
 
-    /// What a traversal has to touch, by the times of walks after as many pages as evict everything were touched in the walked lines only.
+    /// Returns which lines a traversal has to touch.
+    ///
+    /// `walks`: times of walks after enough pages to evict everything were touched, but only in the walked lines.
     fn traversal_by(&self, mut walks: Vec<Cycles>) -> Traversal {
         /// Where lines compete at any offset, a quarter of the pressure is left, and not even half of the lines are gone.
         const ALL_GONE: f32 = 0.9;
@@ -263,14 +264,16 @@ impl WalkTicks {
         }
     }
 
-    /// Share (0 to 1) of the lines that were further out, from the time of a walk.
+    /// Returns the share (0 to 1) of the lines that were further out, given the time of a walk.
     pub fn share_missing(&self, ticks: Cycles) -> f32 {
         (((ticks.0 as f64 - self.hit) / (self.miss - self.hit)) as f32).clamp(0.0, 1.0)
     }
 }
 
-/// Tells a second level that does not keep its contents from one whose misses are too fast, by walks over lines of the first level: at once after
-/// they were touched, and after a part of the level inside was. Where these differ, there are two levels inside, and the two cases are not distinguished.
+/// Distinguishes a second level that does not keep its contents from one whose misses are too fast to be seen.
+///
+/// `at_once`, `inner_hits`: times of walks over lines of the first level, directly after they were touched, and after a part of the level
+/// inside was touched. If these differ, there are two levels inside, and the cases cannot be distinguished.
 fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
     /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
     /// by those of the third, on AMD Zen 5.
@@ -291,16 +294,16 @@ fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycle
     }
 }
 
-/// Canary pages: they show how much of a level was evicted while their task did not run.
+/// Canary pages, which show how much of a level was evicted while their task did not run.
 pub struct Canaries<M: BackingMemory = Arena> {
     walker: Walker<M>,
     pages: Vec<u32>,
-    /// The same in the order in which they are walked.
+    /// The canary pages, in the order in which they are walked.
     sample: Vec<u32>,
     ticks: WalkTicks,
 }
 
-/// Canary pages that are walked at most. While more are walked, others evict those that come last.
+/// Most canary pages that are walked at a time. In a longer walk, other programs evict the last pages before they are reached.
 const CANARIES_WALKED: usize = 32;
 
 impl<M: BackingMemory> Canaries<M> {
@@ -319,7 +322,8 @@ impl<M: BackingMemory> Canaries<M> {
         self.walker.touch(&self.pages);
     }
 
-    /// The share of the canary lines that are gone, by a walk over part of each page. Where there are many pages, some are drawn at random.
+    /// Returns the share of the canary lines that were evicted, by a walk over part of each page. If there are many pages, a random sample
+    /// is walked.
     pub fn lost(&mut self) -> f64 {
         let walked = self.sample.len().min(CANARIES_WALKED);
         let walk = |page: &u32| f64::from(self.ticks.share_missing(self.walker.walk(*page, STEPS)));
@@ -327,22 +331,21 @@ impl<M: BackingMemory> Canaries<M> {
     }
 }
 
-/// An eviction test by time: a dependent walk over some lines of a page is slow if they must come from further out.
+/// An eviction test by time: a dependent walk over some lines of a page is slow if these must be fetched from further out.
 pub struct TimedEvictionTest {
     walker: Walker,
     ticks: WalkTicks,
 }
 
 impl TimedEvictionTest {
-    /// Measures how long walks take whose lines are in the level and further out, and which lines a traversal has to touch, for tests of the
-    /// pages of `arena`.
+    /// Calibrates tests of the pages of `arena`: measures the walk times, and which lines a traversal has to touch.
     ///
-    /// That is measured on memory of its own, in huge pages where the kernel has them. Single frames come in the order in which they were
-    /// freed. Where a program has just ended that was on one color, they are all of that color: then a few pages push each other out
-    /// of the level, and the others push nothing out.
+    /// The calibration uses memory of its own, in huge pages where the kernel has any. Single frames come in the order in which they were
+    /// freed. If a program on one color has just ended, they all have that color: a few pages then evict each other, and the rest evicts
+    /// nothing.
     ///
-    /// Fails with [`HostError::Memory`], with [`HostError::TimingBlurred`] when the two do not fall into separate modes, and with [`HostError::CacheNotKept`] where that
-    /// is because the level has lost what was touched a moment before.
+    /// Fails with [`HostError::Memory`], with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes, and with
+    /// [`HostError::CacheNotKept`] where that is because the level has lost what was touched a moment before.
     pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
         let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
         let huge_bytes = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
@@ -392,12 +395,12 @@ impl TimedEvictionTest {
         Ok(TimedEvictionTest { walker: Walker::new(arena, sizes.line_bytes, seed).with_traversal(traversal), ticks })
     }
 
-    /// Which lines a traversal has to touch.
+    /// Returns which lines a traversal has to touch.
     pub fn traversal(&self) -> Traversal {
         self.walker.traversal
     }
 
-    /// What the calibration found.
+    /// Returns the walk times that the calibration found.
     pub fn ticks(&self) -> WalkTicks {
         self.ticks
     }
@@ -407,7 +410,7 @@ impl TimedEvictionTest {
         self.walker.prepare(set, targets, passes);
     }
 
-    /// Mean share of the lines of `targets` that are gone, as one walk over part of each shows.
+    /// Returns the mean share of the lines of `targets` that were evicted, by one walk over part of each.
     pub fn share_gone(&mut self, targets: &[u32]) -> f64 {
         let mut sum = 0.0;
         for target in targets {
@@ -459,7 +462,7 @@ pub struct CountedEvictionTest {
 }
 
 impl CountedEvictionTest {
-    /// Tests pages of `arena`. The first of `counters` counts demand misses of the level.
+    /// Creates an eviction test of pages of `arena`. The first of `counters` must count demand misses of the level.
     pub fn new(arena: Arena, line_bytes: usize, counters: Counters, seed: u64) -> Self {
         CountedEvictionTest { counters, walker: Walker::new(arena, line_bytes, seed) }
     }

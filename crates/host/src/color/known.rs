@@ -1,4 +1,4 @@
-//! What is known here and now of the colors of pages: by the numbers of their frames, and by eviction tests.
+//! What is known at present of the colors of pages: by their frame numbers, and by eviction tests.
 //!
 //! A palette saved earlier is knowledge that saves time. Whatever it says of frames in use is checked on a sample of them; if
 //! that shows one wrong color, the palette is put aside, and the frames are measured like those it does not know.
@@ -21,19 +21,19 @@ use crate::color::pagemap::PageEntry;
 use crate::error::HostError;
 use crate::machine::setting::RealtimeRequest;
 
-/// Pages of a palette's sample: a palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.
+/// Size of the sample on which a palette is checked. A palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.
 const CHECKED_PAGES: usize = 512;
 
-/// Pages of which a statement about a process is made.
+/// Size of a sample by which the pages of a process are verified.
 pub const VERIFIED_PAGES: usize = 256;
 
-/// Samples that a statement may take while it is in doubt.
+/// Most samples that a verification takes while its result is not significant.
 const SAMPLES_MAX: usize = 4;
 
-/// Up to so many pages, the statement is made of all of them.
+/// Processes with at most this many pages are verified completely.
 const VERIFIED_WHOLE: usize = 1024;
 
-/// A page of a process: its address, and what the kernel says of it.
+/// A page of a process: its address, and its pagemap entry.
 pub type Page = (u64, PageEntry);
 
 /// Colors of the pages of any process.
@@ -42,26 +42,26 @@ pub struct KnownColors {
     colors: u32,
     /// Colors by frame number.
     palette: Option<Palette>,
-    /// Whether somebody named that palette, who gets an error if it is wrong.
+    /// Whether the user named the palette. If a named palette is wrong, that is an error.
     named: bool,
-    /// Pages of known color, by which others are tested; `None` where the palette is trusted.
+    /// Pages of known color, by which others are tested; `None` if the palette is trusted.
     reference: Option<Reference>,
     /// CPUs whose caches tests may use.
     cpus: Vec<CpuId>,
     learned: Mutex<Learned>,
 }
 
-/// What was measured since.
+/// What this process has measured.
 #[derive(Default)]
 struct Learned {
-    /// Colors of frames.
+    /// Colors by frame number.
     frames: HashMap<FrameNumber, Color>,
     /// Colors of pages by process and address, where frame numbers are hidden.
     pages: HashMap<(i32, u64), Color>,
-    /// Frames whose color by the palette was confirmed, and whether one was wrong.
+    /// Number of frames whose color by the palette was confirmed, and whether the palette was wrong for any.
     confirmed: usize,
     stale: bool,
-    /// How long walks take inside a process.
+    /// Walk times inside a process, once they are measured.
     ticks: Option<WalkTicks>,
 }
 
@@ -88,13 +88,12 @@ impl Verified {
         proportion_interval((self.pages - self.on_color) as u64, self.pages as u64).0 > 0.01
     }
 
-    /// Whether it is known if at least 99 % of the pages are on color. Between the two, a few more off color than 1 % of the sample, it may be
-    /// either.
+    /// Whether the sample decides if at least 99 % of the pages are on color. It does not if slightly more than 1 % of it is off color.
     pub fn is_decided(&self) -> bool {
         self.holds() || self.is_refuted()
     }
 
-    /// Adds what is said of other pages.
+    /// Adds the result for other pages.
     pub fn add(&mut self, other: Verified) {
         self.pages += other.pages;
         self.on_color += other.on_color;
@@ -103,29 +102,32 @@ impl Verified {
 }
 
 impl KnownColors {
-    /// By a palette that nobody doubts: a rule of the machine, or one for an emulator without caches.
+    /// Knows colors by a palette that is trusted without tests: a rule of the machine, or one for an emulator without caches.
     pub fn trusted(palette: Palette) -> KnownColors {
         let (level, colors) = (palette.level, palette.colors);
         let learned = Mutex::default();
         KnownColors { level, colors, palette: Some(palette), named: true, reference: None, cpus: Vec::new(), learned }
     }
 
-    /// By `reference`, on caches of `cpus`, and by a palette with the same numbers, if there is one. `named`: whether it is an error
-    /// that a palette is wrong, or a reason to put it aside.
+    /// Knows colors by `reference`, with tests on the caches of `cpus`, and by a palette with the same numbers, if given.
+    ///
+    /// `named`: whether a wrong palette is an error; otherwise it is put aside.
     pub fn measured(reference: Reference, palette: Option<Palette>, named: bool, cpus: Vec<CpuId>) -> KnownColors {
         let (level, colors, learned) = (reference.level, reference.colors(), Mutex::default());
         KnownColors { level, colors, palette, named, reference: Some(reference), cpus, learned }
     }
 
-    /// Puts pages of known color in the place of those that may have lost it, as [`Reference::renewed`]; see [`adopt`](Self::adopt).
+    /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does; see [`adopt`](Self::adopt).
     pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
         let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
         let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
         Ok(self.adopt(ready))
     }
 
-    /// Tests by the pages of `ready` from now on. What was learned is forgotten where they give colors other numbers, also where another
-    /// command has done so and finds them kept since: [`Numbers::Replaced`].
+    /// Uses the pages of `ready` for tests from now on, and returns where the numbers of the colors come from.
+    ///
+    /// If colors have other numbers now, everything learned is forgotten. If another command changed them, so that `ready` found them kept,
+    /// this returns [`Numbers::Replaced`].
     pub fn adopt(&mut self, ready: Ready) -> Numbers {
         let Ready { reference, numbers, .. } = ready;
         let differs = self.reference.as_ref().is_none_or(|old| old.numbering != reference.numbering);
@@ -138,22 +140,22 @@ impl KnownColors {
         if differs && numbers == Numbers::Kept { Numbers::Replaced } else { numbers }
     }
 
-    /// The cache level.
+    /// Returns the cache level.
     pub fn level(&self) -> u8 {
         self.level
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors of the level.
     pub fn colors(&self) -> u32 {
         self.colors
     }
 
-    /// Pages of known color, where colors are measured.
+    /// Returns the pages of known color; `None` if the palette is trusted and colors are not measured.
     pub fn reference(&self) -> Option<&Reference> {
         self.reference.as_ref()
     }
 
-    /// Whether the palette was found to be wrong, and what was measured in its place.
+    /// Returns the colors that were measured if the palette was found to be wrong; `None` otherwise.
     pub fn stale(&self) -> Option<HashMap<FrameNumber, Color>> {
         let learned = self.learned();
         (learned.stale && self.palette.is_some()).then(|| learned.frames.clone())
@@ -163,7 +165,7 @@ impl KnownColors {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The color of a page of `pid`, as far as it is known.
+    /// Returns the color of a page of `pid`; `None` if it is unknown.
     pub fn of(&self, pid: i32, (address, entry): Page) -> Option<Color> {
         match entry.frame() {
             None => self.learned().pages.get(&(pid, address)).copied(),
@@ -171,14 +173,14 @@ impl KnownColors {
         }
     }
 
-    /// The color of a frame, as far as it is known.
+    /// Returns the color of a frame; `None` if it is unknown.
     pub fn of_frame(&self, frame: FrameNumber) -> Option<Color> {
         let learned = self.learned();
         let by_palette = || self.palette.as_ref().filter(|_| !learned.stale)?.color_of(frame);
         learned.frames.get(&frame).copied().or_else(by_palette)
     }
 
-    /// Takes in that a page of `pid` has a color.
+    /// Records that a page of `pid` has the color `color`.
     pub fn learn(&self, pid: i32, (address, entry): Page, color: Color) {
         let mut learned = self.learned();
         match entry.frame() {
@@ -198,24 +200,24 @@ impl KnownColors {
         }
     }
 
-    /// Forgets the colors of `pages` of `pid` and how long walks take, as both were measured in a noisy moment.
+    /// Forgets the colors of `pages` of `pid` and the walk times, because both were measured in a noisy moment.
     pub fn forget_measured(&self, pid: i32, pages: impl IntoIterator<Item = Page>) {
         pages.into_iter().for_each(|page| self.forget(pid, page));
         self.learned().ticks = None;
     }
 
-    /// Forgets the pages of `pid` that were known by address and are not among `kept`, ascending: they are not there any more.
+    /// Forgets pages of `pid` that are known by address and not among `kept`, because they no longer exist. `kept` is in ascending order.
     pub fn retain(&self, pid: i32, kept: &[u64]) {
         self.learned().pages.retain(|(of, page), _| *of != pid || kept.binary_search(page).is_ok());
     }
 
-    /// CPUs whose caches tests may use.
+    /// Returns the CPUs whose caches tests may use.
     pub fn cpus(&self) -> &[CpuId] {
         &self.cpus
     }
 
-    /// Of `pages` of `pid` that have one of the colors `allowed` by the palette alone, a sample to be tested, as long as not enough of them were
-    /// confirmed.
+    /// Returns a sample to test of those `pages` of `pid` whose color is in `allowed` and known from the palette alone. It is empty once enough
+    /// were confirmed.
     ///
     /// The sample has as many pages of each color as of any other: a palette that is wrong in one color only has few wrong frames among all, but
     /// they may suffice to evict whoever holds that color.
@@ -234,9 +236,9 @@ impl KnownColors {
         evenly_by_color(pages.iter().filter_map(by_palette).collect(), CHECKED_PAGES)
     }
 
-    /// Takes in what eviction tests say of pages whose color the palette tells.
+    /// Compares the palette with the `answers` of eviction tests of `sample`, and records the colors that were measured.
     ///
-    /// A palette that is wrong is put aside, or, where somebody named it, an error: [`HostError::PaletteContradicted`].
+    /// A wrong palette is put aside. If the user named it, this fails with [`HostError::PaletteContradicted`].
     pub fn judge(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Result<(), HostError> {
         let Some(palette) = &self.palette else { return Ok(()) };
         let (mut wrong, mut right) = (0, 0);
@@ -260,8 +262,9 @@ impl KnownColors {
         Ok(())
     }
 
-    /// What eviction tests say of a sample of pages of `pid` that should have colors asked about. What is found to be wrong is forgotten,
-    /// and so is a palette that said otherwise.
+    /// Summarizes the `answers` of eviction tests of a sample of pages of `pid` that should be on color.
+    ///
+    /// Colors that prove wrong are forgotten, and a palette that claimed them is put aside.
     pub fn verified(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Verified {
         let mut verified = Verified::default();
         for (page, answer) in sample.iter().zip(answers) {
@@ -278,19 +281,19 @@ impl KnownColors {
         verified
     }
 
-    /// How long walks take inside a process, once that was measured.
+    /// Returns the walk times inside a process; `None` if they are not measured yet.
     pub fn ticks(&self) -> Option<WalkTicks> {
         self.learned().ticks
     }
 
-    /// Keeps how long walks take.
+    /// Records the walk times inside a process.
     pub fn keep_ticks(&self, ticks: WalkTicks) {
         self.learned().ticks = Some(ticks);
     }
 }
 
-/// Samples of `pages` for a statement about all of them, each ascending and of other pages: the first, and those to be added to it while
-/// the statement is in doubt ([`Verified::is_decided`]).
+/// Draws disjoint samples of `pages`, each in ascending order, by which all of them are verified: the first sample, and further ones to
+/// add while the result is not decided ([`Verified::is_decided`]).
 pub fn samples(pages: &[Page]) -> Vec<Vec<Page>> {
     if pages.len() <= VERIFIED_WHOLE {
         return if pages.is_empty() { Vec::new() } else { vec![pages.to_vec()] };
@@ -303,7 +306,7 @@ pub fn samples(pages: &[Page]) -> Vec<Vec<Page>> {
     samples
 }
 
-/// At most `count` of `items`, drawn at random: of every color as many as of any other, as far as there are.
+/// Draws at most `count` of `items` at random, as evenly over the colors as the items allow.
 fn evenly_by_color<T>(mut items: Vec<(Color, T)>, count: usize) -> Vec<T> {
     fastrand::shuffle(&mut items);
     let mut drawn = HashMap::<Color, usize>::new();
@@ -318,13 +321,12 @@ fn evenly_by_color<T>(mut items: Vec<(Color, T)>, count: usize) -> Vec<T> {
     ranked.into_iter().map(|(_, item)| item).collect()
 }
 
-/// Every color.
+/// Returns all colors of the level.
 pub fn all_colors(known: &KnownColors) -> Vec<Color> {
     (0..known.colors() as u16).map(Color).collect()
 }
 
-/// Does `work` on one of `cpus`: the one where this thread is, where that is among them. Where that fails for a reason that may
-/// pass, does it again on the next.
+/// Does `work` on one of `cpus`, preferably the one where this thread runs. If that fails for a reason that may pass, tries the next CPU.
 pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, HostError>) -> Result<T, HostError> {
     let here = CpuId(sched_getcpu() as u32);
     let mut order: Vec<CpuId> = cpus.to_vec();

@@ -20,9 +20,9 @@ use crate::error::HostError;
 use crate::process::Pid;
 use crate::runtime;
 
-/// Version of the file.
+/// Version of the file format.
 const SCHEMA: &str = "isochrome-ledger/1";
-/// Its name.
+/// Name of the ledger's file.
 const FILE: &str = "ledger.json";
 
 /// A process, never mistaken for a later one of the same number.
@@ -36,7 +36,7 @@ pub struct Owner {
     pub name: String,
 }
 
-/// A process stays the same when it begins another program or changes its name.
+/// Owners are equal if number and start time are: a process stays the same when it executes another program or changes its name.
 impl PartialEq for Owner {
     fn eq(&self, other: &Owner) -> bool {
         (self.pid, self.start_ticks) == (other.pid, other.start_ticks)
@@ -46,7 +46,7 @@ impl PartialEq for Owner {
 impl Eq for Owner {}
 
 impl Owner {
-    /// The process that runs as `pid` now.
+    /// Returns the process that runs as `pid` now.
     ///
     /// Fails with [`HostError::NoSuchProcess`].
     pub fn of(pid: u32) -> Result<Owner, HostError> {
@@ -54,7 +54,7 @@ impl Owner {
         Ok(Owner { pid, start_ticks, name: resident::command(pid)? })
     }
 
-    /// Whether it still runs; one that has ended but was not waited for does not.
+    /// Whether the process still runs. A process that has ended but was not waited for does not.
     pub fn is_alive(&self) -> bool {
         Pid(self.pid as i32).start_time() == Some(self.start_ticks)
     }
@@ -70,12 +70,12 @@ pub enum Sharing {
     Group(String),
 }
 
-/// Which colors are wanted.
+/// The colors that a request wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// These.
+    /// Exactly these colors.
     Colors(Vec<Color>),
-    /// So many that nobody else holds, the lowest; of a group that holds some already, those.
+    /// This many colors: the lowest that nobody else holds, or those that the group holds already.
     Free(usize),
 }
 
@@ -94,20 +94,20 @@ pub struct Grant {
     pub colors: Vec<Color>,
 }
 
-/// What is asked of the ledger.
+/// A request for colors to the ledger.
 #[derive(Clone, Debug)]
 pub struct GrantRequest<'a> {
-    /// For whom.
+    /// Owner who is to get the colors.
     pub owner: Owner,
     /// Who else may use the colors.
     pub sharing: Sharing,
-    /// The cache: colors are kept apart where its instances are shared.
+    /// The cache whose colors are requested. Owners on CPUs that share an instance of it get different colors.
     pub cache: &'a CacheLevel,
-    /// Number of its colors.
+    /// Number of colors of the cache.
     pub color_count: u32,
     /// CPUs on which the owner runs.
     pub cpus: Vec<CpuId>,
-    /// Which colors.
+    /// The colors wanted.
     pub wanted: Wanted,
 }
 
@@ -116,25 +116,26 @@ pub struct GrantRequest<'a> {
 struct LedgerFile {
     schema: String,
     boot_id: String,
-    /// For each level, which [numbering](crate::color::reference::Reference::numbering) the colors are in.
+    /// For each level, the [numbering](crate::color::reference::Reference::numbering) of its colors.
     #[serde(default)]
     numberings: BTreeMap<u8, String>,
     grants: Vec<Grant>,
 }
 
-/// The ledger of this machine, open for one change or look at a time.
+/// The ledger of this machine. Only one process at a time has it open.
 pub struct Ledger {
     path: PathBuf,
     boot_id: String,
-    /// Held while the ledger is open.
+    /// Lock that is held while the ledger is open.
     _lock: File,
     numberings: BTreeMap<u8, String>,
     grants: Vec<Grant>,
 }
 
 impl Ledger {
-    /// Opens the ledger in `folder`, waiting for whoever has it open, without what belongs to owners that have ended or to an earlier
-    /// boot: the next change leaves that out of the file.
+    /// Opens the ledger in `folder`, and waits while another process has it open.
+    ///
+    /// Grants of owners that have ended and of an earlier boot are ignored, and the next change removes them from the file.
     pub fn open(folder: &Path) -> Result<Ledger, HostError> {
         runtime::make(folder)?;
         let lock_path = folder.join("ledger.lock");
@@ -146,12 +147,12 @@ impl Ledger {
         Ok(Ledger { path: folder.join(FILE), boot_id, _lock: lock, numberings, grants })
     }
 
-    /// All grants, in the order given.
+    /// Returns all grants, in the order in which they were made.
     pub fn grants(&self) -> &[Grant] {
         &self.grants
     }
 
-    /// Gives colors to an owner, in place of what it held of this level.
+    /// Grants colors to an owner, in place of those that it held of this level.
     ///
     /// Fails with [`HostError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
     /// group, with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
@@ -213,7 +214,7 @@ impl Ledger {
         Ok(grant)
     }
 
-    /// Takes back everything that `owner` holds; says whether that was anything.
+    /// Removes all grants of `owner`, and returns whether there were any.
     pub fn release(&mut self, owner: &Owner) -> Result<bool, HostError> {
         let before = self.grants.len();
         self.grants.retain(|grant| grant.owner != *owner);
@@ -250,8 +251,9 @@ impl Ledger {
     }
 }
 
-/// The grants written in the ledger in `folder` whose owners are alive: to look at, without waiting for whoever has it open and without
-/// the right to change it.
+/// Returns the grants in the ledger in `folder` whose owners are alive, to read only.
+///
+/// This neither waits for a process that has the ledger open nor needs permission to change it.
 pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
     Ok(file_in(folder)?.grants)
 }
@@ -265,18 +267,18 @@ fn file_in(folder: &Path) -> Result<LedgerFile, HostError> {
     Ok(file)
 }
 
-/// Which numbering the colors of `level` are in, by the ledger in `folder`; `None` where it does not say.
+/// Returns the numbering of the colors of `level` by the ledger in `folder`; `None` if there is no entry.
 pub fn numbering_of(folder: &Path, level: u8) -> Option<String> {
     file_in(folder).ok()?.numberings.remove(&level)
 }
 
-/// The colors of `level` that `owner` holds now, by the ledger in `folder`; `None` where it holds none.
+/// Returns the colors of `level` that `owner` holds by the ledger in `folder`; `None` if it holds none.
 pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> {
     let grants = grants_in(folder).ok()?;
     grants.into_iter().find(|grant| grant.owner == *owner && grant.level == level).map(|grant| grant.colors)
 }
 
-/// Reads the ledger file at `path`. `None` if there is no file yet.
+/// Reads the ledger file at `path`. Returns `None` if there is no file yet.
 fn read(path: &Path) -> Result<Option<LedgerFile>, HostError> {
     const HINT: &str =
         "run as root; if the file is damaged, remove it: grants are then forgotten, programs keep their colors";

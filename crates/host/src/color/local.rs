@@ -8,12 +8,12 @@ use crate::color::pagemap;
 use crate::error::HostError;
 use crate::sys::memory::Arena;
 
-/// Walks of each kind taken to calibrate.
+/// Number of walks of each kind for the calibration.
 const CALIBRATION_WALKS: usize = 200;
 
-/// Pages of known color and, if others are to be tested by them, a second memory.
+/// Eviction tests in a memory with pages of known color and, to test others by them, a second memory.
 ///
-/// Pages of the first have its numbers; those of the second come behind.
+/// Pages of the first memory are numbered as in that memory; the numbers of the second follow.
 pub struct LocalEvictionTest {
     walker: Walker,
     second: Option<Walker>,
@@ -23,11 +23,11 @@ pub struct LocalEvictionTest {
 }
 
 impl LocalEvictionTest {
-    /// Tests by pages of `arena`, of which those of `sets` are resident. Measures on them how long lines take that are in the level and
-    /// further out. `ready`: whether the pages hold the chains to walk along already. `traversal`: what of the sets' pages has to be
-    /// touched.
+    /// Creates tests by pages of `arena`, of which those of `sets` are resident, and measures the walk times on these pages.
     ///
-    /// Fails with [`HostError::TimingBlurred`] when the two do not fall into separate modes.
+    /// `ready`: whether the pages already hold the chains to walk along. `traversal`: which lines of the sets' pages have to be touched.
+    ///
+    /// Fails with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes.
     pub fn new(
         arena: Arena,
         line_bytes: usize,
@@ -55,7 +55,9 @@ impl LocalEvictionTest {
         Ok(LocalEvictionTest { walker, second: None, ticks, line_bytes, targets: Default::default() })
     }
 
-    /// From now on pages of `arena` can be tested as well, in which `pages` have or get chains. Gives the number of its first page.
+    /// Makes `arena` the second memory, whose `pages` can be tested from now on. Returns the number of its first page.
+    ///
+    /// `ready`: whether the pages already hold chains; otherwise they get them.
     pub fn set_second(&mut self, arena: Arena, pages: &[u32], ready: bool) -> u32 {
         let mut second = Walker::new(arena, self.line_bytes, 1);
         for page in pages.iter().filter(|_| !ready) {
@@ -65,7 +67,7 @@ impl LocalEvictionTest {
         self.first()
     }
 
-    /// Gives the second memory back.
+    /// Removes and returns the second memory.
     pub fn take_second(&mut self) -> Option<Arena> {
         self.second.take().map(Walker::into_memory)
     }
@@ -74,7 +76,7 @@ impl LocalEvictionTest {
         self.walker.memory().page_count() as u32
     }
 
-    /// The frame of a page of the first memory, where the kernel shows it.
+    /// Returns the frame of a page of the first memory; `None` if the kernel hides it.
     pub fn frame(&self, page: u32) -> Option<FrameNumber> {
         pagemap::frames(self.walker.memory(), page as usize..page as usize + 1)[0]
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::eviction::{ArenaEvictionTest, EvictionTest};
 use crate::sys::memory::Arena;
 
-/// Most colors modeled.
+/// Most colors that can be modeled.
 const COLORS: usize = 64;
 
-/// Pages of known color in a cache of some ways. A page is evicted when pages of its color fill the ways.
+/// A modeled cache with pages of known color. A page is evicted when pages of its color fill the ways.
 pub struct ModeledEvictionTest {
     /// Color of each page.
     pub colors: Vec<u16>,

@@ -17,31 +17,32 @@ const FRAME_BITS: u64 = (1 << 55) - 1;
 const FILE_OR_SHARED: u64 = 1 << 61;
 const PRESENT: u64 = 1 << 63;
 
-/// Entries read at once.
+/// Most entries that are read at once.
 const CHUNK: u64 = 1 << 15;
 
-/// What the kernel says of a page.
+/// The pagemap entry of a page: what the kernel reports about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageEntry(u64);
 
 impl PageEntry {
-    /// Whether a frame is behind it.
+    /// Whether the page is resident, which means that it has a frame.
     pub fn is_resident(self) -> bool {
         self.0 & PRESENT != 0
     }
 
-    /// The frame of a resident page; `None` also when the kernel hides it: frame numbers read as zero without CAP_SYS_ADMIN.
+    /// Returns the frame of a resident page; `None` if the page is not resident or the kernel hides frame numbers, which read as zero
+    /// without CAP_SYS_ADMIN.
     pub fn frame(self) -> Option<FrameNumber> {
         (self.is_resident() && self.0 & FRAME_BITS != 0).then_some(FrameNumber(self.0 & FRAME_BITS))
     }
 
-    /// Whether the page is one of a file or of shared memory, not a private copy.
+    /// Whether the page belongs to a file or to shared memory, and is not a private copy.
     pub fn of_file(self) -> bool {
         self.0 & FILE_OR_SHARED != 0
     }
 }
 
-/// Entries of `pagemap` for `count` pages from page number `first` on.
+/// Returns the entries of `pagemap` for `count` pages from page number `first` on.
 pub fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<PageEntry>> {
     let mut bytes = vec![0u8; count * 8];
     pagemap.read_exact_at(&mut bytes, first * 8)?;
@@ -51,9 +52,11 @@ pub fn entries(pagemap: &File, first: u64, count: usize) -> io::Result<Vec<PageE
         .collect())
 }
 
-/// Calls `each` with the number and the entry of every resident one of `pages` (virtual page numbers) of the process that `pagemap`
-/// belongs to. Where the kernel skips them itself (Linux 6.7) what was never touched costs little, and what was read only, whose pages
-/// share one frame, is left out.
+/// Calls `each` with the number and the entry of every resident page among `pages` (virtual page numbers) of the process that `pagemap`
+/// belongs to.
+///
+/// Where the kernel can skip absent pages itself (Linux 6.7), untouched memory costs little. Pages that were only read, which share the
+/// frame of zeros, are left out then.
 pub fn each_resident(pagemap: &File, pages: Range<u64>, mut each: impl FnMut(u64, PageEntry)) -> io::Result<()> {
     let mut at = pages.start;
     while at < pages.end {
@@ -90,7 +93,7 @@ pub fn hidden() -> bool {
     frames(&arena, 0..1)[0].is_none()
 }
 
-/// Frames of `pages` of `arena`; `None` when the kernel hides frame numbers or the page is not resident.
+/// Returns the frames of `pages` of `arena`; `None` for a page that is not resident, or if the kernel hides frame numbers.
 pub fn frames(arena: &Arena, pages: Range<usize>) -> Vec<Option<FrameNumber>> {
     let first = (arena.address() / page_bytes() + pages.start) as u64;
     let read = File::open("/proc/self/pagemap").and_then(|pagemap| entries(&pagemap, first, pages.len()));

@@ -19,14 +19,14 @@ pub struct FramePool(Arc<Mutex<Stock>>);
 struct Stock {
     arena: Arena,
     mover: Mover,
-    /// Free pages of each color; the last is taken first.
+    /// Free pages of each color. The last page is taken first.
     free: Vec<Vec<u32>>,
 }
 
 impl FramePool {
-    /// A pool of the pages of `arena` whose color is known; the frames of the others go back to the system.
+    /// Creates a pool of the pages of `arena` whose color is known. The frames of the others go back to the system.
     ///
-    /// `page_colors`: color of page i of the arena. `colors`: how many colors there are.
+    /// `page_colors`: color of page i of the arena. `colors`: number of colors.
     pub fn new(arena: Arena, page_colors: &[Option<Color>], colors: u32) -> FramePool {
         let mut free = vec![Vec::new(); colors as usize];
         for page in (0..arena.page_count() as u32).rev() {
@@ -50,17 +50,17 @@ impl FramePool {
         }
     }
 
-    /// Number of colors.
+    /// Returns the number of colors.
     pub fn colors(&self) -> u32 {
         self.stock().free.len() as u32
     }
 
-    /// Free pages of each color.
+    /// Returns the number of free pages of each color.
     pub fn available(&self) -> Vec<usize> {
         self.stock().free.iter().map(Vec::len).collect()
     }
 
-    /// Contiguous memory of `pages` pages: page i has color `colors[i % colors.len()]`.
+    /// Takes `pages` pages from the pool as contiguous memory, in which page i has color `colors[i % colors.len()]`.
     ///
     /// Fails, and takes nothing, when a color is out of range or has too few free pages, or when pages cannot be moved.
     pub fn take(&self, colors: &[Color], pages: usize) -> Result<ColoredRegion, HostError> {
@@ -107,37 +107,37 @@ impl FramePool {
     }
 }
 
-/// Contiguous memory whose pages have chosen colors in turn. Its pages return to the pool on drop.
+/// Contiguous memory whose pages have the chosen colors in rotation. Its pages return to the pool on drop.
 pub struct ColoredRegion {
     memory: Arena,
     colors: Vec<Color>,
-    /// The pool's number of each page.
+    /// Number of each page in the pool.
     pages: Vec<u32>,
     stock: Arc<Mutex<Stock>>,
 }
 
 impl ColoredRegion {
-    /// The memory. It holds what earlier users left in it.
+    /// Returns the memory, which holds what earlier users left in it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.memory.bytes_mut()
     }
 
-    /// The mapping, to be filled with what is not data.
+    /// Returns the mapping, to be filled with contents other than plain data.
     pub fn arena_mut(&mut self) -> &mut Arena {
         &mut self.memory
     }
 
-    /// The mapping, for access by page.
+    /// Returns the mapping, for access by page.
     pub fn arena(&self) -> &Arena {
         &self.memory
     }
 
-    /// Size.
+    /// Returns the size of the region.
     pub fn size(&self) -> Bytes {
         Bytes((self.pages.len() * page_bytes()) as u64)
     }
 
-    /// Color of each page.
+    /// Returns the color of each page.
     pub fn page_colors(&self) -> impl Iterator<Item = Color> + '_ {
         self.colors.iter().copied().cycle().take(self.pages.len())
     }

@@ -20,19 +20,19 @@ use crate::sys::memory::page_bytes;
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// Address behind the last.
+    /// First address behind the mapping.
     pub end: u64,
-    /// `rwx` and `p`rivate or `s`hared.
+    /// Permissions of the mapping: `rwx`, and `p`rivate or `s`hared.
     pub permissions: String,
-    /// The file behind it, or `[heap]` and the like; empty for anonymous memory.
+    /// The file that is mapped, or the kernel's name, such as `[heap]`; empty for anonymous memory.
     pub name: String,
-    /// Whose memory it is.
+    /// Kind of memory that is mapped.
     pub kind: Kind,
-    /// Its resident pages, by address.
+    /// Resident pages of the mapping, by address.
     pub pages: Vec<ResidentPage>,
 }
 
-/// The name of process `pid`.
+/// Returns the name of process `pid`.
 ///
 /// Fails with [`HostError::NoSuchProcess`].
 pub fn command(pid: u32) -> Result<String, HostError> {
@@ -40,7 +40,7 @@ pub fn command(pid: u32) -> Result<String, HostError> {
     Ok(text.trim_end().to_owned())
 }
 
-/// The mappings of process `pid` that have resident pages, by address, with the frames of these.
+/// Returns the mappings of process `pid` that have resident pages, by address, with the frames of these pages.
 ///
 /// Fails as [`seen_mappings`] does, and with [`HostError::FramesHidden`].
 pub fn mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
@@ -52,7 +52,7 @@ pub fn mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
     Ok(found)
 }
 
-/// The mappings of process `pid` that have resident pages, by address, whether or not the kernel shows the frames of these.
+/// Returns the mappings of process `pid` that have resident pages, by address, even if the kernel hides the frames of these pages.
 ///
 /// Fails with [`HostError::NoSuchProcess`], with [`HostError::NoUserMemory`] for a thread of the kernel or a process that has ended, and
 /// with [`HostError::ProcessDenied`] where its memory is not this user's to see.
@@ -96,7 +96,7 @@ pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
     Ok(found)
 }
 
-/// The colors of the resident pages of process `pid` by `palette`.
+/// Returns the colors of the resident pages of process `pid` by `palette`.
 pub fn color_map(pid: u32, palette: &Palette, shape: ColorShape) -> Result<ColorMap, HostError> {
     let mappings = mappings(pid)?;
     let mut memory = Residence::default();

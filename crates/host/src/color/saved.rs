@@ -1,7 +1,8 @@
 //! The palette of this boot: saved once, found again by every later invocation.
 //!
-//! A line of JSON says for which boot, machine and cache level it holds; behind it lies, from the first frame measured to the last, the
-//! color of each, one byte per frame (two where the level has more than 255 colors), all bits set where it is not known.
+//! The file begins with a line of JSON that says for which boot, machine and cache level it holds. Then follows the color of each frame,
+//! from the first one measured to the last: one byte per frame (two if the level has more than 255 colors), all bits set if the color is
+//! not known.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::error::HostError;
 use crate::machine::sysfs::Sysfs;
 use crate::runtime;
 
-/// Version of the file.
+/// Version of the file format.
 const SCHEMA: &str = "isochrome-saved-palette/1";
 
 #[derive(Serialize, Deserialize)]
@@ -25,26 +26,26 @@ struct Header {
     palette: Palette,
     /// Frame of the first color behind the line.
     first: FrameNumber,
-    /// Frames whose color is known.
+    /// Number of frames whose color is known.
     known: usize,
 }
 
-/// Where the palette of `level` is saved in `folder`.
+/// Returns the path where the palette of `level` is saved in `folder`.
 pub fn path(folder: &Path, level: u8) -> PathBuf {
     folder.join(format!("palette-l{level}"))
 }
 
-/// What a palette holds for: this machine, as it was started last.
+/// The machine and boot that a palette holds for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Boot {
     /// [`Machine::fingerprint`].
     pub fingerprint: String,
-    /// The kernel's random name of this boot.
+    /// The kernel's random identifier of the boot.
     pub boot_id: String,
 }
 
 impl Boot {
-    /// This boot of `machine`.
+    /// Returns the present boot of `machine`.
     pub fn of(machine: &Machine, sysfs: &Sysfs) -> Boot {
         let boot_id = sysfs.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
         Boot { fingerprint: machine.fingerprint(), boot_id }
@@ -84,8 +85,7 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
     Ok(path)
 }
 
-/// The palette of `level` saved in `folder`, if it is of `boot`. What it says of frames
-/// in use is checked by whoever uses it.
+/// Loads the palette of `level` saved in `folder`, if it is of `boot`. The caller has to check what it says of frames in use.
 pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError> {
     let path = path(folder, level);
     let Some(file) = runtime::read(&path)? else { return Err(HostError::NoSavedPalette { path, level }) };
@@ -99,7 +99,7 @@ pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError>
     bytes.ok_or(HostError::SavedPaletteDamaged { path })
 }
 
-/// Corrects the table of `level` saved in `folder` by what was `measured` since. `false`: there is no table.
+/// Corrects the table of `level` saved in `folder` by the colors `measured` since. Returns `false` if there is no table.
 pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, HostError> {
     let path = path(folder, level);
     let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
@@ -114,7 +114,7 @@ pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) 
     save(folder, palette, &Boot { fingerprint, boot_id }).map(|_| true)
 }
 
-/// The header's palette, and the whole one if the table behind it fits.
+/// Parses a file: returns the palette of the header, and the whole palette if the table behind it fits.
 fn parse(file: &[u8]) -> Option<(Palette, Option<Palette>)> {
     let end = file.iter().position(|byte| *byte == b'\n')?;
     let header: Header = serde_json::from_slice(&file[..end]).ok()?;
@@ -124,7 +124,7 @@ fn parse(file: &[u8]) -> Option<(Palette, Option<Palette>)> {
     Some((header.palette.clone(), table(header, &file[end + 1..])))
 }
 
-/// Bytes per frame that tell `colors` colors from each other and from none.
+/// Returns the bytes per frame that distinguish `colors` colors and an unknown color.
 fn color_bytes(colors: u32) -> usize {
     if colors < 256 { 1 } else { 2 }
 }

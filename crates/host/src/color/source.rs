@@ -1,4 +1,4 @@
-//! Where the colors of a program's frames come from: a palette that somebody named, the reference, and what was saved.
+//! Sources of the colors of a program's frames: a palette that the user named, the reference, and the saved palette.
 
 use std::fmt;
 
@@ -14,22 +14,24 @@ use super::saved::{self, Boot};
 use crate::error::HostError;
 use crate::runtime;
 
-/// What colors are known by, as somebody asks for it.
+/// The requested source of knowledge about colors.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// A palette that somebody named, and that [`fits`] this boot.
+    /// A palette that the user named, and that [`fits`] this boot.
     pub palette: Option<Palette>,
-    /// Whether that palette, or the saved one, is believed without eviction tests.
+    /// Whether that palette, or the saved one, is trusted without eviction tests.
     pub trusted: bool,
-    /// The cache level; where it is `None`, that of the palette, or the one that [`Target::of`] chooses.
+    /// The cache level. If it is `None`: that of the palette, or the one that [`Target::of`] chooses.
     pub level: Option<u8>,
-    /// Seed of the measurements.
+    /// Random seed of the measurements.
     pub seed: u64,
 }
 
 impl Source {
-    /// What is known of colors for a program that runs on `cpus`, and what became of the numbers of colors: `None` where the palette is
-    /// trusted. Nothing has to be known beforehand: colors that are not are measured.
+    /// Returns what is known of colors for a program that runs on `cpus`, and where the numbers of colors come from; `None` if the palette is
+    /// trusted.
+    ///
+    /// Nothing has to be known beforehand: a reference is measured if there is none.
     ///
     /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`HostError::FramesHidden`] and as
     /// [`saved::load`] does.
@@ -75,14 +77,14 @@ impl Source {
     }
 }
 
-/// Why a palette does not tell the colors of frames here and now.
+/// Why a palette does not apply to the frames of this machine and boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// It was made where the kernel hid frame numbers.
+    /// The palette was made where the kernel hid frame numbers.
     Hidden,
-    /// It is of another machine.
+    /// The palette is of another machine.
     Foreign,
-    /// It lists frames, and was made before this boot.
+    /// The palette lists frames, and was made before this boot.
     Stale,
 }
 
@@ -96,7 +98,7 @@ impl fmt::Display for Misfit {
     }
 }
 
-/// Whether `palette` tells the colors of frames in this boot, as far as that is known without testing it.
+/// Checks whether `palette` applies to the frames of this boot, as far as that can be decided without eviction tests.
 pub fn fits(palette: &Palette, now: &Boot) -> Result<(), Misfit> {
     match (&palette.fingerprint, &palette.boot_id, &palette.rule) {
         (_, _, Rule::Hidden) => Err(Misfit::Hidden),

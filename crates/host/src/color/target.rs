@@ -12,16 +12,16 @@ use crate::sys::memory::page_bytes;
 /// The cache level to color.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Level number.
+    /// Number of the cache level.
     pub level: u8,
-    /// Its shape.
+    /// Geometry of the level.
     pub geometry: Geometry,
-    /// Size of the next data level inside it.
+    /// Size of the next data level inside this one.
     pub inner: Bytes,
 }
 
 impl Target {
-    /// Level `level` of `machine`, or the one to color by default for `cpu`.
+    /// Returns level `level` of `machine`, or by default the level to color for `cpu`.
     ///
     /// Fails with [`HostError::OneColor`] when the level has one color only or is not known.
     pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, HostError> {
@@ -37,8 +37,9 @@ impl Target {
         Ok(Target { level: chosen.level, geometry, inner })
     }
 
-    /// The outermost level that `cpu` has to itself, else level 2, whether it can be colored or not: what is flooded where nothing
-    /// can be partitioned.
+    /// Returns the outermost level that is private to `cpu`, or else level 2, whether or not it can be colored.
+    ///
+    /// This is the level to flood where nothing can be partitioned.
     pub fn to_flood(machine: &Machine, cpu: CpuId) -> Option<Target> {
         let data = || machine.levels.iter().filter(|level| level.holds != Holds::Instruction && level.level > 1);
         let chosen = data().filter(|level| level.is_private_to(cpu)).max_by_key(|level| level.level);
@@ -47,7 +48,7 @@ impl Target {
         Some(Target { level: chosen.level, geometry: chosen.geometry.value, inner })
     }
 
-    /// Sizes of the level and of the one inside it.
+    /// Returns the sizes of the level and of the one inside it.
     pub fn sizes(&self) -> LevelSizes {
         LevelSizes {
             line_bytes: self.geometry.line_bytes.0 as usize,
@@ -56,7 +57,7 @@ impl Target {
         }
     }
 
-    /// Pages among which eviction sets are sought: enough that missing colors can be filled up, and to measure times by.
+    /// Returns the number of pages in which to search eviction sets: enough to find missing colors, and for the calibration.
     pub(super) fn pages_to_search(&self) -> usize {
         (2 * self.search().pages()).max(self.sizes().pages_needed())
     }

@@ -1,4 +1,4 @@
-//! Sequential eviction tests: which color each of some pages has, by as many tests as the noise of the machine takes.
+//! Sequential eviction tests: they determine the color of each of some pages, with as many tests as the noise of the machine requires.
 //!
 //! One mechanism serves draws, the verification of what was moved and the check of what was saved. A test touches a batch of pages,
 //! traverses the eviction sets of some colors, drawn at random, and times a walk over each page. Each test carries its own
@@ -17,61 +17,61 @@ use super::eviction::{EVICTED, EvictionTest};
 use crate::error::HostError;
 use crate::interrupt;
 
-/// How sure an answer must be, and how long it may take.
+/// How reliable answers must be, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Probability of a wrong answer.
+    /// Most probability that an answer is wrong.
     pub error: f64,
-    /// Time after which pages without an answer are given up.
+    /// Time after which pages without an answer stay undecided.
     pub limit: Duration,
 }
 
 impl Effort {
-    /// For statements about pages: 1e-4 each, within 10 s.
+    /// Effort for statements about pages: an error of 1e-4 each, within 10 s.
     pub const STATEMENT: Effort = Effort { error: 1e-4, limit: Duration::from_secs(10) };
-    /// For frames that are drawn: as sure, however many there are.
+    /// Effort for frames that are drawn: the same error, with time for many frames.
     pub const DRAW: Effort = Effort { error: 1e-4, limit: Duration::from_secs(60) };
 }
 
-/// Assumed probability that a page is gone after the eviction set of its color was traversed: below what is seen (0.93 to 1).
+/// Assumed probability that a page is evicted when the eviction set of its color is traversed: below what is observed (0.93 to 1).
 const EVICTED_RATE: f64 = 0.85;
 
-/// Bounds of the estimated probability that a page is lost without cause.
+/// Bounds of the estimated probability that a page is evicted by noise.
 const NOISE_MIN: f64 = 0.02;
 const NOISE_MAX: f64 = 0.45;
 
-/// How often a set is traversed in a test, and which share of its pages; and where that has spared so many positive controls that a set is
-/// in doubt, as where replacement is far from least-recently-used.
+/// How often a set is traversed in a test, and which share of its pages: normally, and once positive controls have survived so often that
+/// a set is in doubt, as with replacement that is far from least-recently-used.
 const BRIEF: (u32, f64) = (2, 0.75);
 const THOROUGH: (u32, f64) = (3, 1.0);
 
-/// Pages of a batch per color asked about: more of one color than the cache has ways would evict each other.
+/// Pages of a batch per color asked about. Pages of one color evict each other if there are more of them than the cache has ways.
 const PER_COLOR: usize = 4;
 
-/// Most pages of a batch: the first must not have to wait too long for the last.
+/// Most pages of a batch, so that the first page does not wait too long for the last.
 const BATCH_MAX: usize = 48;
 
-/// Tests of each batch that are made together before the odds are computed: about what a page takes on a quiet machine.
+/// Number of tests of each batch before the odds are computed: about as many as a page takes on a quiet machine.
 const TESTS_AT_ONCE: usize = 6;
 
-/// Tests of one page after which it is given up.
+/// Number of tests after which a page stays undecided.
 const TESTS_MAX: u32 = 96;
 
-/// Canary pages that decide whether a test counts, and those that the noise is estimated by.
+/// Number of canary pages that decide whether a test counts, and of those by which the noise is estimated.
 const GATES: usize = 2;
 const ESTIMATES: usize = 2;
 
-/// Natural logarithm of the odds for an eviction set at which it is held to be one no more, at which it is in doubt and traversed
-/// thoroughly, and the highest that are kept: one that has long been good may become bad.
+/// Natural logarithms of the odds that an eviction set still evicts: at or below which it counts as lost, at or below which it is in
+/// doubt and traversed thoroughly, and the highest that is kept, since a set that was good for long may become bad.
 const SET_LOST: f64 = -9.2;
 const SET_DOUBTED: f64 = -2.0;
 const SET_KEPT: f64 = 5.0;
 
-/// How often a page is gone after pages were traversed that are no eviction set of its color, at most: what
-/// [`EVICTED_RATE`] is weighed against.
+/// Assumed upper bound of the probability that a page is evicted by pages that are no eviction set of its color. It is compared with
+/// [`EVICTED_RATE`].
 const UNEVICTED_RATE: f64 = 0.5;
 
-/// Pages that are screened together, how often a page has to be gone to pass, and rounds after which those still in doubt pass as well.
+/// Number of pages that are screened together, how often a page has to be evicted to pass, and rounds after which undecided pages pass.
 const SCREENED: usize = 48;
 const SCREENED_TWICE: u8 = 2;
 const SCREENINGS_MAX: usize = 8;
@@ -84,19 +84,19 @@ const TELL_APART_PAIRS: usize = 128;
 const CONTROL_REPEATS: usize = 8;
 const TELL_APART_ERROR: f64 = 1e-4;
 
-/// Share of a canary page's lines from which a test was disturbed: undisturbed, next to nothing is lost.
+/// Share of a canary page's lines from which on a test counts as disturbed. In an undisturbed test hardly any line is evicted.
 pub(crate) const DISTURBED: f32 = 0.25;
 
-/// What is known of the eviction sets, and of the noise, from test to test.
+/// Determines colors by eviction tests, and tracks the state of the eviction sets and the noise from test to test.
 pub struct Tester<E: EvictionTest> {
-    /// The eviction test that single tests are made by.
+    /// The eviction test with which single tests are made.
     pub eviction_test: E,
     sets: Vec<Vec<u32>>,
     rng: fastrand::Rng,
-    /// Canary pages lost in tests that counted, and how many were walked; old ones fade.
+    /// Canary pages evicted in tests that counted, and canary pages walked in these. Old tests fade.
     lost: f64,
     seen: f64,
-    /// Tests made, and those of them that were disturbed.
+    /// Number of tests made, and of those that were disturbed.
     tests: u64,
     disturbed: u64,
     /// For each color, the logarithm of the odds that its set evicts.
@@ -105,31 +105,31 @@ pub struct Tester<E: EvictionTest> {
 
 /// A page under test.
 struct Open {
-    /// Its position among the targets.
+    /// Index of the page among the targets.
     at: usize,
     decoder: Decoder,
     tests: u32,
 }
 
-/// A test to be made of the pages of a batch.
+/// A prepared test of the pages of a batch.
 struct Test {
-    /// Which of the pages under test.
+    /// Range of the batch among the pages under test.
     batch: std::ops::Range<usize>,
     /// For each color asked about, whether its set is traversed.
     tested: Vec<bool>,
     set: Vec<u32>,
-    /// A gate, half of the batch, the estimates, the positive control, the other half, the other gate.
+    /// Pages to walk, in this order: a gate, half of the batch, the estimates, the positive control, the other half, the other gate.
     walked: Vec<u32>,
     gates: usize,
     estimates: usize,
-    /// The color of the positive control.
+    /// The color of the positive control, if there is one.
     positive: Option<usize>,
-    /// How often the set is traversed.
+    /// Number of times that the set is traversed.
     passes: u32,
 }
 
 impl Test {
-    /// What of `shares` belongs to the pages of the batch.
+    /// Returns those of `shares` that belong to the pages of the batch.
     fn of_batch<'a>(&self, shares: &'a [f32]) -> impl Iterator<Item = f32> + 'a {
         let first = self.gates.min(1);
         let middle = first + self.batch.len() / 2;
@@ -146,35 +146,35 @@ impl Test {
 }
 
 impl<E: EvictionTest> Tester<E> {
-    /// `sets`: for each color the pages of an eviction set, by the numbers that `eviction_test` knows them by.
+    /// Creates a tester. `sets`: for each color the pages of an eviction set, by the numbers that `eviction_test` knows them by.
     pub fn new(eviction_test: E, sets: Vec<Vec<u32>>, seed: u64) -> Tester<E> {
         let rng = fastrand::Rng::with_seed(seed);
         let evicts = vec![0.0; sets.len()];
         Tester { eviction_test, sets, rng, lost: 0.0, seen: 0.0, tests: 0, disturbed: 0, evicts }
     }
 
-    /// Pages of the eviction set of each color.
+    /// Returns the pages of the eviction set of each color.
     pub fn sets(&self) -> &[Vec<u32>] {
         &self.sets
     }
 
-    /// Uses these sets from now on.
+    /// Replaces the eviction sets by `sets`.
     pub fn set_sets(&mut self, sets: Vec<Vec<u32>>) {
         self.evicts = vec![0.0; sets.len()];
         self.sets = sets;
     }
 
-    /// Gives the color numbered `order[i]` the number i.
+    /// Renumbers the colors: the color with the number `order[i]` gets the number i.
     pub fn renumber(&mut self, order: &[Color]) {
         self.set_sets(order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect());
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     pub fn colors(&self) -> u32 {
         self.sets.len() as u32
     }
 
-    /// Estimated rates, on the safe side.
+    /// Returns conservative estimates of the rates at which pages are evicted.
     fn rates(&self) -> TestRates {
         // One lost of twenty is what is assumed before anything was seen.
         let (lost, seen) = (self.lost + 1.0, self.seen + 20.0);
@@ -183,7 +183,7 @@ impl<E: EvictionTest> Tester<E> {
         TestRates { evicted: EVICTED_RATE, noise: upper.clamp(NOISE_MIN, NOISE_MAX) }
     }
 
-    /// The answer for each of `targets`: which of the colors `among` it has; `None` where no decision fell in the time.
+    /// Returns the answer for each of `targets`: which of the colors `among` it has; `None` where no decision was reached in time.
     ///
     /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
     /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, with [`HostError::ReferenceMixed`] where sets evict
@@ -199,14 +199,15 @@ impl<E: EvictionTest> Tester<E> {
         Ok(answers)
     }
 
-    /// Whether the eviction sets of these colors still evict, as far as positive controls have shown.
+    /// Fails with [`HostError::ReferenceLost`] if positive controls have shown that an eviction set of these colors no longer evicts.
     fn check_sets(&self, among: &[Color]) -> Result<(), HostError> {
         let lost = among.iter().find(|color| self.evicts[usize::from(color.0)] <= SET_LOST);
         lost.map_or(Ok(()), |color| Err(HostError::ReferenceLost { color: color.0 }))
     }
 
-    /// Which of the colors `among` each of `targets` has; `None` where it has none of them, or is in doubt: one that is passed over costs
-    /// nothing but itself. Fails as [`classify`](Self::classify) does.
+    /// Returns which of the colors `among` each of `targets` has; `None` if it has none of them or is in doubt.
+    ///
+    /// Fails as [`classify`](Self::classify) does.
     pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, HostError> {
         let open =
             if among.len() < self.sets.len() { self.screen(targets, among)? } else { (0..targets.len()).collect() };
@@ -221,7 +222,8 @@ impl<E: EvictionTest> Tester<E> {
         Ok(colors)
     }
 
-    /// The positions of those `targets` that the sets of the colors `among` do not spare when they are traversed together.
+    /// Returns the indices of those `targets` that are evicted, or cannot be ruled out, when the sets of the colors `among` are traversed
+    /// together.
     fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, HostError> {
         let mut open: Vec<(usize, u8)> = (0..targets.len()).map(|at| (at, 0)).collect();
         let mut passed = Vec::new();
@@ -263,8 +265,8 @@ impl<E: EvictionTest> Tester<E> {
         Ok(passed)
     }
 
-    /// How many pages are to be tested together from now on, after `size` of them were since `before` (tests, disturbed ones): a short test
-    /// is disturbed less often than a long one.
+    /// Returns how many pages to test together from now on: fewer than `size` if most tests since `before` (tests, disturbed ones) were
+    /// disturbed, because a short test is disturbed less often than a long one.
     fn shorter(&self, size: usize, before: (u64, u64)) -> usize {
         if 2 * (self.disturbed - before.1) > self.tests - before.0 { (size / 2).max(2) } else { size }
     }
@@ -307,11 +309,12 @@ impl<E: EvictionTest> Tester<E> {
         Ok(answers)
     }
 
-    /// Where canary pages are lost: tells eviction sets that evict pages of other colors from a cache that loses its contents by itself.
+    /// Finds out why canary pages are lost: because eviction sets evict pages of other colors, or because the cache loses its contents.
     ///
-    /// Each test is made together with its control, which walks the same pages and touches one page of the set instead of all. What is
-    /// lost with the set and kept without, more often than the other way round, is what the set evicts (sign test on the pairs that differ).
-    /// Says nothing where no time is left. Fails with [`HostError::ReferenceMixed`], and as the eviction test does.
+    /// Each test is paired with a control, which walks the same pages but touches one page of the set instead of all. If pages are lost
+    /// significantly more often with the set than in the control, the set evicts them (sign test on the pairs that differ).
+    ///
+    /// Fails with [`HostError::ReferenceMixed`] in that case, and as the eviction test does. Returns without a conclusion if the time is up.
     fn tell_apart(
         &mut self,
         open: &[Open],
@@ -349,7 +352,7 @@ impl<E: EvictionTest> Tester<E> {
         Ok(())
     }
 
-    /// Makes some tests of all pages that are open, in batches.
+    /// Makes several tests of all open pages, in batches, and updates their odds.
     fn round(&mut self, open: &mut [Open], targets: &[u32], among: &[Color], batch: usize) {
         let mut tests = Vec::new();
         for first in (0..open.len()).step_by(batch) {
@@ -373,7 +376,7 @@ impl<E: EvictionTest> Tester<E> {
         }
     }
 
-    /// Half of so many colors, drawn at random: pages of the others are the control. Of one color it is half of the time none.
+    /// Draws half of `colors` colors at random to be tested; pages of the others are the control. A single color is drawn half of the time.
     fn half(&mut self, colors: usize) -> Vec<bool> {
         let mut tested = vec![false; colors];
         let count = if colors == 1 { self.rng.usize(..2) } else { colors / 2 };
@@ -383,19 +386,19 @@ impl<E: EvictionTest> Tester<E> {
         tested
     }
 
-    /// How often a set is traversed, and which share of it.
+    /// Returns how often sets are traversed now, and which share of their pages.
     fn traversal(&self) -> (u32, f64) {
         if self.evicts.iter().any(|odds| *odds <= SET_DOUBTED) { THOROUGH } else { BRIEF }
     }
 
-    /// The share that is gone of each page of `tests`, which were prepared one after the other.
+    /// Makes `tests`, which were prepared one after the other, and returns the share of each walked page that was evicted.
     fn make(&mut self, tests: &[Test]) -> Vec<Vec<f32>> {
         let pairs: Vec<(&[u32], &[u32])> = tests.iter().map(|test| (&test.set[..], &test.walked[..])).collect();
         let passes = tests.first().map_or(THOROUGH.0, |test| test.passes);
         self.eviction_test.run_all(&pairs, passes)
     }
 
-    /// A test of `pages` by the sets of those colors `among` that are `tested`; of another color where there are none.
+    /// Prepares a test of `pages` by the sets of those colors of `among` that are `tested`, or by that of another color if none is.
     fn prepare(&mut self, batch: std::ops::Range<usize>, pages: &[u32], among: &[Color], tested: Vec<bool>) -> Test {
         let of = |color: &Color| usize::from(color.0);
         let mut traversed: Vec<usize> =
@@ -433,7 +436,7 @@ impl<E: EvictionTest> Tester<E> {
         Test { batch, tested, set, gates: gates.len(), estimates: estimates.len(), positive, passes, walked }
     }
 
-    /// Takes in what the controls of a test show; whether the test counts.
+    /// Updates the estimates by the controls of a test, and returns whether the test counts.
     fn take_in_controls(&mut self, test: &Test, shares: &[f32]) -> bool {
         self.tests += 1;
         if test.was_disturbed(shares) {
@@ -460,8 +463,9 @@ impl<E: EvictionTest> Tester<E> {
         true
     }
 
-    /// Classifies the pages of the eviction sets themselves, each without itself: the answers, color by color. A set that evicts no more
-    /// shows in these, and is no failure.
+    /// Classifies the pages of the eviction sets themselves, each by its set without it, and returns the answers color by color.
+    ///
+    /// A set that no longer evicts shows in the answers, and is not an error.
     pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, HostError> {
         let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
         let pages: Vec<u32> = self.sets.concat();

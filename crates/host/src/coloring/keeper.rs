@@ -1,7 +1,7 @@
-//! A program kept on its colors: moved there once it is ready, put to eviction tests, and looked after until it ends.
+//! Keeps a program on its colors: moves it there once it is ready, verifies it by eviction tests, and watches it until it ends.
 //!
-//! The program runs whatever happens to its colors. One thread passes signals on; another measures, moves pages and looks after them; a
-//! third finds colors, which the program does not wait for.
+//! The program runs whatever happens to its colors. One thread forwards signals, another measures, moves and watches pages, and a third
+//! finds colors, for which the program does not wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,69 +22,69 @@ use crate::recolor::watch::{Watch, family};
 use crate::recolor::{self, RecolorError};
 use crate::sys::launch::{self, End, Signals};
 
-/// SIGUSR1, as which a program may say that it is ready.
+/// SIGUSR1, with which a program may signal that it is ready.
 const READY_SIGNAL: i32 = 10;
-/// SIGCHLD, which tells that a child has ended, and is not for the program.
+/// SIGCHLD, which reports that a child has ended and is not forwarded to the program.
 const CHILD_SIGNAL: i32 = 17;
 
-/// A program that was started, and how it is to be kept on its colors.
+/// A program that was started, and how to keep it on its colors.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Its process, a child of this one.
+    /// Process of the program, a child of this one.
     pub pid: Pid,
     /// This process, which holds the colors until the program can.
     pub own: Owner,
-    /// When it was started.
+    /// Time at which the program was started.
     pub started: Instant,
-    /// When it is ready to be moved.
+    /// Condition under which the program is ready to be moved.
     pub ready: Readiness,
-    /// Longest time between two looks at its pages; more than none.
+    /// Longest time between two checks of the program's pages. Must not be zero.
     pub interval: Duration,
-    /// Whether programs that it starts are moved as well.
+    /// Whether the descendants of the program are moved as well.
     pub follows_forks: bool,
-    /// Whether what would be done is said, and nothing is moved.
+    /// Whether only the expected work is reported and nothing is moved.
     pub dry_run: bool,
 }
 
-/// What a [`Keeper`] asks and tells whoever started the program.
+/// Callbacks with which a [`Keeper`] queries and notifies its caller.
 #[derive(Clone, Copy)]
 pub struct Hooks<'a> {
     /// Whether the program has said that it is ready, for [`Readiness::Said`].
     pub said_ready: &'a (dyn Fn() -> bool + Sync),
-    /// Takes in what has come.
+    /// Called with every notice.
     pub tell: &'a (dyn Fn(Notice<'_>) + Sync),
 }
 
-/// What comes while a program is kept on its colors.
+/// An event while a program is kept on its colors.
 #[derive(Clone, Copy, Debug)]
 pub enum Notice<'a> {
-    /// The program runs, but is not on its colors, and why: the first thing that went wrong. The last report has all of them.
+    /// The program runs but is not on its colors, because of this first error. The last report lists all errors.
     OffColors(&'a str),
-    /// The program has not said for so long that it is ready.
+    /// The program has not reported that it is ready for this long.
     NotReady(Duration),
-    /// The program is on its colors for the first time, or what that would take in a dry run.
+    /// The program is on its colors for the first time. In a dry run: what that would take.
     Report(&'a Placed),
-    /// Nobody has to wait for the program to get onto its colors any more: it is there, or cannot get there now.
+    /// Waiting for the program to get onto its colors is over: it is there, or cannot get there now.
     Done,
 }
 
-/// Finds colors and reserves them, as [`Coloring::reserved`] does; where that fails, why.
+/// Finds colors and reserves them, as [`Coloring::reserved`] does; the error is the reason why that failed.
 pub type Obtain = dyn Fn() -> Result<Coloring, String> + Send + Sync;
 
-/// What puts a program on its colors and keeps it there.
+/// Puts a program on its colors and keeps it there.
 pub struct Keeper<'a> {
     program: Program,
     obtain: Arc<Obtain>,
     hooks: Hooks<'a>,
-    /// The colors that are sought now.
+    /// The thread that is finding colors, if one is.
     obtaining: Option<JoinHandle<Result<Coloring, String>>>,
-    /// The program, once the colors are its own.
+    /// The program as owner, once the colors belong to it.
     owner: Option<Owner>,
     watch: Watch,
     report: Placed,
-    /// What went wrong so far, each once.
+    /// The errors so far, each once.
     errors: Vec<String>,
-    /// Whether the program has sent the signal that says that it is ready.
+    /// Whether the program has sent the signal that means it is ready.
     signaled: Arc<AtomicBool>,
     settling: Option<Settling>,
     is_ready: bool,
@@ -92,14 +92,16 @@ pub struct Keeper<'a> {
     is_late: bool,
     pace: Pace,
     progress: Progress,
-    /// How often pages were moved and turned out to be off color.
+    /// How often eviction tests failed or found pages off color after they were moved.
     attempts: u32,
-    /// Times that the pages of known color were checked.
+    /// Number of times that the pages of known color were checked.
     renewals: u32,
 }
 
 impl<'a> Keeper<'a> {
-    /// For `program`. `obtain` is called on a thread of its own, and again while it fails, unless [`keep`](Self::keep) is given colors.
+    /// Creates a keeper for `program`.
+    ///
+    /// `obtain` is called on a thread of its own, and again while it fails, unless [`keep`](Self::keep) is given colors.
     pub fn new(program: Program, obtain: Arc<Obtain>, hooks: Hooks<'a>) -> Keeper<'a> {
         let watch = Watch::default();
         let report = Placed::of(Event::End, program.pid.0, watch.tally());
@@ -128,7 +130,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Takes in that something went wrong, and tells it if it is the first.
+    /// Records an error, and notifies the caller if it is the first.
     pub fn warn(&mut self, error: String) {
         if !self.errors.contains(&error) {
             if self.errors.is_empty() {
@@ -138,10 +140,10 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Looks after the program until it has ended, and passes on to it the signals that arrive here. `reserved`: its colors, where they are
-    /// known already.
+    /// Keeps the program on its colors until it has ended, and forwards the signals that arrive here to it. `reserved`: its colors, if they
+    /// are known already.
     ///
-    /// Returns how it ended, and the last report. The error is that of the thread that moves pages, if it panics.
+    /// Returns how the program ended, and the last report. Fails if the thread that moves pages panics.
     pub fn keep(self, reserved: Option<Coloring>, signals: &Signals) -> thread::Result<(End, Placed)> {
         let (pid, by_signal) = (self.program.pid, self.program.ready == Readiness::Signaled);
         let signaled = Arc::clone(&self.signaled);
@@ -186,7 +188,7 @@ impl<'a> Keeper<'a> {
         (end, Placed { movers, errors: self.errors, ..self.report.later(Event::End, self.watch.tally()) })
     }
 
-    /// Does what is due: finds colors, waits until the program is ready, moves its pages.
+    /// Does the next step: finds colors, waits until the program is ready, or moves its pages.
     fn look(&mut self, coloring: &mut Option<Coloring>) -> Outcome {
         let mut failed = false;
         if coloring.is_none() {
@@ -233,7 +235,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Takes over the colors that were found. Where there are none the program runs on as it is, with a warning.
+    /// Returns the colors that were found. If there are none, the program runs on as it is, with a warning.
     fn obtained(&mut self, obtaining: JoinHandle<Result<Coloring, String>>) -> Option<Coloring> {
         let panicked = |_| Err("the thread that measures colors has ended early".to_owned());
         match obtaining.join().unwrap_or_else(panicked) {
@@ -261,7 +263,7 @@ impl<'a> Keeper<'a> {
         self.report.numbers = coloring.numbers().cloned();
     }
 
-    /// Looks at the program's pages, and moves those that are off color.
+    /// Inspects the program's pages, and moves those that are off color.
     fn round(&mut self, coloring: &Coloring) -> Outcome {
         let pid = self.program.pid;
         let pids = if self.program.follows_forks { family(pid) } else { vec![pid] };
@@ -296,7 +298,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Whether `error` of process `pid` may be gone in the next round, by itself or by what is done about it here.
+    /// Handles `error` of process `pid`, and returns whether it may be gone in the next round.
     fn passes(&mut self, coloring: &Coloring, pid: Pid, error: &RecolorError) -> bool {
         match remedy(error, self.program.started.elapsed()) {
             Remedy::LookAgain => true,
@@ -307,8 +309,9 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Puts the pages to eviction tests, and reports that they are on their colors. Where tests say otherwise, or cannot be made, it is
-    /// tried again: the error is what came of the look then.
+    /// Tests the pages by eviction, and reports that the program is on its colors.
+    ///
+    /// If the tests find pages off color or cannot be made, the next round tries again; the error is the outcome of this round then.
     fn arrive(&mut self, coloring: &Coloring, pids: &[Pid]) -> Result<(), Outcome> {
         let seconds = self.program.started.elapsed().as_secs_f64();
         let verified = match coloring.verify(&mut self.watch, pids) {
@@ -336,7 +339,9 @@ impl<'a> Keeper<'a> {
         Ok(())
     }
 
-    /// Has the pages of known color checked where `error` casts doubt on them. What became of the numbers, where that was done.
+    /// Checks the pages of known color if `error` casts doubt on them, a limited number of times.
+    ///
+    /// Returns where the numbers of the colors come from now; `None` if nothing was checked.
     fn renew(&mut self, coloring: &Coloring, error: &RecolorError) -> Option<Numbers> {
         if self.renewals >= ATTEMPTS {
             return None;
@@ -349,7 +354,7 @@ impl<'a> Keeper<'a> {
         numbers
     }
 
-    /// Says what would be done.
+    /// Reports once what a recoloring would do.
     fn expect(&mut self, coloring: &Coloring) {
         if self.report.expected.is_none()
             && let Ok(report) = coloring.look(self.program.pid)
@@ -360,7 +365,8 @@ impl<'a> Keeper<'a> {
     }
 }
 
-/// How often a program is moved anew where eviction tests say this of its pages: a few pages of a large one are no reason to wait for long.
+/// Returns how often to move a program again, given the result of eviction tests: a few pages of a large program do not justify a long
+/// wait.
 fn attempts_after(verified: Verified) -> u32 {
     match verified {
         Verified { pages, on_color, .. } if on_color >= pages => 0,
@@ -369,7 +375,7 @@ fn attempts_after(verified: Verified) -> u32 {
     }
 }
 
-/// Resident pages of a process; 0 when it has ended.
+/// Returns the number of resident pages of a process; 0 if it has ended.
 fn resident_pages(pid: Pid) -> u64 {
     let statm = pid.text("statm").unwrap_or_default();
     statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Programs on their colors: which colors a program gets, that its pages get there, and that they stay.
+//! Putting programs on their colors: choosing the colors, moving the pages, and keeping them there.
 //!
 //! [`Coloring`] brings together what the rooms below know separately: the colors of frames ([`KnownColors`]), whose colors are whose
 //! ([`ledger`]), and how pages are moved ([`recolor`](crate::recolor)). A [`Keeper`] does with it what `exec` is for: it puts a program on
@@ -28,28 +28,28 @@ use crate::recolor::watch::{Tally, Watch};
 use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect};
 use crate::runtime;
 
-/// For how long a program that turns its memory over all the time is moved again and again: it is never all there.
+/// How long a program that keeps replacing its memory is moved again. Such a program is never completely on its colors.
 const PLACING_LIMIT: Duration = Duration::from_secs(15);
 
-/// Attempts at placing pages anew after eviction tests found too many of them off color.
+/// Most attempts at placing pages while eviction tests find too many of them off color.
 const ATTEMPTS: u32 = 5;
 
-/// What a program is to get.
+/// The colors that a program should get, and how it is moved to them.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// CPUs that it runs on.
+    /// CPUs that the program runs on.
     pub cpus: Vec<CpuId>,
-    /// Which colors.
+    /// The colors wanted.
     pub wanted: ledger::Wanted,
-    /// Who else may use them.
+    /// Who else may use the colors.
     pub sharing: Sharing,
-    /// Whether pages are dealt evenly over them.
+    /// Whether pages are distributed evenly over the colors.
     pub spread: bool,
-    /// How far a recoloring may go.
+    /// Limits of a recoloring.
     pub limits: Limits,
 }
 
-/// Colors asked for, and what is known of colors here and now.
+/// The colors requested for a program, and what is known of the colors of pages now.
 #[derive(Clone)]
 pub struct Coloring {
     known: Arc<RwLock<Known>>,
@@ -60,18 +60,20 @@ pub struct Coloring {
     sharing: Sharing,
     asked: ledger::Wanted,
     colors: Vec<Color>,
-    /// Whether pages are dealt evenly over them.
+    /// Whether pages are distributed evenly over the colors.
     spread: bool,
-    /// What became of the numbers of colors.
+    /// Where the numbers of the colors come from; `None` if a trusted palette was named.
     numbers: Option<Numbers>,
-    /// When the ledger's numbers were last measured for.
+    /// When the numbers were last measured again to follow the ledger.
     followed: Option<Instant>,
-    /// How far to go.
+    /// Limits of a recoloring.
     pub limits: Limits,
 }
 
 impl Coloring {
-    /// What `request` asks for, by what is `known` and what became of the `numbers` of colors; nobody is given anything yet.
+    /// Returns the coloring for `request`, given what is `known` of colors and where the `numbers` of colors come from.
+    ///
+    /// Nothing is entered in the ledger yet.
     ///
     /// Fails with [`HostError::NoSuchLevel`] where the machine has no cache of the level that is known.
     pub fn new(
@@ -91,13 +93,15 @@ impl Coloring {
         Ok(Coloring { known, cache, cpus, sharing, asked, colors, spread, numbers, followed: None, limits })
     }
 
-    /// The same for another program, which gets `colors` and runs on `cpus`.
+    /// Returns a copy of this coloring for another program, which gets `colors` and runs on `cpus`.
     pub fn of_another(&self, colors: Vec<Color>, cpus: Vec<CpuId>) -> Coloring {
         Coloring { cpus, asked: ledger::Wanted::Colors(colors.clone()), colors, ..self.clone() }
     }
 
-    /// The same, with the colors entered in the ledger as those of `own`: this process, which holds them until its program can. From now on
-    /// it gives way to other commands that work on the program.
+    /// Enters the colors in the ledger as those of `own`, and returns the coloring.
+    ///
+    /// `own` is this process, which holds the colors until its program can. From now on the coloring gives way to other commands that work on
+    /// the program.
     ///
     /// Fails as [`Ledger::grant`] does.
     pub fn reserved(mut self, own: Owner) -> Result<Coloring, HostError> {
@@ -106,7 +110,7 @@ impl Coloring {
         Ok(self)
     }
 
-    /// Enters the colors in the ledger as those of `owner`, in place of `before` where another process had them for it.
+    /// Enters the colors in the ledger as those of `owner`, and releases what `before` held for it, if given.
     ///
     /// Fails as [`Ledger::open`] and [`Ledger::grant`] do.
     pub fn grant(&mut self, owner: Owner, before: Option<&Owner>) -> Result<(), HostError> {
@@ -127,7 +131,7 @@ impl Coloring {
         Ok(())
     }
 
-    /// Enters the colors in the ledger as those of `owner` until what this returns goes.
+    /// Enters the colors in the ledger as those of `owner` until the returned lease is dropped.
     ///
     /// Fails as [`grant`](Self::grant) does.
     pub fn lease(&mut self, owner: Owner) -> Result<Lease, HostError> {
@@ -135,12 +139,12 @@ impl Coloring {
         Ok(Lease(owner))
     }
 
-    /// What became of the numbers of colors; `None` where a palette was named that is trusted.
+    /// Returns where the numbers of the colors come from; `None` if a trusted palette was named.
     pub fn numbers(&self) -> Option<&Numbers> {
         self.numbers.as_ref()
     }
 
-    /// The colors of the frames that `pid` has, as far as they are known.
+    /// Returns the known colors of the frames of `pid`, as a palette.
     ///
     /// Fails with [`HostError::FramesHidden`] and as [`resident::mappings`] does.
     pub fn palette_of(&self, pid: u32) -> Result<Palette, HostError> {
@@ -164,8 +168,9 @@ impl Coloring {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where `error` says that the pages of known color may have lost it: checks them, and measures others if it is so. What became of the
-    /// numbers of colors; `None` where there was nothing to be done, or it failed.
+    /// Checks the pages of known color if `error` casts doubt on them, and measures others if they have lost their colors.
+    ///
+    /// Returns where the numbers of the colors come from now; `None` if there was nothing to do or it failed.
     pub fn renew_after(&self, error: &RecolorError) -> Option<Numbers> {
         if !error.doubts_reference() {
             return None;
@@ -179,8 +184,8 @@ impl Coloring {
 
     /// Follows the ledger: another `recolor` may have given `owner` other colors, or the colors may have other numbers now.
     ///
-    /// Returns where the new numbers come from, if the numbers have changed. Where they cannot be measured this is left for a while: it is
-    /// work of a second.
+    /// Returns where the new numbers come from, if the numbers have changed. If they cannot be measured, the next attempt is made only after
+    /// a while, because it takes about a second.
     pub fn follow(&mut self, owner: &Owner) -> Option<Numbers> {
         const AGAIN: Duration = Duration::from_secs(10);
         let folder = runtime::folder();
@@ -200,28 +205,28 @@ impl Coloring {
         numbers
     }
 
-    /// The colors; none while they are still to be chosen.
+    /// Returns the colors; empty until they are chosen.
     pub fn colors(&self) -> &[Color] {
         &self.colors
     }
 
-    /// Colors that the level has.
+    /// Returns the number of colors of the level.
     pub fn color_count(&self) -> u32 {
         self.known().0.colors()
     }
 
-    /// Moves the pages of `pids` to the colors, and again where that fails for a reason that may pass.
+    /// Moves the pages of `pids` to the colors, and tries again where that fails for a reason that may pass.
     pub fn place(&self, pids: &[Pid]) -> Result<Tally, RecolorError> {
         self.place_again(&mut Watch::default(), pids)
     }
 
-    /// As [`place`](Self::place), but leaves alone what `watch` has seen to be in place.
+    /// Does the same as [`place`](Self::place), but continues from what `watch` has recorded of the pages.
     pub fn place_again(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Tally, RecolorError> {
-        /// Attempts in vain: at stopping a process, and at moving what is left.
+        /// Most failed attempts at a round, and most rounds in a row without progress.
         const STOPPING_ATTEMPTS: u32 = 20;
         const IDLE: u32 = 3;
-        /// Attempts make progress when together they raise the share of the resident pages that are on color by so much. A program may touch
-        /// new memory, and grow, for ever.
+        /// Rounds make progress if they raise the share of resident pages that are on color by more than this. A program may touch new memory,
+        /// and grow, forever.
         const PROGRESS: f64 = 0.01;
         let begin = Instant::now();
         let (mut failed, mut idle, mut most) = (0, 0, 0.0);
@@ -247,10 +252,12 @@ impl Coloring {
         }
     }
 
-    /// Moves the pages of `pids` to the colors as [`place_again`](Self::place_again) does, and puts samples of them to eviction tests:
-    /// again while too many are off color, a few times at most. `unverified` gets why pages could not be tested.
+    /// Moves the pages of `pids` to the colors as [`place_again`](Self::place_again) does, and tests samples of them by eviction.
     ///
-    /// Returns what the last tests say; `None` where colors are not measured, nothing is on color, or nothing could be tested.
+    /// Both are repeated a few times while too many pages are off color. `unverified` is called with the reason where pages could not be
+    /// tested.
+    ///
+    /// Returns the result of the last tests; `None` if colors are not measured, no page is on color, or nothing could be tested.
     pub fn place_verified(
         &self,
         watch: &mut Watch,
@@ -275,38 +282,38 @@ impl Coloring {
         }
     }
 
-    /// As [`Watch::verify`], of these colors.
+    /// Does the same as [`Watch::verify`] for these colors.
     fn verify(&self, watch: &mut Watch, pids: &[Pid]) -> Result<Option<Verified>, RecolorError> {
         self.with(|wanted| watch.verify(pids, wanted, &self.limits))
     }
 
-    /// Leaves what was measured of the programs that `watch` has seen for the `exec`s that watch over them.
+    /// Leaves the measured colors of the programs that `watch` has seen, for the `exec` commands that watch over these programs.
     pub fn hand_over(&self, watch: &Watch) -> Result<(), RecolorError> {
         watch.hand_over(&self.known().0)
     }
 
-    /// Where the pages of `pid` lie.
+    /// Returns how many pages of `pid` are on and off color, without moving any.
     pub fn look(&self, pid: Pid) -> Result<Report, RecolorError> {
         self.with(|wanted| inspect(pid, wanted))
     }
 
-    /// The level whose colors these are.
+    /// Returns the cache level whose colors these are.
     pub fn level(&self) -> u8 {
         self.known().0.level()
     }
 
-    /// Does `work` with the frames wanted.
+    /// Calls `work` with a description of the frames wanted.
     pub fn with<T>(&self, work: impl FnOnce(&Wanted) -> T) -> T {
         self.with_colors(&self.colors, work)
     }
 
-    /// Does `work` with frames of some of the colors.
+    /// Calls `work` with a description of the frames wanted, restricted to `colors`.
     pub fn with_colors<T>(&self, colors: &[Color], work: impl FnOnce(&Wanted) -> T) -> T {
         work(&Wanted { known: &self.known().0, colors, spread: self.spread })
     }
 }
 
-/// What is known of colors, from one command to its end.
+/// What one command knows of colors. Dropping it repairs the saved palette if that was found to be wrong.
 struct Known(KnownColors);
 
 impl Drop for Known {
@@ -319,7 +326,7 @@ impl Drop for Known {
     }
 }
 
-/// Colors of `.0` in the ledger; given back when it goes.
+/// A lease of the colors that `.0` holds in the ledger. Dropping it gives the colors back.
 pub struct Lease(Owner);
 
 impl Drop for Lease {

@@ -1,4 +1,4 @@
-//! When a program that is kept on its colors is looked at, and when it is there: decisions without the program.
+//! Decides when a program that is kept on its colors is inspected next, and when it counts as placed. Pure decisions, without a process.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use crate::process::ProcessError;
 use crate::recolor::RecolorError;
 use crate::recolor::watch::Tally;
 
-/// Time between two looks at whether a program is ready.
+/// Time between two checks of whether a program is ready.
 pub(super) const GLANCE: Duration = Duration::from_millis(20);
 
-/// A program that still grows after this time is moved as it grows.
+/// A program that still grows after this time is moved while it grows.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 
 /// Time between two checks of where the pages of a growing program lie.
@@ -21,23 +21,23 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 /// Longest time between two attempts at something that has failed.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Rounds that bring no page onto its color, after which a program that is not all there is reported as it is.
+/// Number of rounds without progress after which a program that is not completely on its colors is reported as it is.
 const IDLE_ROUNDS: u32 = 5;
 
 /// When a program is ready to be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Its resident memory has not grown for this time, or it runs for two seconds.
+    /// The program is ready once its resident memory has not grown for this time, or it has run for two seconds.
     Settled(Duration),
-    /// It has sent SIGUSR1 to this process.
+    /// The program is ready once it has sent SIGUSR1 to this process.
     Signaled,
-    /// It has said so in another way: [`Hooks::said_ready`](super::Hooks::said_ready).
+    /// The program is ready once it has said so in another way: [`Hooks::said_ready`](super::Hooks::said_ready).
     Said,
 }
 
 /// Whether the resident memory of a program has settled.
 pub(super) struct Settling {
-    /// How long it must not have grown.
+    /// How long the memory must not have grown.
     settle: Duration,
     began: Instant,
     resident: u64,
@@ -58,24 +58,24 @@ impl Settling {
     }
 }
 
-/// What came of a look at a program.
+/// Outcome of one check of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is not ready, or its colors are still sought.
+    /// The program is not ready, or its colors are still being found.
     Waiting,
-    /// Colors could not be had.
+    /// Colors could not be obtained.
     NoColors,
-    /// Only what would be done was to be said.
+    /// This is a dry run: only the expected work was reported.
     DryRun,
-    /// Pages were moved, or are to be looked at again soon.
+    /// Pages were moved, or should be inspected again soon.
     Moved,
     /// Nothing was to be done.
     Nothing,
-    /// The program itself could not be looked at, or moved.
+    /// The program could not be inspected, or its pages could not be moved.
     Failed,
 }
 
-/// How long it is until the next look at a program: one that grows is looked at again soon, one that does not less and less often.
+/// Time until the next check of a program: short while it grows, and longer after every check that finds nothing to do.
 pub(super) struct Pace {
     /// The longest pause where nothing fails.
     interval: Duration,
@@ -89,7 +89,7 @@ impl Pace {
         Pace { interval, pause: GLANCE, retry: GLANCE }
     }
 
-    /// The pause after a look with this outcome.
+    /// Returns the pause after a check with this outcome.
     pub(super) fn after(&mut self, outcome: Outcome) -> Duration {
         let shortest = GROWING.min(self.interval);
         if matches!(outcome, Outcome::NoColors | Outcome::Failed) {
@@ -109,18 +109,18 @@ impl Pace {
     }
 }
 
-/// Whether a program that is moved round by round has come as far as it will.
+/// Progress of a program that is moved round by round, to decide whether further rounds are of use.
 #[derive(Default)]
 pub(super) struct Progress {
     /// Most pages that were on color after a round.
     most_on_color: usize,
-    /// Rounds since there were more.
+    /// Number of rounds since that maximum last rose.
     idle_rounds: u32,
 }
 
 impl Progress {
-    /// Takes in where the pages are after a round, `age` after the start of the program. Says whether it counts as on its colors: 99 % of the
-    /// movable pages are there, or rounds bring no more of them.
+    /// Records where the pages are after a round, and returns whether the program counts as on its colors: 99 % of the movable pages are on
+    /// color, or further rounds bring no more of them. `age`: time since the start of the program.
     pub(super) fn has_arrived(&mut self, tally: &Tally, age: Duration) -> bool {
         let placed = 100 * tally.on_color >= 99 * (tally.on_color + tally.off_color);
         // What waits for a frame may get one in the next round, as long as each of them brings some.
@@ -131,22 +131,22 @@ impl Progress {
     }
 }
 
-/// What is done about a process that was not moved.
+/// What to do about a process that was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// It is looked at again.
+    /// Inspect the process again.
     LookAgain,
-    /// It is repaired.
+    /// Repair the process.
     Repair,
-    /// The pages of known color are checked, and replaced where they have lost it.
+    /// Check the pages of known color, and replace them if they have lost their colors.
     Renew,
-    /// The same; where they had not lost it, nothing was wrong with them.
+    /// Check and replace them as in [`Renew`](Remedy::Renew), but report the error if they had not lost their colors.
     RenewLost,
-    /// It is reported.
+    /// Report the error.
     Report,
 }
 
-/// What is done about `error`, `age` after the start of the program.
+/// Returns what to do about `error`, given the time `age` since the start of the program.
 pub(super) fn remedy(error: &RecolorError, age: Duration) -> Remedy {
     match error {
         // One that is just beginning another program, or shares its memory for a moment, is looked at again.

@@ -1,4 +1,4 @@
-//! What became of a program's pages: the one report of `exec` and `recolor`.
+//! The report of `exec` and `recolor` on what was done with a program's pages.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,8 +13,8 @@ use crate::sys::memory::page_bytes;
 /// Version of the report.
 pub const SCHEMA: &str = "isochrome-recolor/2";
 
-/// Rough cost of a page of memory that is touched and whose color is measured, and of one that is moved, in nanoseconds: for
-/// estimates before anything is touched; a dry run says "about".
+/// Rough time in ns to touch a page and measure its color, and to move a page. These serve for the estimates of a dry run, which says
+/// "about".
 const TOUCHED_NS: u64 = 15_000;
 const MOVED_NS: u64 = 2_500;
 
@@ -74,7 +74,7 @@ pub struct Expected {
 }
 
 impl Placed {
-    /// Of process `pid`, by what was done so far.
+    /// Creates the report for process `pid` from what was done so far.
     pub fn of(event: Event, pid: i32, tally: &Tally) -> Placed {
         Placed {
             schema: SCHEMA,
@@ -91,13 +91,13 @@ impl Placed {
         }
     }
 
-    /// The same process later: what was found out about it stays.
+    /// Returns a later report on the same process, with a new `event` and `tally`. Everything else is kept.
     pub fn later(self, event: Event, tally: &Tally) -> Placed {
         let Placed { tally, moved, .. } = Placed::of(event, self.pid, tally);
         Placed { event, tally, moved, ..self }
     }
 
-    /// What would be done to a program that `report` is about.
+    /// Creates the report of a dry run: what a recoloring of the process of `report` is expected to do.
     pub fn expected(report: &Report, coloring: &Coloring) -> Placed {
         let (resident, on_color, off_color) = (report.resident(), report.on_color(), report.moved());
         let mut tally = Tally { resident, on_color, off_color, ..Tally::default() };
@@ -117,7 +117,7 @@ impl Placed {
         Placed { moved: false, expected: Some(expected), numbers, ..Placed::of(Event::DryRun, report.pid, &tally) }
     }
 
-    /// Share of the movable pages that are on color, 0 to 1.
+    /// Returns the share of the movable pages that are on color, 0 to 1.
     pub fn share(&self) -> f64 {
         self.tally.on_color as f64 / (self.tally.on_color + self.tally.off_color).max(1) as f64
     }

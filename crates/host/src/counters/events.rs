@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::machine::sysfs::Processor;
 pub use crate::sys::perf::Code;
 
-/// What an event counts.
+/// Quantity that an event counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -28,17 +28,17 @@ pub enum Quantity {
     L1LoadMisses,
     /// Lines brought into the first-level data cache.
     L1DataRefills,
-    /// Reads that miss the first-level data cache, by what the kernel has for it.
+    /// Reads that miss the first-level data cache, by the kernel's generic event for them.
     L1DataReadMisses,
-    /// Fetches that miss the first-level instruction cache, by what the kernel has for it.
+    /// Fetches that miss the first-level instruction cache, by the kernel's generic event for them.
     L1CodeMisses,
     /// Accesses to the second level.
     L2Accesses,
-    /// Reads of data that ask the second level; no prefetches into it.
+    /// Reads of data that request the second level, without prefetches into it.
     L2DataReads,
-    /// Those of them that miss it.
+    /// Reads of data that request the second level and miss it, without prefetches into it.
     L2DataReadMisses,
-    /// Data requests of the core that miss the second level; no prefetches.
+    /// Data requests of the core that miss the second level, without prefetches.
     L2DataMisses,
     /// Requests for code that miss the second level.
     L2CodeMisses,
@@ -50,9 +50,9 @@ pub enum Quantity {
     L2Refills,
     /// Lines written back by the second level. Where the third level is filled by what leaves the second, clean lines count too.
     L2WriteBacks,
-    /// Reads, or requests of any kind, that ask the last level.
+    /// Reads, or requests of any kind, that reach the last level.
     LastLevelAccesses,
-    /// Those of them that miss it.
+    /// Reads, or requests of any kind, that reach the last level and miss it.
     LastLevelMisses,
     /// Retired loads, or reads, that miss the last level.
     LastLevelLoadMisses,
@@ -65,10 +65,10 @@ pub enum Quantity {
 }
 
 impl Quantity {
-    /// Of what a walk in random order, through memory much larger than the second level, is that misses in every line and of which every miss
-    /// must be counted; `None` where not every one must.
+    /// Returns the kind of access, data or code, of which every miss must be counted on a walk in random order through memory much larger than
+    /// the second level, where every line misses. `None` if not every miss must be counted.
     ///
-    /// Where it must, a counter that stays near zero on such a walk does not work.
+    /// If it must, a counter that stays near zero on such a walk does not work.
     pub fn counts_every_random_miss_of(self) -> Option<Touches> {
         match self {
             Quantity::L1DataRefills
@@ -88,13 +88,13 @@ impl Quantity {
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub struct Event {
-    /// What it counts.
+    /// The quantity that the event counts.
     pub quantity: Quantity,
-    /// Its name in the manual.
+    /// Name of the event in the processor's manual.
     pub name: &'static str,
-    /// How to ask for it.
+    /// Code by which the kernel is asked for the event.
     pub code: Code,
-    /// Where name and code are from.
+    /// Document that name and code are from.
     pub source: &'static str,
 }
 
@@ -130,7 +130,7 @@ pub const L1_DATA_READ_MISSES: Event = Event {
     source: "Linux, perf_event_open(2), PERF_COUNT_HW_CACHE_L1D",
 };
 
-/// Fetches that miss the first-level instruction cache, likewise.
+/// Fetches that miss the first-level instruction cache, on any processor of which the kernel knows such an event.
 pub const L1_CODE_READ_MISSES: Event = Event {
     quantity: Quantity::L1CodeMisses,
     name: "L1-icache-load-misses",
@@ -149,10 +149,10 @@ const AMD_DISPATCH: &str = "AMD PPR, families 17h, 19h and 1Ah, PMCx029; Linux, 
 const INTEL: &str = "Intel SDM volume 3, chapter 20; Linux, tools/perf/pmu-events/arch/x86/";
 const ARM: &str = "Arm Architecture Reference Manual for A-profile, section D13.12, common event numbers";
 
-/// Zen of any generation: the first of [`ZEN_2`]. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
+/// Events of Zen of any generation: the first of [`ZEN_2`]. The generic `cache-misses` is PMCx064 with both kinds too, not a last-level event.
 const ZEN: &[Event] = ZEN_2.split_at(4).0;
 
-/// Zen 2 and later: the first generation does not document the sources of fills.
+/// Events of Zen 2 and later. The first generation does not document the sources of fills.
 const ZEN_2: &[Event] = &[
     raw(Quantity::L2DataReads, "l2_cache_req_stat.dc_access_in_l2", 0xf864, AMD_L2),
     raw(Quantity::L2DataMisses, "l2_cache_req_stat.ls_rd_blk_c", 0x0864, AMD_L2),
@@ -164,7 +164,7 @@ const ZEN_2: &[Event] = &[
     raw(Quantity::L1DataAccesses, "ls_dispatch.all_dc_accesses", 0x0729, AMD_DISPATCH),
 ];
 
-/// Sandy Bridge and Ivy Bridge number their second-level events differently.
+/// Events of Sandy Bridge and Ivy Bridge, which number their second-level events differently.
 const INTEL_BEFORE_HASWELL: &[Event] = &[
     raw(Quantity::LastLevelAccesses, "LONGEST_LAT_CACHE.REFERENCE", 0x4f2e, INTEL),
     raw(Quantity::LastLevelMisses, "LONGEST_LAT_CACHE.MISS", 0x412e, INTEL),
@@ -173,7 +173,7 @@ const INTEL_BEFORE_HASWELL: &[Event] = &[
     raw(Quantity::L2CodeMisses, "L2_RQSTS.CODE_RD_MISS", 0x2024, INTEL),
 ];
 
-/// Haswell and later.
+/// Events of Haswell and later.
 const INTEL_CORE: &[Event] = &[
     raw(Quantity::L2Misses, "L2_RQSTS.MISS", 0x3f24, INTEL),
     raw(Quantity::Loads, "MEM_INST_RETIRED.ALL_LOADS", 0x81d0, INTEL),
@@ -189,10 +189,10 @@ const INTEL_CORE: &[Event] = &[
     raw(Quantity::L2CodeMisses, "L2_RQSTS.CODE_RD_MISS", 0x2424, INTEL),
 ];
 
-/// Ice Lake: all but the first, as Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
+/// Events of Ice Lake: all but the first, as Intel's event list says that L2_RQSTS.MISS is not supported on ICL and ICX.
 const INTEL_ICE_LAKE: &[Event] = INTEL_CORE.split_at(1).1;
 
-/// Armv8.0: without those of the last level, as LL_CACHE_MISS_RD came with Armv8.1.
+/// Events of Armv8.0: without those of the last level, as LL_CACHE_MISS_RD came with Armv8.1.
 const ARM_V8_0: &[Event] = ARM_V8_1.split_at(5).0;
 
 const ARM_V8_1: &[Event] = &[
@@ -205,9 +205,9 @@ const ARM_V8_1: &[Event] = &[
     raw(Quantity::LastLevelLoadMisses, "LL_CACHE_MISS_RD", 0x37, ARM),
 ];
 
-/// Events of `processor`; empty when it is not in the table.
+/// Returns the events of `processor`; none if it is not in the table.
 ///
-/// Models of family 6 as in [Linux, arch/x86/include/asm/intel-family.h].
+/// Models of family 6 are numbered as in [Linux, arch/x86/include/asm/intel-family.h].
 pub fn events_of(processor: &Processor) -> &'static [Event] {
     match (processor.vendor.as_str(), processor.family, processor.model) {
         ("AuthenticAMD", 0x17, ..0x30) => ZEN,
@@ -231,7 +231,7 @@ pub fn events_of(processor: &Processor) -> &'static [Event] {
     }
 }
 
-/// The event of `processor` that counts `quantity`.
+/// Returns the event of `processor` that counts `quantity`; `None` if the table has none.
 pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
     [INSTRUCTIONS, CYCLES, PAGE_FAULTS, L1_DATA_READ_MISSES, L1_CODE_READ_MISSES]
         .iter()
@@ -240,7 +240,7 @@ pub fn event(processor: &Processor, quantity: Quantity) -> Option<Event> {
         .copied()
 }
 
-/// Events of `processor` that count demand misses of data or code in the cache of `level`, the best one first.
+/// Returns the events of `processor` that count demand misses of data or code in the cache of `level`, the best one first.
 pub fn miss_events(processor: &Processor, level: u8, touches: Touches) -> impl Iterator<Item = Event> + '_ {
     use Quantity::*;
     let quantities: &[Quantity] = match (level, touches) {
@@ -256,8 +256,8 @@ pub fn miss_events(processor: &Processor, level: u8, touches: Touches) -> impl I
     quantities.iter().filter_map(|quantity| event(processor, *quantity))
 }
 
-/// What to count for miss ratios of the cache of `level`: accesses, those of them that miss, instructions, cycles. `None` where no two events
-/// are known of which one counts part of what the other counts.
+/// Returns the events for miss ratios of the cache of `level`: accesses, misses among these, instructions, cycles. `None` if no two events
+/// are known of which one counts a part of what the other counts.
 pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]> {
     use Quantity::*;
     let pairs: &[[Quantity; 2]] = match level {
@@ -270,18 +270,18 @@ pub fn miss_ratio_events(processor: &Processor, level: u8) -> Option<[Event; 4]>
     pairs.iter().find_map(|[all, missed]| Some([known(*all)?, known(*missed)?, INSTRUCTIONS, CYCLES]))
 }
 
-/// What is counted of a level: events of which every access counts in exactly one, and those of them that count misses.
+/// Events that count the requests to a level, each request by exactly one of them, and the events among these that count misses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LevelEvents {
-    /// The level.
+    /// Number of the level.
     pub level: u8,
-    /// Together they count the requests to it.
+    /// Events that together count the requests to the level.
     pub accesses: Vec<Event>,
-    /// Together they count what of that misses.
+    /// Events that together count the requests that miss the level.
     pub misses: Vec<Event>,
 }
 
-/// What counts hits and misses of each level for a thread of `processor`, innermost first; levels of which it cannot be told are left out.
+/// Returns the events that count hits and misses of each level on `processor`, innermost first, without levels that have no such events.
 pub fn level_events(processor: &Processor) -> Vec<LevelEvents> {
     use Quantity::*;
     let known = |list: &[Quantity]| list.iter().map(|it| event(processor, *it)).collect::<Option<Vec<Event>>>();
@@ -308,7 +308,7 @@ pub fn level_events(processor: &Processor) -> Vec<LevelEvents> {
     (1..=3).filter_map(of).collect()
 }
 
-/// The events of `levels`, each once.
+/// Returns the events of `levels`, each once.
 pub fn events_of_levels(levels: &[LevelEvents]) -> Vec<Event> {
     let mut events = Vec::new();
     for event in levels.iter().flat_map(|level| level.accesses.iter().chain(&level.misses)) {
@@ -319,7 +319,7 @@ pub fn events_of_levels(levels: &[LevelEvents]) -> Vec<Event> {
     events
 }
 
-/// As many of `levels` as `slots` counters count at once, from the outermost inward: what others evict shows there.
+/// Drops innermost levels until `slots` counters can count the rest at once: evictions by others show in the outer levels.
 pub fn levels_within(mut levels: Vec<LevelEvents>, slots: usize) -> Vec<LevelEvents> {
     while events_of_levels(&levels).len() > slots {
         levels.remove(0);
@@ -328,7 +328,7 @@ pub fn levels_within(mut levels: Vec<LevelEvents>, slots: usize) -> Vec<LevelEve
 }
 
 impl LevelEvents {
-    /// Hits and misses of the level, by the `counts` of `events`, which have all of its own.
+    /// Returns hits and misses of the level from the `counts` of `events`, which contain all events of the level.
     pub fn requests(&self, events: &[Event], counts: &[u64]) -> [u64; 2] {
         let sum = |of: &[Event]| -> u64 {
             events.iter().zip(counts).filter(|(event, _)| of.contains(event)).map(|(_, count)| count).sum()

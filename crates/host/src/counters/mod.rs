@@ -41,7 +41,7 @@ pub struct Counters {
     events: Vec<Event>,
 }
 
-/// Counts at one moment; two of them make [`Counts`].
+/// Counts at one moment; [`Counters::between`] makes [`Counts`] of two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading(GroupReading);
 
@@ -53,31 +53,31 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// One count per event, in the order in which they were opened.
+    /// Returns one count per event, in the order in which they were opened.
     pub fn values(&self) -> &[u64] {
         &self.values[..self.len]
     }
 }
 
-/// How many counters work together here.
+/// Result of the test how many counters work together on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Slots {
-    /// Groups of up to this many counters count right.
+    /// Size of the largest groups of counters that count right.
     pub usable: usize,
-    /// What is wrong with the next larger group, if the kernel opened it.
+    /// Defect of the next larger group; `None` if the kernel did not open it.
     pub defect: Option<SlotDefect>,
 }
 
-/// A counter that runs and reads wrong.
+/// A counter that runs but reads wrong values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SlotDefect {
-    /// Counters in the group.
+    /// Number of counters in the group.
     pub group_size: usize,
     /// Position of the counter in the group, from 1.
     pub slot: usize,
-    /// What it read.
+    /// Value that the counter read.
     pub read: u64,
-    /// What its siblings read, or the least that the loop executes.
+    /// Value that the other counters of the group read, or the least number of instructions of the loop.
     pub expected: u64,
 }
 
@@ -107,7 +107,7 @@ pub fn judge_slots(groups: &[Vec<u64>], least: u64) -> Slots {
     Slots { usable: groups.len(), defect: None }
 }
 
-/// Whether `counted` is what a working counter shows when at least `misses` misses happened: no fewer than a quarter of them.
+/// Whether `counted` is plausible for a working counter after at least `misses` misses: at least a quarter of them.
 ///
 /// Prefetchers and luck take some away, so this finds counters that do not count, not inexact ones.
 pub fn counts_misses(counted: u64, misses: u64) -> bool {
@@ -141,7 +141,7 @@ pub fn usable_slots() -> Result<Slots, HostError> {
     Ok(known.insert(judge_slots(&groups, LOOP_ROUNDS)).clone())
 }
 
-/// A loop of at least [`LOOP_ROUNDS`] instructions.
+/// Runs a loop of at least [`LOOP_ROUNDS`] instructions.
 fn known_loop() {
     for round in 0..LOOP_ROUNDS {
         black_box(round);
@@ -156,9 +156,9 @@ pub(crate) fn ran_throughout(before: &GroupReading, after: &GroupReading) -> boo
 }
 
 impl Counters {
-    /// Counters for `events`, running from now on, for the calling thread on any CPU, in user mode only.
+    /// Opens counters for `events` that run from now on, for the calling thread on any CPU, in user mode only.
     ///
-    /// Refuses more events than counters proved to work together, and events that prove not to count.
+    /// Fails for more events than counters proved to work together, and for events that prove not to count.
     ///
     /// Panics when `events` is empty or longer than 16.
     pub fn open(events: &[Event]) -> Result<Counters, HostError> {
@@ -179,7 +179,7 @@ impl Counters {
         Counters::open_unproved(events, None)
     }
 
-    /// Counters for `events`, which [`open`](Self::open) has let pass, running from now on, for another program's `thread`.
+    /// Opens counters for `events`, which [`open`](Self::open) has accepted, that run from now on, for another program's `thread`.
     pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, HostError> {
         Counters::open_unproved(events, Some(thread))
     }
@@ -191,12 +191,12 @@ impl Counters {
         Ok(Counters { group, events: events.to_vec() })
     }
 
-    /// The events, in the order of the counts.
+    /// Returns the events, in the order of the counts.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
 
-    /// The counts now: one system call, no allocation. Only one thread is counted.
+    /// Returns the present counts, with one system call and no allocation. Only one thread is counted.
     pub fn read(&self) -> Result<Reading, HostError> {
         self.group.read().map(Reading).map_err(|source| HostError::Counters {
             event: self.events[0].name.to_owned(),
@@ -205,7 +205,7 @@ impl Counters {
         })
     }
 
-    /// What happened between two readings; an error when the counters did not run all the time, since nothing is scaled here.
+    /// Returns the counts between two readings. Fails if the counters did not run all the time, since nothing is scaled here.
     pub fn between(&self, before: &Reading, after: &Reading) -> Result<Counts, HostError> {
         let (before, after) = (&before.0, &after.0);
         if !ran_throughout(before, after) {
@@ -222,7 +222,7 @@ impl Counters {
     }
 }
 
-/// Counters of demand misses of data or code in `level`: of the first event that proves to count them.
+/// Opens counters of demand misses of data or code in `level`, with the first event that proves to count them.
 ///
 /// Fails as [`Counters::open`] does, and with [`HostError::NoMissEvent`] where there are counters but no event for it is known.
 pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, HostError> {
@@ -237,7 +237,7 @@ pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Resu
     Err(error)
 }
 
-/// Shows that `event` counts the misses of a random walk through data or code; what was found is kept for the life of the process.
+/// Checks that `event` counts the misses of a random walk through data or code. The result is kept for the life of the process.
 fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
     static PROVED: Mutex<Option<HashMap<Code, u64>>> = Mutex::new(None);
     let mut proved = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -275,7 +275,7 @@ fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
     }
 }
 
-/// A loop of machine code with one jump in each line of `arena`, to another line in random order.
+/// Makes a loop of machine code with one jump in each line of `arena`, to another line in random order.
 fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, HostError> {
     let lines = arena.page_count() * page_bytes() / LINE_BYTES;
     let mut visits: Vec<Visit> =
@@ -289,7 +289,7 @@ const LINE_WORDS: usize = LINE_BYTES / 8;
 
 const LINE_BYTES: usize = 64;
 
-/// One cycle through `lines` lines in random order: the word at the start of each holds the index of the next.
+/// Returns a cycle through `lines` lines in random order: the word at the start of each line holds the index of the next.
 fn random_cycle(lines: usize) -> Vec<u64> {
     let mut order: Vec<usize> = (0..lines).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut order);
@@ -308,7 +308,7 @@ fn walk(next: &[u64]) {
     }
 }
 
-/// Why a counter did not open, told apart by what helps.
+/// Returns the error for a counter that did not open, by what would help.
 pub(crate) fn open_error(event: &str, source: io::Error) -> HostError {
     let event = event.to_owned();
     match source.raw_os_error() {
@@ -328,7 +328,7 @@ pub(crate) fn open_error(event: &str, source: io::Error) -> HostError {
 mod tests {
     use super::*;
 
-    /// Groups of 1 to `size` counters that all read `count`.
+    /// Returns groups of 1 to `size` counters that all read `count`.
     fn agreeing(size: usize, count: u64) -> Vec<Vec<u64>> {
         (1..=size).map(|size| vec![count; size]).collect()
     }

@@ -1,4 +1,4 @@
-//! Checks of what may be done with memory: frame numbers seen, pages moved, processes traced, memory locked.
+//! Checks of operations on memory: seeing frame numbers, moving pages, tracing processes, locking memory.
 
 use std::io;
 
@@ -106,7 +106,7 @@ pub(super) fn memlock(limit: Option<Bytes>) -> Check {
     }
 }
 
-/// Mappings that suffice where every moved page splits one: 4 GiB of pages.
+/// Number of mappings that suffices even if every moved page splits one: 4 GiB of pages.
 const MAP_COUNT_WANTED: u64 = 1 << 20;
 
 pub(super) fn map_count(sysfs: &Sysfs, can_move: bool) -> Option<Check> {

@@ -1,4 +1,4 @@
-//! What this machine allows, what it keeps back, and the command that would change it.
+//! Checks of what this machine allows and what it refuses, with the command that would change that.
 //!
 //! Trials touch the machine ([`Trials::run`]); judging them together with the kernel's files is a function of both
 //! ([`checks`]), so a described machine can be examined as well. How it is shown is up to the caller.
@@ -64,16 +64,16 @@ impl Check {
 
 const ROOT: &str = "root";
 
-/// Gives the program every capability that a check asks for: setcap replaces, so single ones would undo each other.
+/// Command that gives the program every capability that a check asks for: setcap replaces, so single ones would undo each other.
 const SETCAP: &str =
     "setcap cap_sys_admin,cap_sys_ptrace,cap_sys_nice,cap_ipc_lock,cap_perfmon+ep \"$(command -v isochrome)\"";
 
-/// Everything about this machine; the steal time is watched for `interval`.
+/// Examines this machine, and returns all checks. Steal time is watched for `interval`.
 pub fn examine(interval: Duration) -> Vec<Check> {
     checks(&Sysfs::system(), &Trials::run(interval))
 }
 
-/// Judges what the kernel's files and the trials say.
+/// Returns all checks, judged by the kernel's files and the results of the trials.
 pub fn checks(sysfs: &Sysfs, trials: &Trials) -> Vec<Check> {
     let processor = sysfs.processor().unwrap_or_default();
     let (machine, notes) = match sysfs.machine() {
@@ -134,7 +134,7 @@ mod tests {
         io::Error::from_raw_os_error(libc::EPERM)
     }
 
-    /// A machine that allows everything.
+    /// Returns the results of trials on a machine that allows everything.
     fn generous() -> Trials {
         Trials {
             counters: Ok(Slots { usable: 5, defect: None }),

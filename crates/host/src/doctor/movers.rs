@@ -3,7 +3,7 @@
 use super::{Check, ROOT, Status};
 use crate::machine::sysfs::Sysfs;
 
-/// What moves pages to other frames behind a program's back, so that its colors drift: one check per mover this kernel has.
+/// Checks the mechanisms that move pages to other frames behind a program's back, so that its colors drift: each that this kernel has.
 pub fn movers(sysfs: &Sysfs) -> Vec<Check> {
     let mut all = vec![compaction(sysfs)];
     all.extend(proactive_compaction(sysfs));

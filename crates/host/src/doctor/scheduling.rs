@@ -98,7 +98,7 @@ pub(super) fn cpuset(sysfs: &Sysfs, machine: Option<&Machine>) -> Option<Check> 
     })
 }
 
-/// Share of steal time above which times of jobs are suspect.
+/// Share of steal time above which execution times of jobs are suspect.
 const STEAL_TOLERATED: f64 = 0.005;
 
 pub(super) fn steal(share: Option<f64>, is_virtual: bool) -> Check {

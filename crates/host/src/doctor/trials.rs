@@ -1,4 +1,4 @@
-//! Trials: what isochrome tries on this machine to find out what it allows.
+//! Trials: attempts at operations on this machine, to find out what it allows.
 
 use std::io;
 use std::time::Duration;
@@ -16,24 +16,24 @@ use crate::sys::memory::Arena;
 use crate::sys::scheduling::Scheduling;
 use crate::sys::userfault;
 
-/// What trying things on this machine showed.
+/// Results of the trials on this machine.
 #[derive(Debug)]
 pub struct Trials {
-    /// Counters that work together.
+    /// Number of counters that work together.
     pub counters: Result<Slots, HostError>,
-    /// Frame number of a page just touched, 0 when the kernel hides it.
+    /// Frame number of a page that was just touched; 0 if the kernel hides it.
     pub frame_number: io::Result<u64>,
-    /// Features of a userfaultfd for faults of user mode only.
+    /// Features of a userfaultfd that handles faults of user mode only.
     pub userfault_user: io::Result<u64>,
-    /// Features of a userfaultfd for all faults, by the system call or by /dev/userfaultfd.
+    /// Features of a userfaultfd that handles all faults, opened by the system call or by /dev/userfaultfd.
     pub userfault_full: io::Result<u64>,
-    /// Whether a thread may become SCHED_FIFO.
+    /// Result of making a thread SCHED_FIFO.
     pub fifo: io::Result<()>,
-    /// Whether any process may be traced: CAP_SYS_PTRACE.
+    /// Whether this process may trace any process, by CAP_SYS_PTRACE.
     pub may_trace_all: bool,
     /// Limit of locked memory; `None` where no limit applies.
     pub memlock_limit: Option<Bytes>,
-    /// Share of CPU time that the hypervisor gave to others, over a short interval.
+    /// Share of steal time in CPU time over a short interval; `None` where it is not known.
     pub steal: Option<f64>,
 }
 
@@ -61,7 +61,7 @@ impl Trials {
     }
 }
 
-/// Frame number of an own page as /proc/self/pagemap shows it; 0 when hidden.
+/// Returns the frame number of a page of this process as /proc/self/pagemap shows it; 0 if hidden.
 fn own_frame_number() -> io::Result<u64> {
     let mut arena = Arena::map(1)?;
     arena.bytes_mut()[0] = 1;

@@ -24,9 +24,9 @@ const CHAINS: usize = 12;
 pub struct Flooder<M: BackingMemory = ColoredRegion> {
     memory: M,
     plan: Plan,
-    /// Times the pattern is carried out for one flood.
+    /// Number of times that the pattern is carried out for one flood.
     passes: u32,
-    /// How long it takes.
+    /// Time that one flood takes.
     time: Cycles,
 }
 
@@ -37,7 +37,7 @@ enum Plan {
     Chains { starts: [u64; CHAINS], steps: usize },
 }
 
-/// The double purge of a flooder that has `colors` colors: between the first level and as much of this one.
+/// Returns the double purge between the first level and this one that fits into `colors` colors.
 fn double_purge(geometry: Geometry, first: Option<Geometry>, colors: usize) -> Result<DoublePurge, NoDoublePurge> {
     let first = first.ok_or(NoDoublePurge::Shape)?;
     let row_bytes = first.set_count * first.line_bytes.0;
@@ -49,13 +49,13 @@ fn double_purge(geometry: Geometry, first: Option<Geometry>, colors: usize) -> R
 }
 
 impl Flooder {
-    /// Pages of each color that a flood takes.
+    /// Returns the pages of each color that a flood needs.
     pub fn pages_per_color(geometry: Geometry, first: Option<Geometry>) -> usize {
         let ways = geometry.ways as usize;
         (FLOOD_PAGES_PER_WAY * ways).max(ways + first.map_or(0, |first| first.ways as usize))
     }
 
-    /// A flood of `colors` of a cache of this `geometry`, whose pages are those of `pool`; `first`: the first data level.
+    /// Makes a flood of `colors` of a cache of this `geometry`, with pages of `pool`. `first`: the first data level.
     ///
     /// Fails when the pool has too few pages, and where there is no double purge.
     pub fn new(
@@ -97,14 +97,14 @@ impl Flooder {
         Ok(flooder)
     }
 
-    /// Memory it goes over.
+    /// Returns the size of the memory that is accessed.
     pub fn size(&self) -> Bytes {
         self.memory.size()
     }
 }
 
 impl<M: BackingMemory> Flooder<M> {
-    /// Mere writing to all of `memory`.
+    /// Makes a flood that writes to all of `memory` and does nothing else.
     pub fn writing(memory: M, line_bytes: Bytes) -> Flooder<M> {
         let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
         let plan = Plan::Flood(Flood { area, line_bytes, passes: 1, leaves: Leaves::Dirty });
@@ -113,7 +113,7 @@ impl<M: BackingMemory> Flooder<M> {
         flooder
     }
 
-    /// Carries the pattern out so many times for one flood, instead of once.
+    /// Carries out the pattern `passes` times for one flood, instead of once.
     pub fn with_passes(mut self, passes: u32) -> Self {
         self.passes = passes;
         self.measure();
@@ -131,7 +131,7 @@ impl<M: BackingMemory> Flooder<M> {
         self.time = Cycles(times[2]);
     }
 
-    /// Floods once.
+    /// Carries out one flood.
     #[inline]
     pub fn run(&self) {
         for _ in 0..self.passes {
@@ -155,19 +155,19 @@ impl<M: BackingMemory> Flooder<M> {
         clock::spin_until(Cycles(clock::now().0 + self.time.0));
     }
 
-    /// How long a flood takes: the median of a few.
+    /// Returns the time that a flood takes, the median of five.
     pub fn time(&self) -> Cycles {
         self.time
     }
 }
 
-/// The colors that a double purge keeps for itself: a victim must not lie in them. [Loeser1999, §3.2.2]
+/// Returns the number of colors that a double purge reserves: a victim must not lie in them. [Loeser1999, §3.2.2]
 pub fn reserved_colors(first: Option<Geometry>) -> usize {
     let rows = 2 * first.map_or(0, |first| first.set_count * first.line_bytes.0);
     rows.div_ceil(page_bytes() as u64).max(1) as usize
 }
 
-/// Pages that push a victim out of the levels inside.
+/// Returns the number of pages that evict a victim from the levels inside `target`.
 pub fn inner_pages(target: Target) -> usize {
     target.sizes().inner_pages()
 }

@@ -1,4 +1,4 @@
-//! What runs to be measured, and what disturbs it: kernels with data of their own, a network stack, the flooder.
+//! Programs that are measured, and programs that disturb them: kernels with data of their own, a network stack, the flooder.
 
 pub mod flooder;
 pub mod kernels;

@@ -22,7 +22,7 @@ impl IdleHold {
     }
 }
 
-/// The latency that the kernel keeps to now, as a setting is shown.
+/// Returns the latency that the kernel keeps to now, formatted as the value of a setting.
 pub fn latency(root: &Path) -> String {
     let mut value = [0; 4];
     match File::open(root.join(PATH)).and_then(|mut file| file.read_exact(&mut value)) {

@@ -1,4 +1,4 @@
-//! What this machine is and allows, measured or asked of the kernel, and its settings: saved, set, restored.
+//! Facts and permissions of this machine, measured or read from the kernel, and its settings: saved, set, restored.
 
 pub mod idle;
 pub mod setting;

@@ -26,19 +26,19 @@ use crate::sys::scheduling::Scheduling;
 
 /// CAP_IPC_LOCK. [Linux, include/uapi/linux/capability.h]
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
-/// CAP_SYS_PTRACE, likewise.
+/// CAP_SYS_PTRACE. [Linux, include/uapi/linux/capability.h]
 pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 
 /// Stack left alone above a thread's limit when it is prefaulted.
 const STACK_MARGIN: u64 = 64 << 10;
 
-/// CPUs that the calling thread may run on, ascending.
+/// Returns the CPUs that the calling thread may run on, ascending.
 pub fn allowed_cpus() -> Result<Vec<CpuId>, HostError> {
     let set = sched_getaffinity(None).map_err(|error| HostError::Affinity { source: error.into() })?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| CpuId(cpu as u32)).collect())
 }
 
-/// What to set for the calling thread; nothing until asked for.
+/// Settings to make for the calling thread; none at first.
 #[derive(Clone, Debug, Default)]
 #[must_use = "nothing is set before `apply`"]
 pub struct RealtimeRequest {
@@ -50,18 +50,18 @@ pub struct RealtimeRequest {
 }
 
 impl RealtimeRequest {
-    /// No settings.
+    /// Makes a request for no settings.
     pub fn new() -> RealtimeRequest {
         RealtimeRequest::default()
     }
 
-    /// Run on `cpu` only.
+    /// Requests that the thread runs on `cpu` only.
     pub fn pin(mut self, cpu: CpuId) -> RealtimeRequest {
         self.cpu = Some(cpu);
         self
     }
 
-    /// SCHED_FIFO at `priority`.
+    /// Requests SCHED_FIFO at `priority`.
     ///
     /// Panics unless `priority` is 1 to 99.
     pub fn fifo(mut self, priority: u8) -> RealtimeRequest {
@@ -70,7 +70,7 @@ impl RealtimeRequest {
         self
     }
 
-    /// Keep the memory of the process from being paged out, present and future mappings alike.
+    /// Requests that the memory of the process is never paged out, present and future mappings alike.
     ///
     /// Pages are locked as they are touched (MCL_ONFAULT), not brought in: populating would make every later mapping of a large
     /// pool slow, and would wait forever on a range whose faults nobody serves. Touch what must not fault.
@@ -79,7 +79,7 @@ impl RealtimeRequest {
         self
     }
 
-    /// How late the kernel may let a sleep of this thread end to save wake-ups; the usual default is 50 us.
+    /// Requests a timer slack: how late the kernel may let a sleep of this thread end to save wake-ups. The usual default is 50 us.
     ///
     /// 0 is taken as 1 ns: to the kernel 0 means the default.
     pub fn timer_slack(mut self, slack: Ns) -> RealtimeRequest {
@@ -87,13 +87,13 @@ impl RealtimeRequest {
         self
     }
 
-    /// Touch this much of the stack now, so that no call faults it in later.
+    /// Requests that `bytes` of the stack are touched now, so that no call faults them in later.
     pub fn prefault_stack(mut self, bytes: Bytes) -> RealtimeRequest {
         self.stack = Some(bytes);
         self
     }
 
-    /// Sets what was asked for, policy last: the preparations need not run at real-time priority.
+    /// Makes the settings, policy last: the preparations need not run at real-time priority.
     pub fn apply(self) -> RealtimeSettings {
         let mut settings =
             RealtimeSettings { former: Vec::new(), notes: Vec::new(), changes: Vec::new(), same_thread: PhantomData };
@@ -119,15 +119,15 @@ impl RealtimeRequest {
 /// A setting that was changed, for the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which.
+    /// Name of the setting.
     pub setting: &'static str,
-    /// Its former value.
+    /// Former value of the setting.
     pub before: String,
-    /// Its value under the guard.
+    /// Value of the setting under the guard.
     pub now: String,
 }
 
-/// What to put back.
+/// A former setting that has to be restored.
 enum Former {
     Affinity(CpuSet),
     Scheduling(Scheduling),
@@ -143,21 +143,21 @@ pub struct RealtimeSettings {
     same_thread: PhantomData<Rc<()>>,
 }
 
-/// Guards that hold the memory of the process locked: the last one to go unlocks.
+/// Number of guards that keep the memory of the process locked. The last one to go unlocks it.
 static LOCK_HOLDERS: Mutex<u32> = Mutex::new(0);
 
 impl RealtimeSettings {
-    /// What could not be had, why, and what would help.
+    /// Returns what could not be set, why, and what would help.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// What was changed.
+    /// Returns the settings that were changed.
     pub fn changes(&self) -> &[Change] {
         &self.changes
     }
 
-    /// Restores the former settings now; says what could not be restored.
+    /// Restores the former settings now, and returns what could not be restored.
     pub fn restore(mut self) -> Vec<Note> {
         self.put_back()
     }
@@ -304,7 +304,7 @@ impl Drop for RealtimeSettings {
     }
 }
 
-/// Locked memory of this process; `None` when it is not shown.
+/// Returns the locked memory of this process, in KiB; `None` if the kernel does not show it.
 fn locked_kib(sysfs: &Sysfs) -> Option<u64> {
     let status = sysfs.text("proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
@@ -322,7 +322,7 @@ pub(crate) fn has_capability(capability: u32) -> bool {
         .is_some_and(|effective| effective >> capability & 1 == 1)
 }
 
-/// Bytes between here and the end of the calling thread's stack.
+/// Returns the bytes between here and the end of the calling thread's stack; `None` if they are not known.
 fn stack_left(sysfs: &Sysfs) -> Option<Bytes> {
     let here = 0u8;
     let address = std::ptr::from_ref(&here).addr() as u64;
@@ -330,7 +330,7 @@ fn stack_left(sysfs: &Sysfs) -> Option<Bytes> {
     stack_below(address, &maps, getrlimit(Resource::Stack).current).map(Bytes)
 }
 
-/// Bytes of stack below `address` by the text of /proc/self/maps; the main thread's grows up to `limit`.
+/// Returns the bytes of stack below `address` according to `maps`, the text of /proc/self/maps. The main thread's stack grows up to `limit`.
 fn stack_below(address: u64, maps: &str, limit: Option<u64>) -> Option<u64> {
     maps.lines().find_map(|line| {
         let (start, rest) = line.split_once('-')?;
@@ -346,10 +346,10 @@ fn stack_below(address: u64, maps: &str, limit: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Bytes touched per call.
+/// Bytes that each call touches.
 const TOUCH_BYTES: u64 = 4096;
 
-/// More than a call adds to them: return address, saved registers, alignment.
+/// Upper bound of the bytes that a call adds to those: return address, saved registers, alignment.
 const FRAME_OVERHEAD: u64 = 512;
 
 /// Writes at least [`TOUCH_BYTES`] of the stack in each of `calls` nested calls.

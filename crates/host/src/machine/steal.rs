@@ -1,20 +1,20 @@
-//! Time that the hypervisor gave to others, from /proc/stat.
+//! Steal time, which the hypervisor gave to others, from /proc/stat.
 
 use isochrome_model::units::{CpuId, Ns};
 
 use crate::machine::sysfs::Sysfs;
 
-/// Ticks since the start of the system.
+/// Ticks of a CPU since the start of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuTicks {
-    /// Of any kind.
+    /// Ticks of all kinds together.
     pub all: u64,
-    /// Of steal time, in which the hypervisor ran something else.
+    /// Ticks of steal time, in which the hypervisor ran something else.
     pub steal: u64,
 }
 
 impl CpuTicks {
-    /// The ticks of `cpu`, or of all CPUs together; `None` where the kernel does not say.
+    /// Reads the ticks of `cpu`, or of all CPUs together if `None`; `None` where the kernel does not count them.
     pub fn read(sysfs: &Sysfs, cpu: Option<CpuId>) -> Option<CpuTicks> {
         let stat = sysfs.text("proc/stat")?;
         let label = cpu.map_or_else(|| "cpu".to_owned(), |cpu| format!("cpu{}", cpu.0));
@@ -24,13 +24,13 @@ impl CpuTicks {
         Some(CpuTicks { all: fields.iter().sum(), steal: *fields.get(7)? })
     }
 
-    /// The share of the ticks since `before` that is steal time. `None` if no tick has passed.
+    /// Returns the share of the ticks since `before` that is steal time; `None` if no tick has passed.
     pub fn steal_share_since(self, before: CpuTicks) -> Option<f64> {
         let ticks = self.all.checked_sub(before.all).filter(|&ticks| ticks > 0)?;
         Some(self.steal.saturating_sub(before.steal) as f64 / ticks as f64)
     }
 
-    /// The steal time since `before`, to the resolution of a tick.
+    /// Returns the steal time since `before`, to the resolution of a tick.
     pub fn steal_since(self, before: CpuTicks) -> Ns {
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         Ns(self.steal.saturating_sub(before.steal) * tick_ns)

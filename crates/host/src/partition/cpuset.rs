@@ -1,6 +1,6 @@
-//! CPUs that the scheduler gives to nobody else: a partition of cgroup v2's cpuset for each, so that each is a root domain of its own.
+//! CPUs that the scheduler gives to nobody else: each is a partition of cgroup v2's cpuset, so that each is a root domain of its own.
 //!
-//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where this is not to be had, the reason is reported, and nothing stays changed.
+//! [Linux, Documentation/admin-guide/cgroup-v2.rst, Cpuset]. Where partitions cannot be had, the reason is reported, and nothing stays changed.
 
 use std::fs;
 use std::io;
@@ -10,19 +10,19 @@ use std::time::Duration;
 use isochrome_model::units::CpuId;
 use serde::{Deserialize, Serialize};
 
-/// How often a group is tried to be removed whose last process may be about to end.
+/// Attempts at removing a group whose last process may be about to end.
 const ATTEMPTS: u32 = 50;
 
-/// Partitions, and how they are taken back.
+/// Partitions of single CPUs, with what is needed to remove them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Partitions {
     root: PathBuf,
-    /// Whether the controller was not on for groups below the root.
+    /// Whether these partitions switch the controller on for groups below the root, where it was off.
     switched_on: bool,
     groups: Vec<(CpuId, PathBuf)>,
 }
 
-/// Where cgroup v2 is mounted: `$ISOCHROME_CGROUP`, else the first mount of it.
+/// Returns the folder where cgroup v2 is mounted: `$ISOCHROME_CGROUP`, else the first mount of it.
 pub fn root() -> Option<PathBuf> {
     if let Some(named) = std::env::var_os("ISOCHROME_CGROUP").filter(|value| !value.is_empty()) {
         return Some(named.into());
@@ -32,14 +32,14 @@ pub fn root() -> Option<PathBuf> {
     fields.find(|fields| fields.get(2) == Some(&"cgroup2")).map(|fields| PathBuf::from(fields[1]))
 }
 
-/// Writes a file that must be there, in one call.
+/// Writes a file that must exist, in one call.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     let written = fs::File::options().write(true).open(path);
     let written = written.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
     written.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Removes a group, if it is there, as soon as its processes have ended.
+/// Removes a group, if it exists, as soon as its processes have ended.
 fn remove(group: &Path) -> io::Result<()> {
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(group) {
@@ -52,7 +52,7 @@ fn remove(group: &Path) -> io::Result<()> {
 }
 
 impl Partitions {
-    /// What making them for `cpus` would change, by process `owner`; why they cannot be had.
+    /// Returns the partitions that process `owner` would make for `cpus`, without changing anything. Fails with the reason if there can be none.
     pub fn intended(owner: u32, cpus: &[CpuId]) -> Result<Partitions, String> {
         let root = root().ok_or("cgroup v2 is not mounted")?;
         let read = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Partitions {
         Ok(Partitions { switched_on, groups: cpus.iter().map(group).collect(), root })
     }
 
-    /// Makes them. What was made before something fails is for [`undo`](Self::undo).
+    /// Makes the partitions. If that fails, [`undo`](Self::undo) removes those that were made before.
     pub fn make(&self) -> Result<(), String> {
         if self.switched_on {
             write(&self.root.join("cgroup.subtree_control"), "+cpuset")?;
@@ -84,12 +84,12 @@ impl Partitions {
         Ok(())
     }
 
-    /// The file by which a process joins the partition of `cpu`.
+    /// Returns the file by which a process joins the partition of `cpu`; `None` if `cpu` has none.
     pub fn of(&self, cpu: CpuId) -> Option<PathBuf> {
         self.groups.iter().find(|(of, _)| *of == cpu).map(|(_, group)| group.join("cgroup.procs"))
     }
 
-    /// Takes back what of it was made; everybody else has the CPUs then. The reason, where a group stays.
+    /// Removes the partitions, whose CPUs everybody can use then. Fails with the reason if a group stays.
     pub fn undo(&self) -> Result<(), String> {
         let mut stays = Ok(());
         for (_, group) in &self.groups {
@@ -109,7 +109,7 @@ impl Partitions {
         stays
     }
 
-    /// Whether a group below the root has CPUs by the controller.
+    /// Whether any group below the root is assigned CPUs by the controller.
     fn is_used(&self) -> bool {
         let groups = fs::read_dir(&self.root).into_iter().flatten().flatten();
         let cpus = groups.map(|group| fs::read_to_string(group.path().join("cpuset.cpus")).unwrap_or_default());

@@ -16,30 +16,30 @@ use crate::color::ledger::Owner;
 use crate::error::HostError;
 use crate::runtime;
 
-/// Beginning of the names of our groups.
+/// Prefix of the names of the groups that isochrome makes.
 const OURS: &str = "isochrome-";
-/// Name of the journal in the runtime folder.
+/// File name of the journal in the runtime folder.
 const JOURNAL: &str = "resctrl.json";
 
-/// Where resctrl is mounted: `$ISOCHROME_RESCTRL`, else /sys/fs/resctrl.
+/// Returns the folder where resctrl is mounted: `$ISOCHROME_RESCTRL`, else /sys/fs/resctrl.
 pub fn root() -> PathBuf {
     let named = std::env::var_os("ISOCHROME_RESCTRL").filter(|value| !value.is_empty());
     named.map_or_else(|| PathBuf::from("/sys/fs/resctrl"), PathBuf::from)
 }
 
-/// The file below [`root`] by which a process joins a group that was given ways. Who joins before it begins has loaded nothing into other
-/// ways, where it would hit ever after.
+/// Returns the file below [`root`] by which a process joins a group that was given ways. A process that joins before its program begins
+/// has loaded nothing into other ways, where it would hit ever after.
 pub fn tasks_of(group: &str) -> PathBuf {
     root().join(format!("{OURS}{group}/tasks"))
 }
 
-/// What is done with the file system of resctrl; paths are relative to its root.
+/// Operations on the file system of resctrl; paths are relative to its root.
 pub trait Tree {
-    /// Keeps other tools from changing several files, for as long as what it returns lives.
+    /// Keeps other tools from changing several files, until the returned file is dropped.
     fn lock(&self) -> io::Result<Option<File>> {
         Ok(None)
     }
-    /// The text of a file.
+    /// Reads the text of a file.
     fn read(&self, path: &str) -> io::Result<String>;
     /// Writes a file in one call, as the kernel wants it.
     fn write(&mut self, path: &str, text: &str) -> io::Result<()>;
@@ -47,17 +47,17 @@ pub trait Tree {
     fn make(&mut self, group: &str) -> io::Result<()>;
     /// Removes a group; its tasks fall back to the default group.
     fn remove(&mut self, group: &str) -> io::Result<()>;
-    /// Names of the groups that can be given ways, the default one left out.
+    /// Returns the names of the groups that can be given ways, without the default one.
     fn groups(&self) -> io::Result<Vec<String>>;
 }
 
-/// The file system of the kernel.
+/// The file system of resctrl as the kernel mounts it.
 pub struct Mounted {
     root: PathBuf,
 }
 
 impl Mounted {
-    /// The one mounted at `root`, see [`root`].
+    /// Opens the file system that is mounted at `root`; see [`root`].
     ///
     /// Fails with [`HostError::ResctrlAbsent`].
     pub fn at(root: &Path) -> Result<Mounted, HostError> {
@@ -69,7 +69,7 @@ impl Mounted {
 }
 
 impl Tree for Mounted {
-    /// The root is what tools lock. [Linux, Documentation/filesystems/resctrl.rst, Resource alloc and monitor groups, Locking]
+    /// Locks the root, as other tools do. [Linux, Documentation/filesystems/resctrl.rst, Resource alloc and monitor groups, Locking]
     fn lock(&self) -> io::Result<Option<File>> {
         let root = File::open(&self.root)?;
         flock(&root, FlockOperation::LockExclusive)?;
@@ -107,12 +107,12 @@ impl Tree for Mounted {
     }
 }
 
-/// Lines of a `schemata` file: by resource (`L3`, `L2`, `MB`), the value of each instance as it is written there.
+/// Contents of a `schemata` file: by resource (`L3`, `L2`, `MB`), the value of each instance as it is written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schemata(pub BTreeMap<String, BTreeMap<u32, String>>);
 
 impl Schemata {
-    /// Reads the text of the file. Instances and values are separated as in `L3:0=ff;1=f0`.
+    /// Parses the text of the file. Instances and values are separated as in `L3:0=ff;1=f0`.
     ///
     /// Fails with [`HostError::Malformed`].
     pub fn parse(text: &str, path: &Path) -> Result<Schemata, HostError> {
@@ -134,13 +134,13 @@ impl Schemata {
         Ok(Schemata(lines))
     }
 
-    /// The line of one resource, as it is written to the file.
+    /// Returns the line of one resource, as it is written to the file.
     pub fn line(&self, resource: &str) -> Option<String> {
         let values: Vec<String> = self.0.get(resource)?.iter().map(|(id, value)| format!("{id}={value}")).collect();
         Some(format!("{resource}:{}\n", values.join(";")))
     }
 
-    /// The mask of one instance of a cache.
+    /// Returns the mask of one instance of a cache.
     pub fn mask(&self, resource: &str, id: u32) -> Option<u64> {
         u64::from_str_radix(self.0.get(resource)?.get(&id)?, 16).ok()
     }
@@ -149,9 +149,9 @@ impl Schemata {
 /// Ways for the tasks of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its name, without our prefix.
+    /// Name of the group, without the prefix of isochrome's groups.
     pub name: String,
-    /// Mask per instance of the cache.
+    /// Mask of ways for each instance of the cache.
     pub masks: BTreeMap<u32, u64>,
 }
 
@@ -159,19 +159,19 @@ pub struct Group {
 struct Journal {
     boot_id: String,
     owner: Owner,
-    /// Line of the default group's schemata before.
+    /// Line of the default group's schemata as it was before the first change.
     before: String,
     groups: BTreeSet<String>,
 }
 
 impl Journal {
-    /// The one in `folder`, if it is whole: one cut by a full disk was written before the first change.
+    /// Reads the journal in `folder`; `None` unless it is complete. One cut by a full disk was written before the first change.
     fn of(folder: &Path) -> Option<Journal> {
         serde_json::from_slice(&runtime::read(&folder.join(JOURNAL)).ok()??).ok()
     }
 }
 
-/// Ways given out, until [`restore`](Self::restore) or until this is dropped; what a killed process leaves, the next start takes back.
+/// Ways given to groups, until [`restore`](Self::restore) or drop. What a killed process leaves behind is taken back at the next start.
 pub struct Ways<T: Tree> {
     tree: T,
     folder: PathBuf,
@@ -182,7 +182,7 @@ pub struct Ways<T: Tree> {
 }
 
 impl<T: Tree> Ways<T> {
-    /// Gives `groups` their ways of the caches of `level`, and `others` to everything else. `folder`: where the journal is kept.
+    /// Gives the ways of the caches of `level` to `groups`, and the ways `others` to everything else. `folder`: where the journal is kept.
     ///
     /// Fails with [`HostError::Resctrl`], which carries what the kernel said in `info/last_cmd_status`, and with
     /// [`HostError::ResctrlLeft`] where an earlier run has left its groups; nothing stays changed then.
@@ -238,7 +238,7 @@ impl<T: Tree> Ways<T> {
         Ok(())
     }
 
-    /// How the masks of a group differ from those it was given.
+    /// Returns how the masks of a group differ from those it was given; `None` if they do not.
     fn difference(&self, group: &Group) -> Result<Option<String>, HostError> {
         let path = format!("{OURS}{}/schemata", group.name);
         let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &format!("reading {path}"), source))?;
@@ -250,7 +250,7 @@ impl<T: Tree> Ways<T> {
         }))
     }
 
-    /// What has become of a group that was given ways: how its masks differ now, if they do.
+    /// Returns how the masks of a group differ now from those it was given; `None` if they do not.
     pub fn changed(&self, group: &str) -> Option<String> {
         let given = self.given.iter().find(|given| given.name == group)?;
         self.difference(given).unwrap_or_else(|error| Some(error.to_string()))
@@ -263,7 +263,7 @@ impl<T: Tree> Ways<T> {
         })
     }
 
-    /// Puts a thread into a group, by the name it was made with. Threads that it starts are in that group, too.
+    /// Puts a thread into the group called `group`. Threads that it starts are in that group, too.
     pub fn assign(&mut self, group: &str, thread: i32) -> Result<(), HostError> {
         self.put(&format!("{OURS}{group}/tasks"), &format!("{thread}\n"))
     }
@@ -300,7 +300,7 @@ fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
     tree.write("schemata", &journal.before).map_err(|source| failed(tree, "writing schemata", source))
 }
 
-/// Takes back what a run that was killed has left, as its journal in `folder` says; says whether there was anything.
+/// Takes back what a killed run has left according to its journal in `folder`, and returns whether there was anything.
 ///
 /// Fails with [`HostError::Resctrl`]; the journal stays then.
 pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
@@ -314,7 +314,7 @@ pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
     Ok(journal.is_some())
 }
 
-/// [`repair`]s the tree at [`root`] where the process that changed it has ended.
+/// Applies [`repair`] to the tree at [`root`] if the process that changed it has ended, and returns whether there was anything.
 pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
     if Journal::of(folder).is_none_or(|journal| journal.owner.is_alive()) {
         return Ok(false);
@@ -329,9 +329,9 @@ pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
     }
 }
 
-/// What masks the caches of `level` take.
+/// Returns the rules for masks of the caches of `level`.
 ///
-/// Fails with [`HostError::ResctrlLevel`] where this level has none, as where it is split into code and data.
+/// Fails with [`HostError::ResctrlLevel`] where this level takes no masks, for example because its caches are split into code and data.
 pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, HostError> {
     let folder = format!("info/L{level}");
     let text = |name: &str| tree.read(&format!("{folder}/{name}")).map_err(|_| HostError::ResctrlLevel { level });
@@ -353,7 +353,7 @@ pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, HostError> {
     })
 }
 
-/// Ways of the caches of `level` that something besides the CPUs may fill, as devices and graphics do; none where the kernel does not say.
+/// Returns the ways of the caches of `level` that others than the CPUs, such as devices, may fill; 0 where the kernel does not say.
 pub fn shareable(tree: &impl Tree, level: u8) -> u64 {
     let text = tree.read(&format!("info/L{level}/shareable_bits")).unwrap_or_default();
     u64::from_str_radix(text.trim(), 16).unwrap_or(0)
@@ -369,7 +369,7 @@ fn line(resource: &str, masks: &BTreeMap<u32, u64>) -> String {
     format!("{resource}:{}\n", values.join(";"))
 }
 
-/// What went wrong, in the kernel's words where it has some.
+/// Returns the error for the failed action `what`, with the kernel's own explanation if there is one.
 fn failed(tree: &impl Tree, what: &str, source: io::Error) -> HostError {
     let said = tree.read("info/last_cmd_status").unwrap_or_default();
     let said = said.trim().to_owned();

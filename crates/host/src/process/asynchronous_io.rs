@@ -8,14 +8,14 @@ use isochrome_model::units::Bytes;
 use super::regions::{DEVICE, RING, Region};
 use super::{Pid, ProcessError, ThreadState, status_of};
 
-/// Open files of a process that matter to a recoloring.
+/// Open files of a process that are relevant to a recoloring.
 #[derive(Clone, Debug, Default)]
 pub struct Descriptors {
-    /// Userfaultfds.
+    /// Descriptors that are userfaultfds.
     pub userfaults: Vec<i32>,
-    /// io_urings.
+    /// Descriptors that are io_urings.
     pub rings: Vec<i32>,
-    /// How many descriptors there are of any kind, as the kernel counts them (Linux 6.2).
+    /// Number of descriptors of any kind, as the kernel counts them; 0 before Linux 6.2.
     pub count: u64,
 }
 
@@ -23,11 +23,11 @@ pub struct Descriptors {
 /// iov_iter_get_pages_alloc2; fuse before Linux 6.14]
 const UNPINNED: [&str; 8] = ["nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "fuse", "virtiofs"];
 
-/// Where a link among the descriptors of a process leads to that is a userfaultfd.
+/// Target of the link in /proc/PID/fd of a descriptor that is a userfaultfd.
 const USERFAULT: &str = "anon_inode:[userfaultfd]";
 
 impl Pid {
-    /// Its open files, as far as they matter.
+    /// Returns the open files of the process that are relevant to a recoloring.
     pub fn descriptors(self) -> Result<Descriptors, ProcessError> {
         let mut found = Descriptors { count: self.descriptor_count()?, ..Descriptors::default() };
         for entry in fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.flatten() {
@@ -42,23 +42,24 @@ impl Pid {
         Ok(found)
     }
 
-    /// Whether it has an io_uring, or more than `most` descriptors, so that nobody looked.
+    /// Whether the process has an io_uring, or more than `most` descriptors, which are too many to examine.
     pub fn has_rings(self, most: usize) -> Result<bool, ProcessError> {
         let few = fs::read_dir(self.path("fd")).map_err(self.failed("fd"))?.nth(most).is_none();
         Ok(!few || !self.descriptors()?.rings.is_empty())
     }
 
-    /// How many descriptors it has; 0 before Linux 6.2.
+    /// Returns the number of descriptors of the process; 0 before Linux 6.2.
     pub fn descriptor_count(self) -> Result<u64, ProcessError> {
         Ok(fs::metadata(self.path("fd")).map_err(self.failed("fd"))?.len())
     }
 
-    /// Whether a descriptor is a userfaultfd.
+    /// Whether `descriptor` of the process is a userfaultfd.
     pub fn is_userfault(self, descriptor: i32) -> bool {
         fs::read_link(self.path(&format!("fd/{descriptor}"))).is_ok_and(|target| target.as_os_str() == USERFAULT)
     }
 
-    /// What shows that the kernel or a device may read and write its memory while its threads stand still, if something does.
+    /// Returns what shows that the kernel or a device may access the memory of the process while its threads stand still; `None` if nothing
+    /// does.
     pub fn asynchronous_io(self, regions: &[Region]) -> Result<Option<&'static str>, ProcessError> {
         let threads = self.thread_numbers()?;
         if threads.into_iter().any(|thread| self.thread_state(thread).is_some_and(ThreadState::is_kernel_worker)) {
@@ -77,15 +78,15 @@ impl Pid {
         }))
     }
 
-    /// Memory pinned for devices.
+    /// Returns the amount of memory of the process that is pinned for devices.
     fn pinned(self) -> Result<Bytes, ProcessError> {
         let status = self.status("VmPin")?;
         let kib = status.split_ascii_whitespace().next().and_then(|kib| kib.parse::<u64>().ok());
         Ok(Bytes(kib.unwrap_or(0) * 1024))
     }
 
-    /// A kind of file system on which it has a file open for direct I/O, and which then holds pages without pinning them: where the
-    /// kernel is to refuse to move what is in use, it would move them.
+    /// Returns the type of a file system on which the process has a file open for direct I/O and which uses pages without pinning them;
+    /// `None` if there is none. The kernel would move such pages although they are in use.
     pub fn unpinned_direct_io(self) -> Result<Option<String>, ProcessError> {
         let mut mounts = None;
         for entry in fs::read_dir(self.path("fdinfo")).map_err(self.failed("fdinfo"))?.flatten() {
@@ -106,7 +107,7 @@ impl Pid {
         Ok(None)
     }
 
-    /// How much of its memory is pinned by something else than the buffers that it registered with io_urings.
+    /// Returns how much memory of the process is pinned by anything other than buffers that it registered with io_urings.
     pub fn pinned_otherwise(self) -> Result<Bytes, ProcessError> {
         let pinned = self.pinned()?;
         if pinned.0 == 0 {
@@ -117,9 +118,9 @@ impl Pid {
         Ok(Bytes(pinned.0.saturating_sub(registered)))
     }
 
-    /// Most memory that the buffers registered with an io_uring can pin; 0 where the kernel does not say.
+    /// Returns the most bytes that the buffers registered with the io_uring `ring` can pin; 0 where the kernel does not say.
     fn registered(self, ring: i32) -> Result<u64, ProcessError> {
-        /// The kernel leaves the buffers out while the ring is busy.
+        /// Attempts at reading the buffers, which the kernel leaves out while the ring is busy.
         const ATTEMPTS: u32 = 20;
         for _ in 0..ATTEMPTS {
             let text = self.text(&format!("fdinfo/{ring}"))?;
@@ -132,15 +133,15 @@ impl Pid {
     }
 }
 
-/// The kind of the file system that /proc/PID/mountinfo names for a mount.
+/// Returns the file system type that /proc/PID/mountinfo names for the mount with the ID `mount`.
 fn file_system_of<'a>(mountinfo: &'a str, mount: &str) -> Option<&'a str> {
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(mount))?;
     // Optional fields end with a dash.
     line.split_once(" - ")?.1.split(' ').next()
 }
 
-/// Most memory that the registered buffers named in the text of an io_uring's /proc/PID/fdinfo can pin; `None` where it names none,
-/// not even that there are none.
+/// Returns the most bytes that the registered buffers listed in an io_uring's /proc/PID/fdinfo can pin; `None` if the text does not
+/// mention buffers at all.
 ///
 /// A buffer in a huge page pins all of it. [Linux, io_uring/fdinfo.c and io_uring/rsrc.c]
 fn registered_buffers(fdinfo: &str) -> Option<u64> {

@@ -1,40 +1,40 @@
-//! Why the kernel says nothing of a process.
+//! Errors from reading what the kernel reports about a process.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why the kernel says nothing of a process.
+/// Why the kernel provides no information about a process.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is no such process.
     #[error("there is no process {pid}\n  hint: `ps -e` lists those there are")]
     NoSuchProcess {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// It ended meanwhile.
+    /// The process has ended meanwhile.
     #[error("process {pid} has ended\n  hint: nothing is left to be done")]
     Ended {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// It belongs to another user, or tracing is restricted.
+    /// The process belongs to another user, or tracing is restricted.
     #[error(
         "process {pid} may not be traced: it belongs to another user, or tracing is restricted\n  hint: run as root, or as its owner with: sysctl kernel.yama.ptrace_scope=0"
     )]
     Denied {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// A file of the kernel.
+    /// A file under /proc cannot be read.
     #[error("{path}: {source}\n  hint: is /proc mounted, and may you read it?")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A file of the kernel in an unknown form.
+    /// A file under /proc has an unknown format.
     #[error("{path}: not in the form expected\n  hint: please report it with `uname -r`")]
     Malformed {
         /// The file.
@@ -43,7 +43,7 @@ pub enum ProcessError {
 }
 
 impl ProcessError {
-    /// Whether there is no such process, or no more.
+    /// Whether the process does not exist, or has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, ProcessError::NoSuchProcess { .. } | ProcessError::Ended { .. })
     }

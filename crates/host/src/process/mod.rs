@@ -1,4 +1,4 @@
-//! What the kernel says of a process: its threads, its mappings, its open files, and what of them must be left alone.
+//! What the kernel reports about a process: its threads, its mappings, its open files, and which of its pages must not be moved.
 
 mod asynchronous_io;
 mod error;
@@ -18,30 +18,32 @@ pub use self::regions::{DEVICE, Mappings, Protection, Region, regions_of};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pid(pub i32);
 
-/// What /proc/PID/task/TID/stat says of a thread.
+/// The state of a thread by /proc/PID/task/TID/stat.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadState {
-    /// R runs, S waits, D waits and cannot be stopped.
+    /// The kernel's state letter: R is runnable, S waits, D waits and cannot be stopped.
     pub letter: char,
     flags: u64,
     priority: i64,
-    /// The CPU that it runs on, or ran on last.
+    /// The CPU that the thread runs on, or ran on last.
     pub cpu: usize,
 }
 
 impl ThreadState {
-    /// Whether it has not ended yet.
+    /// Whether the thread has not ended yet.
     pub fn is_running(self) -> bool {
         !matches!(self.letter, 'Z' | 'X' | 'x')
     }
 
-    /// Whether it has no real-time priority and no deadline: the kernel shows those as negative priorities.
+    /// Whether the thread has neither a real-time priority nor a deadline, which the kernel shows as negative priorities.
     pub fn is_ordinary(&self) -> bool {
         self.priority >= 0
     }
 
-    /// Whether the kernel made it to work for the program, as io_uring and vhost do. Such a thread never runs the program's
-    /// code, and never reports that it has stopped. [Linux, include/linux/sched.h, PF_IO_WORKER and PF_USER_WORKER]
+    /// Whether the kernel created the thread to work for the program, as io_uring and vhost do.
+    ///
+    /// Such a thread never runs the program's code, and never reports that it has stopped. [Linux, include/linux/sched.h, PF_IO_WORKER and
+    /// PF_USER_WORKER]
     pub fn is_kernel_worker(self) -> bool {
         self.flags & (0x10 | 0x4000) != 0
     }
@@ -65,42 +67,42 @@ impl Pid {
         }
     }
 
-    /// The text of a file of the process.
+    /// Returns the text of `file` in /proc/PID.
     pub fn text(self, file: &str) -> Result<String, ProcessError> {
         // Names of programs and files need not be UTF-8.
         let bytes = fs::read(self.path(file)).map_err(self.failed(file))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// What /proc/PID/status says of `key`; empty where it does not.
+    /// Returns the value of `key` in /proc/PID/status; empty if there is no such key.
     pub fn status(self, key: &str) -> Result<String, ProcessError> {
         Ok(status_of(&self.text("status")?, key).to_owned())
     }
 
-    /// CPUs that its first thread may run on.
+    /// Returns the CPUs that the first thread of the process may run on.
     pub fn cpus(self) -> Result<Vec<CpuId>, ProcessError> {
         let list = parse_list(&self.status("Cpus_allowed_list")?, u32::MAX);
         let list = list.map_err(|_| ProcessError::Malformed { path: self.path("status") })?;
         Ok(list.into_iter().map(CpuId).collect())
     }
 
-    /// Its threads, those that have ended but are still listed left out.
+    /// Returns the threads of the process, without those that have ended but are still listed.
     pub fn threads(self) -> Result<Vec<i32>, ProcessError> {
         Ok(self.thread_numbers()?.into_iter().filter(|thread| self.is_running(*thread)).collect())
     }
 
-    /// The numbers of its threads, those that have ended but are still listed included.
+    /// Returns the numbers of all threads listed for the process, including those that have ended.
     pub fn thread_numbers(self) -> Result<Vec<i32>, ProcessError> {
         let listed = fs::read_dir(self.path("task")).map_err(self.failed("task"))?;
         Ok(listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 
-    /// Whether a thread has not ended yet.
+    /// Whether `thread` of the process has not ended yet.
     pub fn is_running(self, thread: i32) -> bool {
         self.thread_state(thread).is_some_and(|state| state.is_running())
     }
 
-    /// What a thread does; `None` where there is no such thread any more.
+    /// Returns the state of `thread`; `None` if there is no such thread any more.
     pub fn thread_state(self, thread: i32) -> Option<ThreadState> {
         let stat = fs::read(self.path(&format!("task/{thread}/stat"))).ok()?;
         let stat = String::from_utf8_lossy(&stat).into_owned();
@@ -112,24 +114,25 @@ impl Pid {
         Some(ThreadState { letter, flags, priority, cpu: fields.nth(20)?.parse().ok()? })
     }
 
-    /// The system call that a thread waits in; `None` where it does not, or the kernel does not say.
+    /// Returns the number of the system call that `thread` waits in; `None` if it does not wait in one or the kernel does not say.
     pub fn waits_in(self, thread: i32) -> Option<i64> {
         let text = fs::read_to_string(self.path(&format!("task/{thread}/syscall"))).ok()?;
         text.split_ascii_whitespace().next()?.parse().ok()
     }
 
-    /// When it started, in ticks since boot: with the number, what tells a process from a later one. `None` where it has ended, also
-    /// when nobody has waited for it yet.
+    /// Returns the start time of the process in ticks since boot; `None` if it has ended, even if its parent has not waited for it yet.
+    ///
+    /// Number and start time together distinguish a process from a later one with the same number.
     pub fn start_time(self) -> Option<u64> {
         self.stat(22).ok().filter(|_| self.threads().is_ok_and(|threads| !threads.is_empty()))
     }
 
-    /// The process that started it, or took it over when that one ended; `None` where it cannot be seen.
+    /// Returns the parent of the process: the one that started it, or adopted it when that one ended. `None` if it cannot be seen.
     pub fn parent(self) -> Option<Pid> {
         self.stat(4).ok().filter(|pid| *pid != 0).map(|pid| Pid(pid as i32))
     }
 
-    /// A number in /proc/PID/stat, counted from 1; the name is field 2, the state field 3.
+    /// Returns the numeric field `field` of /proc/PID/stat, counted from 1. The name is field 2, the state field 3.
     pub(crate) fn stat(self, field: usize) -> Result<u64, ProcessError> {
         let stat = self.text("stat")?;
         let malformed = || ProcessError::Malformed { path: self.path("stat") };
@@ -138,7 +141,7 @@ impl Pid {
         behind_name.split_ascii_whitespace().nth(field - 3).and_then(|field| field.parse().ok()).ok_or_else(malformed)
     }
 
-    /// Where the kernel has put its vDSO, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]
+    /// Returns the address of the vDSO of the process, if it has one. [Linux, include/uapi/linux/auxvec.h, AT_SYSINFO_EHDR]
     pub fn vdso(self) -> Option<u64> {
         let words = fs::read(self.path("auxv")).ok()?;
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
@@ -146,13 +149,14 @@ impl Pid {
         Some(word(&found[8..])).filter(|address| *address != 0)
     }
 
-    /// Its memory, to be read and written through whatever protection it has.
+    /// Opens the memory of the process for reading and writing, regardless of the protection of its mappings.
     pub fn memory(self) -> Result<File, ProcessError> {
         File::options().read(true).write(true).open(self.path("mem")).map_err(self.failed("mem"))
     }
 
-    /// Memory that it may take before its group of processes reaches a limit, where there is one: at the limit the kernel would end a
-    /// process of the group. What could be reclaimed is not counted.
+    /// Returns how much memory the process may allocate before its control group reaches a limit; `None` if there is no limit.
+    ///
+    /// At the limit the kernel would kill a process of the group. Memory that could be reclaimed is not counted.
     pub fn memory_room(self) -> Option<Bytes> {
         let groups = self.text("cgroup").ok()?;
         let rooms = groups.lines().filter_map(|line| {
@@ -174,7 +178,7 @@ impl Pid {
         rooms.min().map(Bytes)
     }
 
-    /// Its children.
+    /// Returns the children of the process.
     pub fn children(self) -> Vec<Pid> {
         let threads = fs::read_dir(self.path("task")).into_iter().flatten().flatten();
         let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
@@ -184,7 +188,7 @@ impl Pid {
     }
 }
 
-/// What the text of /proc/PID/status says of `key`.
+/// Returns the value of `key` in the text of /proc/PID/status; empty if there is no such key.
 pub fn status_of<'a>(status: &'a str, key: &str) -> &'a str {
     status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).unwrap_or_default().trim()
 }

@@ -15,37 +15,37 @@ pub struct Region {
     pub start: u64,
     /// First address behind it.
     pub end: u64,
-    /// May be read, written, executed.
+    /// The accesses that the mapping permits.
     pub protection: Protection,
     /// The file, or the kernel's name in brackets; empty for anonymous memory.
     pub name: String,
-    /// Whether a file is behind it.
+    /// Whether the mapping is backed by a file.
     pub of_file: bool,
-    /// Whether what is written to it is seen by others who map it.
+    /// Whether writes to the mapping are visible to others who map the same memory.
     pub shared: bool,
-    /// Resident bytes.
+    /// Resident memory of the mapping.
     pub resident: Bytes,
-    /// Whether the pages are locked.
+    /// Whether the pages of the mapping are locked.
     pub locked: bool,
-    /// Whether some of it is in huge pages.
+    /// Whether part of the mapping is in huge pages.
     pub huge: bool,
-    /// Why its pages must not be moved.
+    /// Why the pages of the mapping must not be moved; `None` if they may be.
     pub immovable: Option<&'static str>,
 }
 
-/// What may be done with a mapping.
+/// The accesses that a mapping permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protection {
-    /// Reading.
+    /// Whether reading is permitted.
     pub read: bool,
-    /// Writing.
+    /// Whether writing is permitted.
     pub write: bool,
-    /// Executing.
+    /// Whether executing is permitted.
     pub execute: bool,
 }
 
 impl Protection {
-    /// As mprotect(2) takes it.
+    /// Returns the protection as the bits that mprotect(2) takes.
     pub fn bits(self) -> u64 {
         let bit = |set: bool, bit: i32| if set { bit as u64 } else { 0 };
         bit(self.read, libc::PROT_READ) | bit(self.write, libc::PROT_WRITE) | bit(self.execute, libc::PROT_EXEC)
@@ -53,14 +53,14 @@ impl Protection {
 }
 
 impl Region {
-    /// `rwx` and `p`rivate or `s`hared, as /proc/PID/maps writes it.
+    /// Returns the permissions as /proc/PID/maps writes them: `rwx`, and `p`rivate or `s`hared.
     pub fn permissions(&self) -> String {
         let Protection { read, write, execute } = self.protection;
         let letters = [(read, 'r', '-'), (write, 'w', '-'), (execute, 'x', '-'), (self.shared, 's', 'p')];
         letters.into_iter().map(|(set, yes, no)| if set { yes } else { no }).collect()
     }
 
-    /// Whose memory it is.
+    /// Returns the kind of memory that is mapped.
     pub fn kind(&self) -> Kind {
         match self.immovable {
             None => Kind::Private,
@@ -77,15 +77,17 @@ impl Region {
         }
     }
 
-    /// Whether the other is a mapping of the same, as far as /proc/PID/maps tells.
+    /// Whether `other` is a mapping of the same memory with the same protection, as far as /proc/PID/maps shows.
     fn is_like(&self, other: &Region) -> bool {
         let kind = |region: &Region| (region.protection, region.shared, region.of_file);
         kind(self) == kind(other) && self.name == other.name
     }
 }
 
-/// Mappings by the text of /proc/PID/smaps, or of /proc/PID/maps, which does not tell what is resident or locked, nor of every mapping
-/// what keeps it in place. They ascend, and no two of them overlap.
+/// Parses the text of /proc/PID/smaps or /proc/PID/maps, and returns the mappings in ascending order, without overlaps; `None` if the
+/// text is malformed.
+///
+/// The text of maps does not show which memory is resident or locked, nor every reason why a mapping is immovable.
 pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
     let mut regions: Vec<Region> = Vec::new();
     for line in smaps.lines() {
@@ -149,7 +151,8 @@ pub fn regions_of(smaps: &str) -> Option<Vec<Region>> {
     Some(regions)
 }
 
-/// Why pages under this flag must stay. [Linux, Documentation/filesystems/proc.rst, VmFlags]
+/// Returns why pages of a mapping with the VmFlag `flag` must not be moved; `None` if the flag does not matter. [Linux,
+/// Documentation/filesystems/proc.rst, VmFlags]
 fn immovable_by(flag: &str) -> Option<&'static str> {
     match flag {
         "sh" => Some(SHARED),
@@ -161,35 +164,37 @@ fn immovable_by(flag: &str) -> Option<&'static str> {
     }
 }
 
-/// Huge pages of hugetlbfs.
+/// Reason for a mapping of huge pages of hugetlbfs.
 const HUGE: &str = "is made of huge pages of hugetlbfs";
 
-/// Pages that the kernel maps into every process.
+/// Reason for pages that the kernel maps into every process.
 const KERNELS: &str = "is the kernel's";
 
-/// Memory that others map as well.
+/// Reason for memory that others may map as well.
 const SHARED: &str = "is shared memory";
 
-/// Requests of asynchronous I/O, as libaio makes them.
+/// Reason for a ring of asynchronous I/O requests, as libaio uses it.
 pub(super) const RING: &str = "is a ring of asynchronous I/O";
 
-/// Memory of a device.
+/// Reason for memory of a device.
 pub const DEVICE: &str = "is memory of a device";
 
 impl Pid {
-    /// Its mappings.
+    /// Returns the mappings of the process.
     pub fn regions(self) -> Result<Vec<Region>, ProcessError> {
         let text = self.text("smaps")?;
         regions_of(&text).ok_or(ProcessError::Malformed { path: self.path("smaps") })
     }
 
-    /// Its mappings, without what is resident or locked of them.
+    /// Returns the mappings of the process, without what is resident or locked in them.
     pub fn mappings(self) -> Result<Vec<Region>, ProcessError> {
         regions_of(&self.text("maps")?).ok_or(ProcessError::Malformed { path: self.path("maps") })
     }
 
-    /// Its mappings, where `known` are those it had a while ago: only where others have come is the kernel made to look at all pages, as
-    /// telling which are resident takes milliseconds. What lies in `ours`, an address and the bytes behind it, is left out.
+    /// Returns the mappings of the process, given the mappings `known` from a while ago. Mappings in `ours`, an address and a length in
+    /// bytes, are left out.
+    ///
+    /// If the mappings are still the same, `known` is returned unchanged: finding out what is resident takes the kernel milliseconds.
     pub fn regions_now(self, known: Vec<Region>, ours: (u64, u64)) -> Result<Vec<Region>, ProcessError> {
         let theirs = |region: &Region| region.end <= ours.0 || ours.0 + ours.1 <= region.start;
         let mut now = self.mappings()?;
@@ -212,12 +217,12 @@ impl Pid {
 pub struct Mappings {
     pid: Pid,
     maps: File,
-    /// All of them, where the kernel does not answer for single ones (before Linux 6.11).
+    /// All mappings, where the kernel cannot be asked about single ones (before Linux 6.11).
     all: Option<Vec<Region>>,
 }
 
 impl Mappings {
-    /// Those of `pid`.
+    /// Opens the mappings of `pid`.
     pub fn of(pid: Pid) -> Result<Mappings, ProcessError> {
         let maps = File::open(pid.path("maps")).map_err(pid.failed("maps"))?;
         let mut found = Mappings { pid, maps, all: None };
@@ -229,8 +234,9 @@ impl Mappings {
         Ok(found)
     }
 
-    /// The mapping around `address`, first address and end, if it is like `region` as far as the kernel tells quickly: it may have grown,
-    /// shrunk, or been joined to another one since.
+    /// Returns the first address and the end of the mapping around `address`, if it resembles `region` in what the kernel reports quickly.
+    ///
+    /// The mapping may have grown, shrunk, or been joined to another one since `region` was read.
     pub fn around(&self, address: u64, region: &Region) -> Result<Option<(u64, u64)>, ProcessError> {
         if let Some(all) = &self.all {
             let next = all.partition_point(|now| now.start <= address);
@@ -244,7 +250,7 @@ impl Mappings {
         Ok(self.at(address)?.filter(like).map(|now| (now.start, now.end)))
     }
 
-    /// The private mapping around `address` that may be read and executed: its end.
+    /// Returns the end of the mapping around `address`, if it is private and may be read and executed.
     pub fn executable_end(&self, address: u64) -> Result<Option<u64>, ProcessError> {
         if let Some(all) = &self.all {
             let found = all.iter().find(|region| (region.start..region.end).contains(&address));

@@ -1,6 +1,6 @@
 //! Arguments of system calls that a process is made to issue, which a filter of the program may look at.
 
-/// What a helper shares with the thread that makes it, as clone(2) takes it.
+/// Flags of clone(2): what a helper shares with the thread that makes it.
 pub(super) const HELPER_FLAGS: u64 = (libc::CLONE_VM
     | libc::CLONE_FS
     | libc::CLONE_FILES
@@ -11,11 +11,11 @@ pub(super) const HELPER_FLAGS: u64 = (libc::CLONE_VM
 /// `MADV_DONTNEED_LOCKED`. [Linux, include/uapi/asm-generic/mman-common.h]
 pub(super) const DROP_LOCKED: u64 = 24;
 
-/// How a userfaultfd is opened inside the process.
+/// Flags with which a userfaultfd is opened inside the process.
 pub(super) const USERFAULT_FLAGS: u64 = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
 
-/// How the file of the pages of known color is opened inside the process.
+/// Flags with which the file of the pages of known color is opened inside the process.
 pub(super) const REFERENCE_OPENED: u64 = (libc::O_RDONLY | libc::O_CLOEXEC) as u64;
 
-/// How it is mapped there.
+/// Flags with which the file of the pages of known color is mapped inside the process.
 pub(super) const REFERENCE_MAPPED: u64 = (libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE) as u64;

@@ -1,4 +1,4 @@
-//! Whether a process may be recolored: what must not be touched is refused before it is touched.
+//! Checks whether a process may be recolored, before anything in it is changed.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,8 +9,9 @@ use crate::process::{Pid, ProcessError, Region, status_of};
 use crate::sys::trace;
 
 impl Pid {
-    /// Refuses what must not be touched, before it is touched; the mappings of what may be. Another isochrome that is at work on it is
-    /// waited for.
+    /// Checks that this process may be recolored, and returns its mappings. Waits while another isochrome works on it.
+    ///
+    /// Fails with the [`RecolorError`] that says why the process must be left alone.
     pub fn check(self) -> Result<Vec<Region>, RecolorError> {
         match self.check_in_turn() {
             Err(RecolorError::Traced { .. }) => {
@@ -22,7 +23,7 @@ impl Pid {
         }
     }
 
-    /// As [`check`](Self::check), where it is this program's turn already.
+    /// Does the same as [`check`](Self::check), where this program holds the lock for recoloring already.
     pub fn check_in_turn(self) -> Result<Vec<Region>, RecolorError> {
         let pid = self.0;
         let status = self.text("status")?;
@@ -56,12 +57,12 @@ impl Pid {
         Ok(self.regions()?)
     }
 
-    /// Whether it is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
+    /// Whether this is a thread of the kernel. [Linux, include/linux/sched.h, PF_KTHREAD]
     fn is_the_kernels(self) -> Result<bool, RecolorError> {
         Ok(self.stat(9)? >> 21 & 1 == 1)
     }
 
-    /// Refuses a process in whose memory another one runs, as far as parents and children show it.
+    /// Fails with [`RecolorError::SharesMemory`] where the parent or a child of this process runs in the same memory.
     pub fn check_alone(self) -> Result<(), RecolorError> {
         let parent = self.status("PPid")?.parse().map(Pid);
         match self.children().into_iter().chain(parent).find(|other| trace::same_memory(self.0, other.0)) {

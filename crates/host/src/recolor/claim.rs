@@ -56,11 +56,11 @@ pub fn give_way(pid: Pid, limits: &Limits) -> Result<(), RecolorError> {
 /// Colors of the pages of a process, as a command has measured them.
 #[derive(Serialize, Deserialize)]
 struct Handover {
-    /// Tells the process from a later one of the same number.
+    /// Start time of the process, which tells it from a later one of the same number.
     start_time: u64,
-    /// The colors' numbering.
+    /// Identifier of the numbering of the colors.
     numbering: String,
-    /// Address, frame where it can be seen, and color.
+    /// The pages: address, frame (`None` where frame numbers are hidden) and color.
     pages: Vec<(u64, Option<FrameNumber>, Color)>,
 }
 
@@ -76,7 +76,7 @@ pub fn hand_over(pid: Pid, known: &KnownColors, pages: &[u64]) -> Result<(), Rec
     runtime::replace(&path, &text).map_err(RecolorError::unmeasured(pid.0))
 }
 
-/// Takes in what the last command left for `pid`, if anything; pages that have other frames now are left out.
+/// Learns the colors that the last command left for `pid`, if any. Pages that have other frames now are left out.
 pub fn take_over(pid: Pid, known: &KnownColors) -> Result<(), RecolorError> {
     let path = handover_path(pid);
     let Some(reference) = known.reference() else { return Ok(()) };

@@ -12,94 +12,94 @@ use crate::process::ProcessError;
 /// Why a process was not recolored.
 #[derive(Debug, thiserror::Error)]
 pub enum RecolorError {
-    /// The kernel says nothing of it.
+    /// The kernel provides no information about the process.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A thread of the kernel has no memory of its own.
+    /// The process is a thread of the kernel, which has no memory of its own.
     #[error("process {pid} is a thread of the kernel, which has no memory of its own\n  hint: name a program")]
     KernelThread {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// The number is that of a thread.
+    /// The number given is that of a thread.
     #[error("{thread} is a thread of process {pid}\n  hint: name the process: {pid}")]
     NotAProcess {
         /// The number given.
         thread: i32,
-        /// The process it belongs to.
+        /// The process that the thread belongs to.
         pid: u64,
     },
     /// isochrome cannot stop itself.
     #[error("a process cannot recolor itself\n  hint: run `isochrome recolor` as a program of its own")]
     Itself,
-    /// It is not what it was when it was looked at.
+    /// The process has begun another program since it was inspected, or mapped memory where there was none.
     #[error(
         "process {pid} has begun another program since it was looked at, or mapped memory where there was none\n  hint: try again"
     )]
     Changed {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// Another tracer has it.
+    /// Another tracer is attached to the process.
     #[error("process {pid} is traced by process {by} already\n  hint: end that debugger or other isochrome first")]
     Traced {
-        /// Its number.
+        /// The process.
         pid: i32,
         /// The tracer.
         by: u64,
     },
-    /// A program for another word size.
+    /// The process runs a program of another word size.
     #[error("process {pid} is a 32-bit program\n  hint: only programs of this machine's word size can be recolored")]
     WordSize {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// Its system calls are filtered, nobody can tell how.
+    /// The process filters its system calls, and the filter cannot be read.
     #[error(
         "process {pid} filters its system calls (seccomp), and the filter cannot be read: {source}\n  hint: as root, outside of containers, or run the program without its sandbox"
     )]
     Seccomp {
-        /// Its number.
+        /// The process.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Its system calls are filtered, and one that is needed is not allowed.
+    /// The process filters its system calls, and the filter forbids one that a recoloring needs.
     #[error(
         "thread {thread} of process {pid} is not allowed the system call `{call}` by its filter (seccomp), as a recoloring needs it\n  hint: allow it, or run the program without its sandbox"
     )]
     CallForbidden {
-        /// Its number.
+        /// The process.
         pid: i32,
         /// The thread.
         thread: i32,
-        /// The call.
+        /// Name of the system call that is forbidden.
         call: &'static str,
     },
-    /// The kernel or a device may write to its memory meanwhile, and there is no way to move pages under that.
+    /// The kernel or a device may write to the memory of the process at any time, and pages cannot be moved safely meanwhile.
     #[error(
         "process {pid} uses {sign}, through which its memory may be written at any time, and {why}\n  hint: --force if no request is in flight"
     )]
     AsynchronousIo {
-        /// Its number.
+        /// The process.
         pid: i32,
-        /// What it uses.
+        /// What the process uses that allows such writes.
         sign: &'static str,
-        /// Why its pages cannot be moved all the same.
+        /// Why the pages cannot be moved nevertheless.
         why: String,
     },
-    /// This program was asked to end.
+    /// This program was asked to end during the recoloring.
     #[error(
         "process {pid}: interrupted; what was moved stays, and nothing else is changed\n  hint: run it again for the rest"
     )]
     Interrupted {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// Another command works on it, for which this one stands aside.
+    /// Another command has claimed the process, and this one gives way.
     #[error("process {pid} is being recolored by another isochrome\n  hint: try again when that has ended")]
     Claimed {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
     /// Another process runs in the same memory.
@@ -107,12 +107,12 @@ pub enum RecolorError {
         "processes {pid} and {other} share all their memory, as after vfork\n  hint: try again later; programs that stay so cannot be recolored"
     )]
     SharesMemory {
-        /// Its number.
+        /// The process.
         pid: i32,
-        /// The other's.
+        /// The process that shares the memory.
         other: i32,
     },
-    /// A thread did not stop.
+    /// A thread did not stop in time.
     #[error(
         "thread {thread} of process {pid} does not stop: it waits for a device or a child\n  hint: try again later"
     )]
@@ -121,10 +121,10 @@ pub enum RecolorError {
         pid: i32,
         /// The thread.
         thread: i32,
-        /// For how long the others stood still before they were let go.
+        /// How long the other threads stood still before they were released.
         stood: Duration,
     },
-    /// There is no place for a few instructions.
+    /// The process has no unused executable memory for the few instructions that parked threads execute.
     #[error("process {pid} has no unused bytes of executable memory\n  hint: please report the program")]
     NoCave {
         /// The process.
@@ -139,9 +139,9 @@ pub enum RecolorError {
         pid: i32,
         /// The thread.
         thread: i32,
-        /// What was tried.
+        /// The operation that failed, as the message words it.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A system call on the process's behalf failed.
@@ -151,19 +151,19 @@ pub enum RecolorError {
     Refused {
         /// The process.
         pid: i32,
-        /// What for.
+        /// What the system call was to do, as the message words it.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Its memory cannot be read or written.
+    /// The memory of the process cannot be read or written.
     #[error(
         "the memory of process {pid}: {source}\n  hint: `isochrome recolor --repair {pid}` puts back what was changed"
     )]
     Memory {
         /// The process.
         pid: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The journal cannot be kept.
@@ -171,21 +171,21 @@ pub enum RecolorError {
     Journal {
         /// The file.
         path: PathBuf,
-        /// What went wrong.
+        /// The I/O error.
         source: io::Error,
     },
-    /// A recoloring was killed, and has not been repaired.
+    /// An earlier recoloring of the process was killed, and its changes have not been repaired.
     #[error("an earlier recoloring of process {pid} was cut short\n  hint: isochrome recolor --repair {pid}")]
     Unrepaired {
-        /// Its number.
+        /// The process.
         pid: i32,
     },
-    /// Colors of its pages cannot be measured.
+    /// The colors of the pages of the process cannot be measured.
     #[error("process {pid}: the colors of its pages cannot be measured: {source}")]
     Unmeasured {
-        /// Its number.
+        /// The process.
         pid: i32,
-        /// Why.
+        /// The reason.
         source: Box<HostError>,
     },
     /// The list of colors is empty.
@@ -203,14 +203,14 @@ pub enum RecolorError {
         /// The limit.
         limit: Bytes,
     },
-    /// No frames of the colors.
+    /// The memory touched held no frame of the allowed colors.
     #[error(
         "no frame of these colors for {pages} pages was found in {limit} of memory\n  hint: try again, or allow more colors"
     )]
     TooFewFrames {
         /// Pages to move.
         pages: usize,
-        /// The memory that was touched.
+        /// The memory that was touched, which is all that may be.
         limit: Bytes,
     },
 }
@@ -221,12 +221,12 @@ impl RecolorError {
         move |source| RecolorError::Unmeasured { pid, source: Box::new(source) }
     }
 
-    /// Whether there is no such process, or no more.
+    /// Whether the process does not exist, or has ended.
     pub fn is_gone(&self) -> bool {
         matches!(self, RecolorError::Process(error) if error.is_gone())
     }
 
-    /// Whether it may be otherwise in a moment.
+    /// Whether the same operation may succeed a moment later.
     pub fn may_pass(&self) -> bool {
         match self {
             RecolorError::NotStopping { .. } | RecolorError::SharesMemory { .. } | RecolorError::Changed { .. } => true,

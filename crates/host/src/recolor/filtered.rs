@@ -1,4 +1,4 @@
-//! Programs that filter their system calls: whether those made on their behalf are allowed.
+//! Programs that filter their system calls (seccomp): whether the filters allow the calls that a recoloring makes.
 
 use std::io;
 
@@ -11,12 +11,12 @@ use crate::sys::agent::WAITING_CALL;
 use crate::sys::trace::{self, ThreadId};
 use crate::sys::userfault;
 
-/// A call that a recoloring makes.
+/// A system call that a recoloring makes the process issue.
 struct Made {
     name: &'static str,
     number: libc::c_long,
     arguments: [u64; 6],
-    /// Whether it may fail, as there is another way, or it does not matter.
+    /// Whether the call may fail, because there is an alternative or it does not matter.
     may_fail: bool,
 }
 
@@ -33,12 +33,12 @@ const READ: u64 = libc::PROT_READ as u64;
 const WRITE: u64 = libc::PROT_WRITE as u64;
 const EXECUTE: u64 = libc::PROT_EXEC as u64;
 
-/// Those that the threads of the program itself may make: they wait, and calls that were broken off begin again.
+/// System calls that every thread of the program may make: parked threads wait, and interrupted calls are restarted.
 const OF_EVERY_THREAD: [Made; 2] =
     [needed("restart_syscall", libc::SYS_restart_syscall, [0; 6]), needed(WAITING_CALL.0, WAITING_CALL.1, [0; 6])];
 
-/// Those that one thread, and the helpers that it makes, make for the work; addresses and descriptors, which filters cannot
-/// know, are left out.
+/// System calls that the leader and the helpers that it creates make for the work. Addresses and descriptors are left out, because
+/// filters cannot know them.
 const FOR_THE_WORK: [Made; 22] = [
     needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, MAPPING, u64::MAX, 0]),
     needed("mmap", libc::SYS_mmap, [0, 0, READ | EXECUTE, MAPPING, u64::MAX, 0]),
@@ -64,23 +64,24 @@ const FOR_THE_WORK: [Made; 22] = [
     needed("munmap", libc::SYS_munmap, [0; 6]),
 ];
 
-/// Those that it makes besides where colors are found by eviction tests.
+/// Further system calls that the leader makes where colors are found by eviction tests.
 const FOR_THE_REFERENCE: [Made; 3] = [
     needed("openat", libc::SYS_openat, [libc::AT_FDCWD as u64, 0, REFERENCE_OPENED, 0, 0, 0]),
     needed("mmap", libc::SYS_mmap, [0, 0, libc::PROT_NONE as u64, REFERENCE_MAPPED, 0, 0]),
     needed("mprotect", libc::SYS_mprotect, [0, 0, READ, 0, 0, 0]),
 ];
 
-/// Judges the filters of stopped threads, each stack of filters once.
+/// Checks the filters of stopped threads. Each distinct stack of filters is evaluated once.
 #[derive(Default)]
 pub struct Judge {
-    /// Stacks of filters that allow the calls, and whether those of the work are among these.
+    /// Stacks of filters that allow the calls, and whether that includes the calls of [`FOR_THE_WORK`].
     allowed: Vec<(Vec<Vec<Instruction>>, bool)>,
 }
 
 impl Judge {
-    /// Refuses where a filter of the stopped `thread` stands in the way. `instruction`: address behind the one that makes the calls.
-    /// `works`: whether it makes those of the work.
+    /// Fails with [`RecolorError::CallForbidden`] where a filter of the stopped `thread` forbids a call that is needed.
+    ///
+    /// `instruction`: the address behind the instruction that makes the calls. `works`: whether the thread makes the calls of the work.
     pub fn check(&mut self, pid: Pid, thread: ThreadId, instruction: u64, works: bool) -> Result<(), RecolorError> {
         let Some(filters) = filters(pid, thread)? else { return Ok(()) };
         if self.allowed.iter().any(|(known, working)| *working >= works && *known == filters) {
@@ -93,13 +94,13 @@ impl Judge {
     }
 }
 
-/// As [`Judge::check`], for what [`FOR_THE_REFERENCE`] lists.
+/// Does the same as [`Judge::check`] for the calls that [`FOR_THE_REFERENCE`] lists.
 pub fn check_reference(pid: Pid, thread: ThreadId, instruction: u64) -> Result<(), RecolorError> {
     let Some(filters) = filters(pid, thread)? else { return Ok(()) };
     check_all(pid, thread, &filters, instruction, FOR_THE_REFERENCE.iter())
 }
 
-/// The filters of a stopped thread; `None` where its calls are not filtered.
+/// Returns the filters of a stopped thread; `None` if its system calls are not filtered.
 fn filters(pid: Pid, thread: ThreadId) -> Result<Option<Vec<Vec<Instruction>>>, RecolorError> {
     let status = pid.text(&format!("task/{thread}/status"))?;
     if matches!(status_of(&status, "Seccomp"), "" | "0") {
@@ -127,7 +128,7 @@ fn check_all<'a>(
     Ok(())
 }
 
-/// What the filters together say: the strictest.
+/// Returns the strictest verdict of the filters on a call; `None` if a filter cannot be evaluated.
 fn judged(filters: &[Vec<Instruction>], made: &Made, instruction: u64) -> Option<Verdict> {
     let call =
         Call { number: made.number as u32, architecture: trace::ARCHITECTURE, instruction, arguments: made.arguments };

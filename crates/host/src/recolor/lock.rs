@@ -1,7 +1,7 @@
-//! Memory of an unmodified program, touched beforehand and locked: by mlockall(2), which a held thread of it makes.
+//! Touching and locking all memory of an unmodified program, by having one of its threads call mlockall(2).
 //!
-//! Locked pages stay in memory, but the kernel may move them (compaction), so a lock keeps no color. A recoloring takes the slow way
-//! around locked pages, and what it maps would be touched as a whole: lock last.
+//! Locked pages stay in memory, but the kernel may move them to other frames (compaction), so a lock does not keep a color. A recoloring
+//! moves locked pages by a slower method, and all memory that it maps would be touched at once. So lock after recoloring.
 
 use isochrome_model::units::Bytes;
 
@@ -10,20 +10,20 @@ use super::hold::Hold;
 use super::turn::Turn;
 use crate::process::{Pid, Region};
 
-/// All that is mapped now.
+/// mlockall(2) flag: lock all memory that is mapped now.
 const CURRENT: u64 = libc::MCL_CURRENT as u64;
-/// What is mapped from now on, too.
+/// mlockall(2) flag: lock all memory that is mapped from now on.
 const FUTURE: u64 = libc::MCL_FUTURE as u64;
-/// Only what is touched, when it is.
+/// mlockall(2) flag: lock each page when it is first touched, instead of touching all pages.
 const ON_FAULT: u64 = libc::MCL_ONFAULT as u64;
 
-/// How much of a program's own memory is mapped and was never touched.
+/// Returns how much of a program's private writable memory is mapped but not resident.
 pub fn untouched(regions: &[Region]) -> Bytes {
     let own = regions.iter().filter(|region| region.protection.write && !region.shared && region.immovable.is_none());
     Bytes(own.map(|region| (region.end - region.start).saturating_sub(region.resident.0)).sum())
 }
 
-/// Touches all memory that is mapped, and leaves it unlocked: what comes later is a fault less, and its pages can be moved.
+/// Makes all mapped memory of `pid` resident and leaves it unlocked, so that later accesses cause no page faults and pages can be moved.
 pub fn prefault(pid: Pid) -> Result<(), RecolorError> {
     within(pid, |hold| {
         hold.must("touch its memory", libc::SYS_mlockall, [CURRENT, 0, 0, 0, 0, 0])?;
@@ -31,7 +31,7 @@ pub fn prefault(pid: Pid) -> Result<(), RecolorError> {
     })
 }
 
-/// Locks what is mapped and what will be; `whole`: touching all of it, else as it is touched.
+/// Locks all memory of `pid`, present and future. `whole`: touch all of it now; otherwise each page is locked when it is first touched.
 pub fn lock(pid: Pid, whole: bool) -> Result<(), RecolorError> {
     let flags = CURRENT | FUTURE | if whole { 0 } else { ON_FAULT };
     within(pid, |hold| hold.must("lock its memory", libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop))

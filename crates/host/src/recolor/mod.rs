@@ -1,13 +1,14 @@
-//! Other frames for the pages of a process that runs: contents, addresses and mappings stay, colors change.
+//! Gives the pages of a running process other frames: contents, addresses and mappings stay, colors change.
 //!
-//! The process is held still and parked (`hold`); a helper thread made inside it then works off a table on its own
-//! ([`agent`](crate::sys::agent)). Frames of the colors asked for come from anonymous memory mapped in the process for that time: as much of it is
-//! touched as is needed to find enough of them, and all of it goes back at the end. [`Way`](crate::sys::agent::Way) says how a page gets its frame.
+//! The process is stopped and parked (`hold`). A helper thread created inside it then works off a table on its own
+//! ([`agent`](crate::sys::agent)). Frames of the wanted colors come from anonymous memory that is mapped in the process for that time.
+//! As much of it is touched as is needed to find enough frames, and all of it is given back at the end. The move method
+//! ([`Way`](crate::sys::agent::Way)) says how a page gets its frame.
 //!
-//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and only pages that were given a
-//! frame are known to have a color.
+//! Where frame numbers are hidden, colors are found by eviction tests inside the process (`remote`), and the color of a page is known
+//! only if it was given a frame here.
 //!
-//! Shared memory, hugetlbfs and memory of devices are not moved, nor what the kernel maps; they are listed.
+//! Shared memory, hugetlbfs, memory of devices and what the kernel maps are not moved; the report lists them as immovable.
 
 mod calls;
 mod check;
@@ -80,9 +81,9 @@ pub struct Report {
     pub pid: i32,
     /// Mappings with resident pages, in the order of their addresses.
     pub regions: Vec<RegionReport>,
-    /// For how long a thread of the process, or all of them, stood still, each time; nothing where it was only looked at.
+    /// Duration of each pause, in ns, in which one thread of the process or all of them stood still; empty if the process was only inspected.
     pub pauses_ns: Vec<u64>,
-    /// Its threads.
+    /// Number of threads of the process.
     pub threads: usize,
     /// Memory touched to find frames.
     pub touched: Bytes,
@@ -95,27 +96,27 @@ impl Report {
         self.regions.iter().map(count).sum()
     }
 
-    /// The longest time for which it stood still; `None` where it was only looked at.
+    /// Returns the longest pause in ns; `None` if the process was only inspected.
     pub fn pause_ns_max(&self) -> Option<u64> {
         self.pauses_ns.iter().max().copied()
     }
 
-    /// Resident pages.
+    /// Returns the number of resident pages.
     pub fn resident(&self) -> usize {
         self.sum(|region| region.resident)
     }
 
-    /// Pages that had an allowed color already.
+    /// Returns the number of pages that had an allowed color already.
     pub fn on_color(&self) -> usize {
         self.sum(|region| region.on_color)
     }
 
-    /// Pages that were moved to an allowed color.
+    /// Returns the number of pages that were moved to an allowed color, or would be.
     pub fn moved(&self) -> usize {
         self.sum(|region| region.moved)
     }
 
-    /// Pages off color that cannot be moved.
+    /// Returns the number of pages off color that cannot be moved.
     pub fn immovable(&self) -> usize {
         self.sum(|region| region.immovable)
     }
@@ -191,12 +192,12 @@ fn classify(
     Ok(classified)
 }
 
-/// What [`recolor`] would do to `pid`, which goes on undisturbed.
+/// Returns what [`recolor`] would do to `pid`, without stopping or changing the process.
 pub fn inspect(pid: Pid, wanted: &Wanted) -> Result<Report, RecolorError> {
     inspect_pages(pid, &pid.regions()?, wanted).map(|(report, _)| report)
 }
 
-/// The same of the mappings given, and the pages it is about.
+/// Does the same as [`inspect`] for the mappings `regions`, and also returns the pages, classified by color.
 fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Report, Classified), RecolorError> {
     let classified = classify(pid, regions, &pid.page_map()?, wanted, zero_frame(), &|_| false)?;
     let regions = classified.reports.clone();
@@ -204,7 +205,7 @@ fn inspect_pages(pid: Pid, regions: &[Region], wanted: &Wanted) -> Result<(Repor
     Ok((Report { pid: pid.0, regions, pauses_ns: Vec::new(), threads, touched: Bytes(0), waiting: 0 }, classified))
 }
 
-/// The frame that all pages share that were read and never written.
+/// Returns the frame of zeros, which all pages share that were read but never written; `None` where frame numbers are hidden.
 fn zero_frame() -> Option<FrameNumber> {
     static ZERO: OnceLock<Option<FrameNumber>> = OnceLock::new();
     *ZERO.get_or_init(|| {
@@ -214,9 +215,10 @@ fn zero_frame() -> Option<FrameNumber> {
     })
 }
 
-/// Gives the resident pages of `pid` frames of the colors wanted. From then on the kernel makes no huge pages for it.
+/// Moves the resident pages of `pid` to frames of the colors wanted, and reports the result. From then on the kernel makes no huge pages
+/// for the process.
 ///
-/// Where it fails the process is as it was, unless the error says otherwise.
+/// Where this fails, the process is as it was before, unless the error says otherwise.
 pub fn recolor(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<Report, RecolorError> {
     if wanted.colors.is_empty() {
         return Err(RecolorError::NoColors);
@@ -315,7 +317,7 @@ fn touched_pages(pid: Pid, start: u64, end: u64) -> Result<Vec<Page>, RecolorErr
     }
 }
 
-/// Takes in which colors the moved pages have, where frame numbers do not tell.
+/// Records the colors of the pages that were moved, where frame numbers are hidden.
 fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fate]) -> Result<(), RecolorError> {
     if zero_frame().is_some() {
         return Ok(());
@@ -332,16 +334,17 @@ fn learn(pid: Pid, wanted: &Wanted, pool: &Pool, pages: &[Planned], fates: &[Fat
     Ok(())
 }
 
-/// How often pages without an answer are asked about, and by how much longer they are left alone each time.
+/// Number of rounds in which undecided pages are tested again, and how much longer the wait before each round becomes.
 const VERIFYING_ROUNDS: u32 = 8;
 const VERIFYING_REST: Duration = Duration::from_millis(10);
 
-/// Pages that are tested in one pause.
+/// Number of pages that are tested in one pause.
 const ASKED_AT_ONCE: usize = 96;
 
-/// Puts a sample of the pages of `pid` that should be on color to eviction tests, and further ones while these leave it in doubt, in pauses of
-/// the process, which `pauses` gathers, in ns.
-/// `None` where colors are not measured, or nothing is on color.
+/// Tests a sample of the pages of `pid` that should be on color by eviction, and further samples while the result is not significant.
+///
+/// The process stands still for the tests; `pauses` gathers these times in ns. Returns `None` if colors are not measured or no page is
+/// on color.
 fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> Result<Option<Verified>, RecolorError> {
     let known = wanted.known;
     let on_color = |(page, entry): Page| wanted.allowed_page(pid, page, entry).is_some();
@@ -378,8 +381,9 @@ fn verify(pid: Pid, wanted: &Wanted, limits: &Limits, pauses: &mut Vec<u64>) -> 
     Ok(Some(verified))
 }
 
-/// Measures the colors of the pages of `pid` that are not known yet, in pauses of the process, which goes on between them. Gives how many
-/// were asked about and how many are known now.
+/// Measures the unknown colors of pages of `pid`, in pauses between which the process runs.
+///
+/// Returns the number of pages whose color was unknown, and how many of them are known now.
 pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usize), RecolorError> {
     let known = wanted.known;
     let (regions, pages) = readable_pages(pid, &|page| known.of(pid.0, page).is_none())?;
@@ -400,7 +404,7 @@ pub fn measure(pid: Pid, wanted: &Wanted, limits: &Limits) -> Result<(usize, usi
     Ok((pages.len(), found))
 }
 
-/// The mappings of `pid`, and those of its resident pages that can be read and are `chosen`.
+/// Returns the mappings of `pid`, and its resident pages that can be moved and read and for which `chosen` holds.
 fn readable_pages(pid: Pid, chosen: &dyn Fn(Page) -> bool) -> Result<(Vec<Region>, Vec<Page>), RecolorError> {
     let (regions, map, zero) = (pid.check()?, pid.page_map()?, zero_frame());
     let mut pages = Vec::new();
@@ -412,7 +416,7 @@ fn readable_pages(pid: Pid, chosen: &dyn Fn(Page) -> bool) -> Result<(Vec<Region
     Ok((regions, pages))
 }
 
-/// Eviction tests of pages of a process that stands still for each of them, so that none of these pages goes away.
+/// Eviction tests of pages of a process that stands still during each test, so that no page under test goes away.
 struct Asking<'a> {
     pid: Pid,
     wanted: &'a Wanted<'a>,
@@ -423,7 +427,7 @@ struct Asking<'a> {
 }
 
 impl<'a> Asking<'a> {
-    /// Maps what is needed inside the process, and measures there how long walks take, while it runs.
+    /// Maps a scratch area inside the process and, if they are unknown, measures the walk times there while the process runs.
     fn new(
         pid: Pid,
         regions: &[Region],
@@ -448,7 +452,8 @@ impl<'a> Asking<'a> {
         Ok(Asking { pid, wanted, limits, reference, area, _turn: turn })
     }
 
-    /// Tests `pages`, ascending, in one pause: those that are still there, each with its answer.
+    /// Tests `pages`, in ascending order, in one pause of the process. Returns those that still have the same frame, each with its answer;
+    /// `None` where the tests did not decide.
     fn ask(
         &mut self,
         mut pages: Vec<Page>,

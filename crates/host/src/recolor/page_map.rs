@@ -13,14 +13,14 @@ pub struct PageMap {
 }
 
 impl Pid {
-    /// Where its frame numbers are read.
+    /// Opens /proc/PID/pagemap, which tells the frames behind the pages of the process.
     pub fn page_map(self) -> Result<PageMap, ProcessError> {
         Ok(PageMap { pid: self, file: File::open(self.path("pagemap")).map_err(self.failed("pagemap"))? })
     }
 }
 
 impl PageMap {
-    /// The resident pages between two addresses, ascending.
+    /// Returns the resident pages from `start` up to `end`, in ascending order: the address of each, and its pagemap entry.
     pub fn resident(&self, start: u64, end: u64) -> Result<Vec<(u64, PageEntry)>, ProcessError> {
         let page = page_bytes() as u64;
         let mut found = Vec::new();
@@ -31,9 +31,9 @@ impl PageMap {
         Ok(found)
     }
 
-    /// What is behind each of `pages`, which ascend.
+    /// Returns the pagemap entry of each of `pages`, which are addresses in ascending order.
     pub fn entries(&self, pages: &[u64]) -> Result<Vec<PageEntry>, ProcessError> {
-        /// Pages between two of them that are read over, which costs less than another call.
+        /// Largest gap between two pages, in pages, that is read as well because that costs less than another system call.
         const GAP: u64 = 64;
         let page = page_bytes() as u64;
         let mut found = Vec::with_capacity(pages.len());

@@ -1,4 +1,4 @@
-//! Frames for pages that have to move: how many are lacking, which were found, and which page gets which.
+//! Frames for pages that have to move: how many are lacking, which were found, and which page gets which frame.
 
 use isochrome_model::units::Bytes;
 
@@ -12,36 +12,36 @@ use crate::sys::memory::page_bytes;
 
 /// Memory touched to find frames.
 pub struct Pool {
-    /// Pages of allowed colors, ascending: address, and which of the colors.
+    /// Pages of allowed colors, in ascending order: the address, and the index of the color among those allowed.
     pub slots: Vec<(u64, usize)>,
-    /// Behind the last page touched.
+    /// First address behind the last page touched.
     pub end: u64,
-    /// Frames found in the memory touched last, and how many there would be if colors were dealt evenly.
+    /// Number of frames found in the last draw, and the number expected if colors were evenly distributed; `None` before the first draw.
     last: Option<(usize, usize)>,
 }
 
-/// Memory touched at first of what is needed: enough to see how many frames of the colors come.
+/// The first draw is the needed memory divided by this: enough to see how many frames of the colors come.
 const FIRST: u64 = 4;
 const FIRST_AT_LEAST: Bytes = Bytes(8 << 20);
 
-/// Memory to be touched.
+/// Memory to be touched to find frames.
 pub struct Draw {
-    /// How much.
+    /// Size of the memory in bytes.
     pub bytes: u64,
-    /// The size of huge pages, where it is to be touched by these.
+    /// Size of huge pages in bytes, if the memory is to be touched in huge pages.
     pub huge: Option<u64>,
 }
 
 /// Frames that are still to be found.
 pub struct Lacking {
-    /// In all.
+    /// Frames lacking in all colors together.
     pub frames: usize,
-    /// Of the scarcest color.
+    /// Frames lacking of the scarcest color.
     pub scarce: usize,
 }
 
 impl Lacking {
-    /// Memory to be touched for them: each page has one of all the colors.
+    /// Returns the bytes of memory to touch to find these frames, if every color is equally likely.
     pub fn bytes(&self, wanted: &Wanted) -> u64 {
         let colors = wanted.color_count().max(1) as u64;
         let pages = (self.frames as u64 * colors / wanted.colors.len() as u64).max(self.scarce as u64 * colors);
@@ -50,12 +50,14 @@ impl Lacking {
 }
 
 impl Pool {
-    /// An empty one that is to begin at an address.
+    /// Returns an empty pool that begins at the address `start`.
     pub fn new(start: u64) -> Pool {
         Pool { slots: Vec::new(), end: start, last: None }
     }
 
-    /// What is to be touched next, of `left` bytes that may still be: at first only a part of what is needed.
+    /// Returns what to touch next, of the `left` bytes that may still be touched; `None` if nothing is needed or left.
+    ///
+    /// The first draw covers only a part of what is needed.
     pub fn next_draw(&self, classified: &Classified, wanted: &Wanted, left: u64) -> Option<Draw> {
         let page = page_bytes() as u64;
         let needed = self.lacking(classified, wanted).bytes(wanted);
@@ -73,8 +75,9 @@ impl Pool {
         (bytes > 0).then_some(Draw { bytes, huge })
     }
 
-    /// What is missing for the pages off color, and for each color to have three quarters of an even share: the last frames of the scarcest
-    /// color would cost as much memory as all the others together.
+    /// Returns the frames that are missing for all pages off color, and for each color to get three quarters of an even share.
+    ///
+    /// A full even share is not demanded: the last frames of the scarcest color would cost as much memory as all others together.
     pub fn lacking(&self, classified: &Classified, wanted: &Wanted) -> Lacking {
         let count = wanted.colors.len();
         let mut found = vec![0; count];
@@ -90,7 +93,9 @@ impl Pool {
         Lacking { frames: classified.off_color.len().saturating_sub(self.slots.len()), scarce }
     }
 
-    /// Tells the colors of the pages touched last, while the process runs.
+    /// Finds the colors of `pages`, which were touched last, while the process runs, and adds those of allowed colors to the pool.
+    ///
+    /// `pauses` gathers how long a thread stood still, in ns.
     pub fn find(
         &mut self,
         wanted: &Wanted,

@@ -21,25 +21,25 @@ use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
-/// Memory for requests. Few are made, as each waits until both sides have a CPU.
+/// Bytes of memory for requests. Requests are large and few because each waits until both sides have a CPU.
 pub const BYTES: u64 = 256 << 10;
 
-/// In front of it.
+/// Bytes of the header in front of the requests.
 const HEADER: u64 = size_of::<agent::TestHeader>() as u64;
 
 // As the helper asks for.
 const _: () = assert!(STEPS.is_power_of_two());
 
-/// Words behind that.
+/// Number of 64-bit words behind the header.
 const WORDS: usize = ((BYTES - HEADER) / 8) as usize;
 
-/// The helper waits for as long for the next request, and an answer is waited for as long.
+/// How long the helper waits for the next request, and how long this program waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Between two checks for an answer: each may interrupt the helper, and disturb the test that it makes.
+/// Time between two checks for an answer. Each check may interrupt the helper and disturb its test.
 const GLANCE: Duration = Duration::from_micros(300);
 
-/// Walks of each kind taken to calibrate.
+/// Number of walks of each kind for the calibration.
 const CALIBRATION_WALKS: usize = 200;
 
 /// Eviction tests of the pages of another process, made by a helper inside it.
@@ -48,27 +48,28 @@ pub struct RemoteEvictionTest<'a> {
     memory: File,
     at: u64,
     reference: &'a Reference,
-    /// Addresses of pages: first those of the reference.
+    /// Addresses of pages: first the reference pages, then the pages under test.
     pages: Vec<u64>,
-    /// Of which the sets of each color are these.
+    /// For each color, the reference pages of that color, as indices into `pages`.
     sets: Vec<Vec<u32>>,
     made: u64,
     ticks: WalkTicks,
     rng: fastrand::Rng,
-    /// For how long an answer is waited for.
+    /// How long to wait for an answer.
     patience: Duration,
-    /// Why answers are none.
+    /// The first failure, after which no more requests are made.
     failed: Option<RecolorError>,
 }
 
-/// What lies in front of the requests before the helper begins.
+/// Returns the header that must be in front of the requests before the helper begins.
 pub fn before() -> agent::TestHeader {
     let patience = clock::rate_hz() * PATIENCE.as_secs();
     agent::TestHeader { request: 0, answer: 0, patience, passes: 0, tests: 0, tests_len: 0, left: 0 }
 }
 
-/// What tests pages of a process by eviction, by the helper in `area`, which has just been made. How long walks take is measured where
-/// `wanted` does not know it yet.
+/// Returns a tester for pages of a process, which uses the helper in `area` that has just been made.
+///
+/// The walk times are measured first where `wanted` does not know them yet.
 pub fn tester<'a>(
     area: &ScratchArea,
     reference: &'a Reference,
@@ -115,12 +116,14 @@ impl<'a> RemoteEvictionTest<'a> {
         Ok(remote)
     }
 
-    /// Waits no longer than that for an answer: the process stands still meanwhile.
+    /// Limits the wait for an answer to `patience`, for tests during which the process stands still.
     pub fn hurry(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// The numbers of pages of the process from now on, which nobody unmaps meanwhile; those of others are void.
+    /// Numbers `pages` for the tests that follow, and returns their numbers. Earlier numbers, other than those of the reference, become void.
+    ///
+    /// The pages must stay mapped while they are tested.
     pub fn number(&mut self, pages: &[Page]) -> Vec<u32> {
         let first = self.sets.iter().map(Vec::len).sum();
         self.pages.truncate(first);
@@ -128,7 +131,7 @@ impl<'a> RemoteEvictionTest<'a> {
         (first as u32..self.pages.len() as u32).collect()
     }
 
-    /// How long walks take whose lines are in the level and further out.
+    /// Measures the times of walks whose lines are in the level, and of walks whose lines are further out.
     fn calibrate(&mut self) -> Result<(), RecolorError> {
         let inner = self.reference.sizes().inner_pages();
         let ways = self.reference.geometry.ways as usize;
@@ -155,7 +158,9 @@ impl<'a> RemoteEvictionTest<'a> {
         RecolorError::Unmeasured { pid: self.pid.0, source: Box::new(source) }
     }
 
-    /// Times of walks over part of each of some targets, after these and then `passes` times a set were touched.
+    /// Returns the walk times of the targets of each of `tests`, a set and its targets.
+    ///
+    /// Each test touches its targets, touches its set `passes` times, and then walks over part of each target.
     fn walks(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, RecolorError> {
         let mut walks = Vec::with_capacity(tests.len());
         let mut rest = tests;
@@ -168,7 +173,9 @@ impl<'a> RemoteEvictionTest<'a> {
         Ok(walks)
     }
 
-    /// The request for as many of `tests` as fit: the tests, then what they refer to. Also returns how many these are.
+    /// Builds the request for as many of `tests` as fit, and returns its words and the number of these tests.
+    ///
+    /// The words are the tests, then the lists they refer to.
     fn request(&mut self, tests: &[(&[u32], &[u32])]) -> (Vec<u64>, usize) {
         const HEAD: usize = size_of::<agent::Test>() / 8;
         let mut left = WORDS;
@@ -204,7 +211,7 @@ impl<'a> RemoteEvictionTest<'a> {
         (words, taken)
     }
 
-    /// The address where the times of `tests` are written.
+    /// Returns the address where the helper writes the times of `tests`.
     fn ticks_at(&self, tests: &[(&[u32], &[u32])]) -> u64 {
         let targets: usize = tests.iter().map(|(_, targets)| targets.len()).sum();
         self.at + HEADER + 8 * (WORDS - targets) as u64

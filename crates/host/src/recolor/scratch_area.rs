@@ -19,29 +19,29 @@ use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
-/// Memory that is worth a helper of its own to be touched or given back.
+/// Amount of memory that justifies one more helper to touch it or give it back.
 const AHEAD: Bytes = Bytes(4 << 20);
 
-/// Most helpers at a time.
+/// Most helpers that work at the same time.
 const HELPERS: u64 = 4;
 
-/// Bytes of the table of a helper that touches memory or gives it back, and of its stack.
+/// Bytes of a small table: that of a helper that touches memory or gives it back, with the helper's stack.
 const SMALL_TABLE: u64 = 16 << 10;
 
-/// Bytes of the head of a table, and of a helper's stack.
+/// Bytes of the header of a table, and of a helper's stack.
 pub const HEADER: u64 = size_of::<Table>() as u64;
 const STACK: u64 = 64;
 
-/// Most entries of such a table.
+/// Most entries of a small table.
 const PORTIONS: u64 = 448;
 
-/// Memory that it touches at a time: meanwhile the program can neither map memory nor unmap it, nor can the helper be stopped.
+/// Bytes that a helper touches at a time. Meanwhile the program can neither map nor unmap memory, and the helper cannot be stopped.
 const PORTION: u64 = 1 << 20;
 
-/// A process with fewer mappings is just beginning a program: text, data, stack, and what the kernel maps are more.
+/// A process with fewer mappings than this is just beginning a program: text, data, stack and what the kernel maps are more.
 const MAPPINGS_AT_LEAST: usize = 5;
 
-/// Memory that a draw may touch, as a multiple of what even colors would need; and beside that.
+/// Most memory that draws may touch: this fraction (numerator, denominator) of what evenly distributed colors would need, and this much more.
 const DRAWN: (u64, u64) = (5, 4);
 const DRAWN_BESIDE: Bytes = Bytes(64 << 20);
 
@@ -118,12 +118,12 @@ impl<'a> ScratchArea<'a> {
         Ok(ScratchArea { pid, layout, reference, left: false })
     }
 
-    /// First address and length in bytes.
+    /// Returns the first address of the area and its length in bytes.
     pub fn range(&self) -> (u64, u64) {
         (self.layout.code, self.layout.end - self.layout.code)
     }
 
-    /// Most pages that the table can hold.
+    /// Returns the number of entries that the table can hold.
     pub fn entries(&self) -> usize {
         (self.layout.stack - self.layout.table - STACK - HEADER) as usize / size_of::<Entry>()
     }
@@ -201,12 +201,12 @@ impl<'a> ScratchArea<'a> {
         Err(RecolorError::Refused { pid: self.pid.0, action: "map the pages of known color", source })
     }
 
-    /// Where the helper that makes eviction tests finds its requests: behind a table of one entry and the stack.
+    /// Returns the address of the requests to the helper that makes eviction tests: behind a table of one entry and the stack.
     pub fn test_requests(&self) -> u64 {
         self.layout.table + SMALL_TABLE
     }
 
-    /// Makes the helper that makes eviction tests.
+    /// Creates the helper that makes eviction tests.
     pub fn make_test_helper(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let table = self.layout.table;
         let header = Table { entries: table + HEADER, count: 1, ..self.header() };
@@ -217,13 +217,13 @@ impl<'a> ScratchArea<'a> {
         hold.make_helper(self.layout.code, table, table + SMALL_TABLE, Pace::Calm)
     }
 
-    /// Has `bytes` of the pool from `start` on touched while the process goes on, in which it is mapped from then on. `pauses` gathers for
-    /// how long a thread stood still, in ns.
+    /// Has helpers touch `bytes` of the pool from `start` on while the process runs. Maps the area first if it is not mapped yet, and leaves
+    /// it mapped. `pauses` gathers how long a thread stood still, in ns.
     pub fn touch(&mut self, start: u64, bytes: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         self.beside(pauses, |area, hold| area.advise(hold, start, bytes, libc::MADV_POPULATE_WRITE))
     }
 
-    /// The same in huge pages of `huge` bytes, as far as the kernel has some to give. They are split.
+    /// Does the same as [`touch`](Self::touch), in huge pages of `huge` bytes as far as the kernel has any, and then splits these.
     pub fn touch_huge(&mut self, start: u64, bytes: u64, huge: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         let touched = self.beside(pauses, |area, hold| {
             hold.call(libc::SYS_prctl, [libc::PR_SET_THP_DISABLE as u64, 0, 0, 0, 0, 0])?.ok();
@@ -247,7 +247,7 @@ impl<'a> ScratchArea<'a> {
         touched.and(split)
     }
 
-    /// Has helpers that `prepare` makes work in the process while it goes on.
+    /// Has the helpers that `prepare` creates work in the process while it runs, and waits for them. Maps the area first if necessary.
     fn beside(
         &mut self,
         pauses: &mut Vec<u64>,
@@ -265,20 +265,21 @@ impl<'a> ScratchArea<'a> {
         helpers.wait()
     }
 
-    /// Makes helpers that give back what was touched, up to `end`.
+    /// Creates helpers that give back the touched memory from the scratch pages up to `end`.
     pub fn give_back(&self, hold: &mut Hold, end: u64) -> Result<(), RecolorError> {
         let scratch = self.layout.scratch;
         self.advise(hold, scratch, end - scratch, libc::MADV_DONTNEED)
     }
 
-    /// Makes a helper that splits the huge pages at the addresses `blocks`: the kernel does so when it gets advice about a part of one.
+    /// Creates a helper that splits the huge pages at the addresses `blocks`. The kernel splits a huge page when it gets advice about a
+    /// part of it.
     pub fn split(&self, hold: &mut Hold, blocks: &[u64]) -> Result<(), RecolorError> {
         let page = page_bytes() as u64;
         let parts = blocks.iter().map(|block| (*block, page)).take(self.entries());
         self.adviser(hold, self.layout.table, self.layout.stack, parts, libc::MADV_COLD)
     }
 
-    /// Makes helpers that give the kernel advice about `bytes` from `start` on.
+    /// Creates helpers that give the kernel advice (madvise(2)) about `bytes` from `start` on.
     fn advise(&self, hold: &mut Hold, start: u64, bytes: u64, advice: libc::c_int) -> Result<(), RecolorError> {
         let helpers = (bytes / AHEAD.0).clamp(1, HELPERS.min(hold.cpus() as u64));
         let share = (bytes / helpers).next_multiple_of(page_bytes() as u64);
@@ -293,8 +294,8 @@ impl<'a> ScratchArea<'a> {
         Ok(())
     }
 
-    /// Makes a helper that gives the kernel advice about memory: addresses and bytes. `table`: where its table begins; `stack`: where its
-    /// stack ends.
+    /// Creates a helper that gives the kernel advice (madvise(2)) about the ranges `about`, each an address and a length in bytes.
+    /// `table`: the address where its table begins; `stack`: the address where its stack ends.
     fn adviser(
         &self,
         hold: &mut Hold,
@@ -312,7 +313,7 @@ impl<'a> ScratchArea<'a> {
         hold.make_helper(self.layout.code, table, stack, Pace::Calm)
     }
 
-    /// A table without entries and without a userfaultfd.
+    /// Returns the header of a table without entries and without a userfaultfd.
     pub fn header(&self) -> Table {
         Table {
             userfault: -1,
@@ -329,8 +330,8 @@ impl<'a> ScratchArea<'a> {
         }
     }
 
-    /// Gives it back and unmaps it while the process goes on. `touched`: the end of what was touched of it. `pauses` gathers for how
-    /// long a thread stood still, in ns.
+    /// Gives the memory of the area back and unmaps the area, while the process runs. `touched`: the end of the memory that was touched.
+    /// `pauses` gathers how long a thread stood still, in ns.
     pub fn remove(&mut self, touched: u64, pauses: &mut Vec<u64>) -> Result<(), RecolorError> {
         if !std::mem::take(&mut self.left) {
             return Ok(());
@@ -356,10 +357,11 @@ impl Drop for ScratchArea<'_> {
     }
 }
 
-/// Kept free on both sides of memory mapped for the work, for what grows.
+/// Bytes kept free on both sides of the area for neighboring mappings that grow.
 const MARGIN: u64 = 1 << 30;
 
-/// An address for `bytes` of memory, far from what may grow: in the highest gap that is wide enough.
+/// Returns an address for `bytes` of memory in the highest gap that is wide enough, far from mappings that may grow; `None` if there
+/// is no such gap.
 fn gap(regions: &[Region], bytes: u64) -> Option<u64> {
     // What the kernel maps for itself lies outside of what a program can have.
     let own = regions.iter().position(|region| region.name == "[vsyscall]").unwrap_or(regions.len());

@@ -1,4 +1,4 @@
-//! One process at a time is recolored or repaired: whoever works on one waits for its turn.
+//! The lock that lets only one process at a time be recolored or repaired.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -13,16 +13,18 @@ use crate::process::Pid;
 use crate::runtime;
 use crate::sys::scheduling::Scheduling;
 
-/// Held while a process is recolored or repaired, so that it happens to one at a time: two would take the frames away that the other
-/// one gives back to be taken again.
+/// Lock guard that is held while a process is recolored or repaired, so that this happens to one process at a time. Two recolorings at
+/// once would each take the frames that the other one gives back in order to draw them again.
 pub struct Turn {
-    /// Locked for as long as it is open.
+    /// The lock file, which is locked for as long as it is open.
     _file: File,
     _share: Share,
 }
 
 impl Turn {
-    /// Waits for it, until this program is asked to end, in order to work on `pid`.
+    /// Waits for the lock in order to work on `pid`.
+    ///
+    /// Fails with [`RecolorError::Interrupted`] where this program is asked to end meanwhile.
     pub fn wait(pid: Pid) -> Result<Turn, RecolorError> {
         let folder = runtime::folder();
         let path = folder.join("recolor.lock");
@@ -43,7 +45,7 @@ impl Turn {
 /// Gives this thread, and the helpers it makes, the nice value that is worth about half of a CPU, if permitted. Without it, a helper
 /// gets only one share among the many threads of a program that keeps all CPUs busy.
 struct Share {
-    /// What it goes back to.
+    /// Scheduling of the thread to restore; `None` if nothing was changed.
     before: Option<Scheduling>,
 }
 

@@ -1,4 +1,4 @@
-//! Keeping a program on its colors while it runs: pages that are new, and pages whose frame the kernel has changed.
+//! Keeps a program on its colors while it runs: moves pages that are new, and pages whose frame the kernel has changed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -42,10 +42,10 @@ impl Tally {
     }
 }
 
-/// Pauses that are kept.
+/// Number of pauses that are kept in [`Tally::pauses_ns`].
 const PAUSES_KEPT: usize = 4096;
 
-/// Pages that could not be moved are tried again, after twice as many rounds each time that is in vain, up to so many.
+/// Most rounds until pages that could not be moved are tried again. The number of rounds doubles with every failed attempt.
 const REST_MAX: u32 = 64;
 
 /// Watches over the colors of processes.
@@ -55,37 +55,37 @@ pub struct Watch {
     tally: Tally,
 }
 
-/// What is known of a process from the round before.
+/// What the last round found out about a process.
 #[derive(Default)]
 struct Seen {
-    /// Its pages that could not be moved.
+    /// Pages that could not be moved.
     stubborn: HashSet<u64>,
-    /// Why pages of a mapping, known by its first address, could not be moved.
+    /// For each mapping, by its first address, why pages of it could not be moved.
     reasons: BTreeMap<u64, String>,
-    /// Rounds until these are tried again.
+    /// Number of rounds until the stubborn pages are tried again.
     rest: u32,
-    /// For how many rounds they were left alone before.
+    /// Number of rounds for which the stubborn pages were left alone the last time.
     rested: u32,
-    /// Its pages that had an allowed color, ascending.
+    /// Pages that had an allowed color, in ascending order.
     on_color: Vec<u64>,
-    /// Its mappings.
+    /// The mappings of the process.
     regions: Vec<Region>,
 }
 
 impl Watch {
-    /// What was done so far.
+    /// Returns what was done so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Whether pages are left that could not be moved, and are tried again in a later round.
+    /// Whether there are pages that could not be moved and that a later round will try again.
     pub fn is_waiting(&self) -> bool {
         self.seen.values().any(|seen| !seen.stubborn.is_empty())
     }
 
-    /// Looks at `pids`, and moves what is not on its color. Processes that have ended are forgotten.
+    /// Inspects `pids`, and moves pages that are off color. Processes that have ended are forgotten.
     ///
-    /// Errors are those of single processes; the others are looked at all the same.
+    /// Returns the errors by process; an error in one process does not keep the others from being handled.
     pub fn round(&mut self, pids: &[Pid], wanted: &Wanted, limits: &Limits) -> Vec<(Pid, RecolorError)> {
         release_stragglers();
         self.seen.retain(|pid, _| pids.contains(&Pid(*pid)));
@@ -107,7 +107,7 @@ impl Watch {
         errors
     }
 
-    /// Puts samples of the pages of `pids` to eviction tests. `None` where colors are not measured, or nothing is on color.
+    /// Tests samples of the pages of `pids` by eviction. Returns `None` if colors are not measured or no page is on color.
     ///
     /// Where the sample of a process refutes that it is on color, its colors were measured in a noisy moment. They are forgotten, so that the
     /// next round measures its pages again. A process that cannot be tested now counts as undecided, unless there is no other.
@@ -144,7 +144,7 @@ impl Watch {
         Ok(sum)
     }
 
-    /// Leaves what is known of the colors of each process for whoever watches over it.
+    /// Leaves the known colors of each process for the command that watches over it.
     pub fn hand_over(&self, known: &KnownColors) -> Result<(), RecolorError> {
         for (pid, seen) in &self.seen {
             match claim::hand_over(Pid(*pid), known, &seen.on_color) {
@@ -218,7 +218,7 @@ impl Watch {
     }
 }
 
-/// `pid` and its descendants, as far as they can be seen.
+/// Returns `pid` and its descendants, as far as they can be seen.
 pub fn family(pid: Pid) -> Vec<Pid> {
     let mut family = vec![pid];
     let mut next = 0;

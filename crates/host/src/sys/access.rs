@@ -75,7 +75,7 @@ impl Arena {
         }
     }
 
-    /// Carries out `accesses` one after the other. Panics when one lies outside.
+    /// Carries out `accesses` one after the other. Panics when one lies outside the arena.
     #[inline]
     pub fn carry_out(&self, accesses: impl Iterator<Item = Access>) {
         let base = self.page_ptr(0);
@@ -96,7 +96,7 @@ impl Arena {
         }
     }
 
-    /// Time of a dependent walk over `steps` lines of `page` along its chain, beginning at byte `from` of the page.
+    /// Returns the time of a walk of `steps` dependent loads over `page` along its chain, beginning at byte `from` of the page.
     #[inline]
     pub fn walk(&self, page: u32, from: u64, steps: u32) -> Cycles {
         let base = self.page_ptr(page);
@@ -169,7 +169,7 @@ impl Arena {
         std::hint::black_box(from);
     }
 
-    /// Time of `steps` dependent loads along the arena's chain, beginning at byte `from`, and the byte where it goes on.
+    /// Follows the arena's chain for `steps` dependent loads from byte `from` on, and returns the byte where it continues and the time.
     ///
     /// Panics when the chain leaves the arena. The check is a branch that the processor predicts, so it adds nothing to the
     /// latency of the chain, which a mask would.

@@ -4,14 +4,14 @@
 //! for it. Meanwhile no other thread of the process may run. Contents of a page are at every instant in at least one of three
 //! places: the page, the scratch memory, the new frame; and the helper goes on until they are in the page again.
 //!
-//! Where frame numbers are hidden it also tells, by time, which pages evict which; for that the program may run.
+//! Where frame numbers are hidden, it also measures which pages evict which; for that the other threads may run.
 
 use std::slice;
 
-/// Most pages that are moved at a time.
+/// Largest number of pages that are moved at a time.
 pub const RUN: usize = 64;
 
-/// How an entry of the table gives a page another frame.
+/// Method by which an entry of the table is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Way {
@@ -28,7 +28,7 @@ pub enum Way {
     Register = 5,
     /// No page: gives the memory from `page` on, `slot` bytes, the protection `run`. The result of mprotect is the status.
     Protect = 6,
-    /// No page, but a [`TestHeader`] at the address `page`, whose requests are answered until the last is made.
+    /// No page: answers the requests of a [`TestHeader`] at the address `page`, until the last request is made.
     Test = 4,
 }
 
@@ -38,14 +38,14 @@ pub enum Way {
 pub struct Entry {
     /// Address of the page.
     pub page: u64,
-    /// Address of the page of the pool whose frame it is to have.
+    /// Address of the page of the pool whose frame the page is to have.
     pub slot: u64,
-    /// How.
+    /// Move method: a [`Way`] as a number.
     pub way: u32,
-    /// At the first of entries to be moved at a time, a run: how many; at the others of it: [`NEIGHBOR`], or 1 where the page is none. The
-    /// advice, or 1 with the other ways.
+    /// In the first entry of a run (pages that are moved at a time): the number of its entries; in the others: [`NEIGHBOR`], or 1 if the page
+    /// is no neighbor. In entries for no page: what their [`Way`] says, or 1 if it says nothing.
     pub run: u32,
-    /// 0 before, [`DONE`] after, or an error number, negative, where the page was left as it was.
+    /// 0 before the entry is handled; afterwards [`DONE`], or a negative error number if the page was left as it was.
     pub status: i64,
 }
 
@@ -55,7 +55,7 @@ pub const NEIGHBOR: u32 = 0;
 /// [`Entry::status`] of a page that was given its new frame.
 pub const DONE: i64 = 2;
 
-/// What the code works on; entries follow.
+/// Arguments of the agent's code; the entries are separate.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Table {
@@ -63,7 +63,7 @@ pub struct Table {
     pub userfault: i64,
     /// Address of the first entry.
     pub entries: u64,
-    /// How many.
+    /// Number of entries.
     pub count: u64,
     /// Address of [`RUN`] empty pages.
     pub scratch: u64,
@@ -71,7 +71,7 @@ pub struct Table {
     pub page_bytes: u64,
     /// The advice that drops pages: MADV_DONTNEED, or the one that drops locked ones too.
     pub advice: u64,
-    /// Entries finished.
+    /// Number of entries that are finished.
     pub done: u64,
     /// `struct uffdio_move`, then room for an error number.
     pub request: [u64; 6],
@@ -79,30 +79,30 @@ pub struct Table {
     pub saved: u64,
     /// No entry but the first, and no run but the first, is begun once the counter has passed this value.
     pub deadline: u64,
-    /// The counter when the last entry was finished.
+    /// Value of the counter when the last entry was finished.
     pub ended: u64,
 }
 
-/// Where in a [`Table`] its deadline lies.
+/// Offset of the deadline in a [`Table`], in bytes.
 pub const DEADLINE_AT: u64 = std::mem::offset_of!(Table, deadline) as u64;
 
 /// Requests for eviction tests: how long walks over some pages take after others were traversed. Nothing is written to either.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TestHeader {
-    /// Number of the last request made; [`LAST`] for that there will be none.
+    /// Number of the latest request; [`LAST`] tells the agent that there will be no more.
     pub request: u64,
-    /// Number of the last request answered.
+    /// Number of the latest request that was answered.
     pub answer: u64,
-    /// Ticks without a request after which no more is waited for: whoever made them is dead.
+    /// Ticks without a request after which the agent ends, because whoever makes the requests must be dead.
     pub patience: u64,
-    /// How often a set is traversed.
+    /// Number of traversals of each set.
     pub passes: u64,
     /// Address of the first of the [tests](Test).
     pub tests: u64,
-    /// How many.
+    /// Number of tests.
     pub tests_len: u64,
-    /// How many are still to be taken.
+    /// Number of tests that are still to be taken.
     pub left: u64,
 }
 
@@ -112,36 +112,36 @@ pub struct TestHeader {
 pub struct Test {
     /// Address of the addresses of the pages that are traversed.
     pub set: u64,
-    /// How many.
+    /// Number of pages in the set.
     pub set_len: u64,
-    /// Address of the addresses of the pages that are touched before and walked after that.
+    /// Address of the addresses of the pages that are touched before the traversal and walked after it.
     pub targets: u64,
-    /// How many.
+    /// Number of targets.
     pub targets_len: u64,
     /// Address of the offsets of the words that are touched in each page of the set.
     pub order: u64,
-    /// How many.
+    /// Number of offsets in the order.
     pub order_len: u64,
-    /// Those of them that are touched and walked in the targets, from the first on: a power of two.
+    /// Number of offsets, from the first on, that are touched and walked in the targets: a power of two.
     pub walked_len: u64,
     /// Address where the ticks of each walk are written.
     pub ticks: u64,
 }
 
-/// [`TestHeader::request`] after which there is none.
+/// Value of [`TestHeader::request`] that tells the agent to end.
 pub const LAST: u64 = u64::MAX;
 
 // What the code below relies on.
 const _: () = assert!(size_of::<Entry>() == 32 && size_of::<Table>() == 128);
 const _: () = assert!(size_of::<TestHeader>() == 56 && size_of::<Test>() == 64);
 
-/// The record as bytes, as it lies in memory.
+/// Returns the bytes of `record`, as they lie in memory.
 pub fn bytes_of<T: Record>(record: &T) -> &[u8] {
     // SAFETY: a `Record` is a `repr(C)` structure of integers without padding, so all its bytes are initialized.
     unsafe { slice::from_raw_parts(std::ptr::from_ref(record).cast(), size_of::<T>()) }
 }
 
-/// The record that `bytes` are. Panics when they are of another size.
+/// Returns the record that `bytes` hold. Panics when they have another size than `T`.
 pub fn record_from<T: Record>(bytes: &[u8]) -> T {
     assert_eq!(bytes.len(), size_of::<T>());
     // SAFETY: the bytes are as many as a `Record` has, which is made of integers alone, so that any bytes are one.
@@ -162,7 +162,7 @@ unsafe impl Record for TestHeader {}
 // SAFETY: eight words (64 bytes, asserted above).
 unsafe impl Record for Test {}
 
-/// The helper's code: it begins at the first byte, with the address of the [`Table`] as argument and a stack of 64 bytes.
+/// Returns the helper's code. Its entry is its first byte; it needs the address of the [`Table`] as argument and a stack of 64 bytes.
 pub fn code() -> &'static [u8] {
     let (begin, end) = (&raw const isochrome_agent_begin, &raw const isochrome_agent_end);
     // SAFETY: the assembler put both labels into one section, the second behind the first; the text between them is readable
@@ -179,7 +179,7 @@ pub const CAVE: [u8; 16] = [
     0xeb, 0xf7, // jmp back to the mov
     0, 0, 0, 0, 0,
 ];
-/// As on x86-64; there is no `pause`, so ppoll waits for nothing.
+/// System-call instruction, then an endless wait, as on x86-64. There is no `pause` here, so ppoll waits for nothing.
 #[cfg(target_arch = "aarch64")]
 pub const CAVE: [u8; 40] = [
     0x01, 0, 0, 0xd4, // svc 0
@@ -194,17 +194,17 @@ pub const CAVE: [u8; 40] = [
     0x1f, 0x20, 0x03, 0xd5, // nop
 ];
 
-/// Where in the cave the wait begins.
+/// Offset in the cave, in bytes, at which the wait begins.
 #[cfg(target_arch = "x86_64")]
 pub const WAIT: u64 = 2;
-/// Where in the cave the wait begins.
+/// Offset in the cave, in bytes, at which the wait begins.
 #[cfg(target_arch = "aarch64")]
 pub const WAIT: u64 = 4;
 
-/// The system call of that wait, and its name.
+/// Name and number of the system call in which a thread waits in the cave.
 #[cfg(target_arch = "x86_64")]
 pub const WAITING_CALL: (&str, libc::c_long) = ("pause", libc::SYS_pause);
-/// The system call of that wait, and its name.
+/// Name and number of the system call in which a thread waits in the cave.
 #[cfg(target_arch = "aarch64")]
 pub const WAITING_CALL: (&str, libc::c_long) = ("ppoll", libc::SYS_ppoll);
 

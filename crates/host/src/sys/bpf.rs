@@ -16,26 +16,26 @@ const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 
-/// `BPF_PROG_TYPE_TRACING` and `BPF_TRACE_RAW_TP`: the arguments of a tracepoint have the types that the kernel's own description gives them.
+/// `BPF_PROG_TYPE_TRACING` and `BPF_TRACE_RAW_TP`: the arguments of a tracepoint have the types that the kernel's BTF gives them.
 const TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 
-/// Helpers that read the clock are for programs under licenses compatible with the GPL only. That of isochrome offers MIT.
+/// License of the programs. Helpers that read the clock need one that is compatible with the GPL; isochrome's own offers MIT.
 const LICENSE: &CStr = c"Dual MIT/GPL";
 
-/// Text in which the kernel says why it refuses a program.
+/// Bytes of the text in which the kernel says why it refuses a program.
 const LOG_BYTES: usize = 1 << 16;
 
 /// Type of a map. [Linux, include/uapi/linux/bpf.h, enum bpf_map_type]
 #[derive(Clone, Copy, Debug)]
 pub enum MapKind {
-    /// Values by a key of 4 bytes.
+    /// Hash table: values by a key of 4 bytes.
     Hash = 1,
-    /// Values by their position.
+    /// Array: values by their index.
     Array = 2,
-    /// Counters by CPU.
+    /// Performance counters, by CPU.
     PerfEvents = 4,
-    /// Records, in memory that is shared with the kernel.
+    /// Ring buffer: records in memory that is shared with the kernel.
     Ring = 27,
 }
 
@@ -59,7 +59,7 @@ struct ElementAttributes {
     flags: u64,
 }
 
-/// As far as `attach_btf_id`; what is behind is zero.
+/// Attributes for loading a program, up to `attach_btf_id`; those behind it are zero.
 #[repr(C)]
 #[derive(Default)]
 struct ProgramAttributes {
@@ -93,7 +93,7 @@ struct TracepointAttributes {
     padding: u32,
 }
 
-/// bpf(2) with `attributes`.
+/// Makes the system call bpf(2) with `attributes`, and returns its result.
 ///
 /// # Safety
 ///
@@ -114,7 +114,7 @@ fn owned(descriptor: RawFd) -> OwnedFd {
 pub struct Map(OwnedFd);
 
 impl Map {
-    /// Of so many entries; for a ring, bytes: a power of two, at least a page.
+    /// Creates a map of `entries` entries. For a ring these are bytes: a power of two, at least a page.
     pub fn new(kind: MapKind, entries: u32) -> io::Result<Map> {
         let bytes = if matches!(kind, MapKind::Ring) { 0 } else { 4 };
         let attributes = MapAttributes { kind: kind as u32, key_bytes: bytes, value_bytes: bytes, entries, flags: 0 };
@@ -122,7 +122,7 @@ impl Map {
         unsafe { bpf(MAP_CREATE, &attributes) }.map(|descriptor| Map(owned(descriptor)))
     }
 
-    /// Sets the value of `key`; in a map of counters, the descriptor of one.
+    /// Sets the value of `key`. In a map of counters the value is a counter's file descriptor.
     pub fn set(&self, key: u32, value: u32) -> io::Result<()> {
         let attributes = ElementAttributes {
             map: self.0.as_raw_fd() as u32,
@@ -134,7 +134,7 @@ impl Map {
         unsafe { bpf(MAP_UPDATE_ELEM, &attributes) }.map(drop)
     }
 
-    /// Removes `key`, if it is there.
+    /// Removes `key` if the map has it.
     pub fn remove(&self, key: u32) -> io::Result<()> {
         let attributes = ElementAttributes {
             map: self.0.as_raw_fd() as u32,
@@ -148,19 +148,19 @@ impl Map {
         }
     }
 
-    /// The number by which instructions name it.
+    /// Returns the file descriptor by which instructions name the map.
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
 }
 
-/// A program that the kernel has found to be harmless.
+/// A program that the kernel's verifier has accepted.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Of these instructions, for the tracepoint whose type has this number in the kernel's description of itself. The error ends with what the
-    /// kernel's verifier says.
+    /// Loads `instructions` as a program for the tracepoint whose type has the number `tracepoint` in the kernel's BTF. The error ends with
+    /// what the kernel's verifier says.
     pub fn load(instructions: &[u64], tracepoint: u32) -> io::Result<Program> {
         let mut attributes = ProgramAttributes {
             kind: TRACING,
@@ -192,7 +192,7 @@ impl Program {
         }
     }
 
-    /// Has the kernel run it whenever the tracepoint is passed, until what this returns is dropped.
+    /// Has the kernel run the program whenever the tracepoint is passed, until the returned descriptor is dropped.
     pub fn attach(&self) -> io::Result<OwnedFd> {
         let attributes = TracepointAttributes { program: self.0.as_raw_fd() as u32, ..TracepointAttributes::default() };
         // SAFETY: the name's address is null, as a program whose tracepoint is given by its type has it.
@@ -200,8 +200,8 @@ impl Program {
     }
 }
 
-/// The memory of a ring, mapped: positions up to which the reader has read and the kernel has written, and the records, twice, so that none
-/// ends at an edge.
+/// The mapped memory of a ring: the positions up to which the reader has read and the kernel has written, and the records. These are mapped
+/// twice in a row, so that no record ends at an edge.
 #[derive(Debug)]
 pub struct RingMemory {
     consumer: *mut libc::c_void,
@@ -213,7 +213,7 @@ pub struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    /// Of `map`, which is a ring of so many `bytes`.
+    /// Maps the memory of `map`, which is a ring of `bytes` bytes.
     pub fn map(map: &Map, bytes: usize) -> io::Result<RingMemory> {
         let page = page_bytes();
         let place = |length: usize, protection: libc::c_int, offset: usize| {
@@ -241,7 +241,7 @@ impl RingMemory {
         }
     }
 
-    /// Gives every record since the last call, oldest first. No system call.
+    /// Passes every record since the last call to `each`, oldest first. Makes no system call.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) {
         const BUSY: u32 = 1 << 31;
         const DISCARDED: u32 = 1 << 30;

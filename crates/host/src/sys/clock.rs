@@ -19,7 +19,7 @@ pub fn usable() -> bool {
     true
 }
 
-/// The counter now. Loads before the call have completed, loads after it have not begun.
+/// Returns the present value of the counter. Loads before the call have completed, and loads after it have not begun.
 #[inline(always)]
 pub fn now() -> Cycles {
     #[cfg(target_arch = "x86_64")]
@@ -47,14 +47,13 @@ pub fn now() -> Cycles {
     compile_error!("isochrome needs a counter that user space can read: x86-64 and aarch64 have one");
 }
 
-/// Time since the start of the system, by the clock that is never set.
+/// Returns the time since the start of the system, by the clock that is never set.
 pub fn monotonic() -> Ns {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Ns(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }
 
-/// Time for which process `pid` was on a CPU, all its threads together: what the hypervisor took away meanwhile is not part of it,
-/// where the kernel knows of it.
+/// Returns the CPU time of process `pid`, all its threads together. It excludes steal time where the kernel knows of it.
 pub fn process_cpu(pid: i32) -> io::Result<Ns> {
     /// The scheduler's own clock, among those of a process. [Linux, include/linux/posix-timers.h, CPUCLOCK_SCHED]
     const SCHEDULER: libc::clockid_t = 2;
@@ -66,7 +65,7 @@ pub fn process_cpu(pid: i32) -> io::Result<Ns> {
     }
 }
 
-/// Waits, touching no memory but its own stack, until the counter has passed `until`.
+/// Busy-waits until the counter has passed `until`, touching no memory but its own stack.
 #[inline]
 pub fn spin_until(until: Cycles) {
     while now() < until {
@@ -74,13 +73,13 @@ pub fn spin_until(until: Cycles) {
     }
 }
 
-/// Ticks per second, measured once.
+/// Returns the counter's ticks per second, measured once.
 pub fn rate_hz() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
     *RATE.get_or_init(measure_rate_hz)
 }
 
-/// Ticks per second, measured against the operating system's monotonic clock over about 20 ms.
+/// Measures the ticks per second against the operating system's monotonic clock over about 20 ms.
 fn measure_rate_hz() -> u64 {
     // Three spans, the median: a span in which the host took the CPU away between the two readings is off.
     let mut rates = [0u64; 3];
@@ -96,7 +95,7 @@ fn measure_rate_hz() -> u64 {
     rates[1]
 }
 
-/// Ticks between two readings with nothing between them: the fewest of many.
+/// Returns the ticks between two readings in immediate succession: the fewest of many tries.
 pub fn overhead() -> Cycles {
     let empty = |_| {
         let begin = now();
@@ -105,10 +104,10 @@ pub fn overhead() -> Cycles {
     (0..1000).map(empty).min().unwrap_or_default()
 }
 
-/// Step of the counter as its readings show it, in ticks: the smallest nonzero difference between two readings in a row, rarer
-/// ones than every hundredth left out.
+/// Measures the counter's step, in ticks: the smallest nonzero difference between two readings in a row, without differences that
+/// occur in fewer than one of a hundred.
 ///
-/// An upper bound: a counter that steps more often than it can be read shows the time of a reading instead.
+/// The result is an upper bound: a counter that steps more often than it can be read shows the time of a reading instead.
 pub fn measure_quantum() -> f64 {
     let mut steps: Vec<u64> = Vec::with_capacity(4096);
     let mut last = now().0;
@@ -123,8 +122,8 @@ pub fn measure_quantum() -> f64 {
     smallest_common(&mut steps) as f64
 }
 
-/// The smallest of `steps` that at least every hundredth is no larger than. Smaller ones are accidents: readings between which
-/// the thread changed the CPU, say. Panics when there are none.
+/// Returns the smallest of `steps` that at least one in a hundred is no larger than. Smaller ones are accidents, such as readings
+/// between which the thread changed the CPU. Panics when there are no steps.
 fn smallest_common(steps: &mut [u64]) -> u64 {
     let rank = steps.len().div_ceil(100) - 1;
     *steps.select_nth_unstable(rank).1

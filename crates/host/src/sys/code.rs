@@ -8,7 +8,7 @@ use isochrome_model::units::Cycles;
 use super::clock;
 use super::memory::{Arena, page_bytes};
 
-/// Code that can be executed. The arena can be written again when it is gone.
+/// Machine code that can be executed. The arena becomes writable again when this is dropped.
 pub struct Code<'a> {
     arena: &'a Arena,
     entry: usize,
@@ -57,7 +57,7 @@ impl Code<'_> {
         }
     }
 
-    /// Executes it: the time of `passes` passes, 1 or more.
+    /// Executes the code for `passes` passes, 1 or more, and returns the time.
     #[inline]
     pub fn run(&self, passes: u64) -> Cycles {
         let entry =

@@ -45,14 +45,14 @@ impl BackingMemory for Arena {
 /// Heaps that can exist at a time.
 const SLOTS: usize = 32;
 
-/// What the allocator knows of one heap.
+/// State of one heap, as the allocator sees it.
 struct Slot {
     taken: AtomicBool,
-    /// A [`PageRange`], packed.
+    /// Pages of the heap as a [`PageRange`].
     range: AtomicU64,
-    /// First free byte.
+    /// Address of the first free byte.
     next: AtomicUsize,
-    /// Allocations not yet freed.
+    /// Number of allocations that are not yet freed.
     live: AtomicUsize,
     /// Bytes that did not fit and came from the system.
     spilled: AtomicUsize,
@@ -64,16 +64,17 @@ impl Slot {
     }
 }
 
-/// The place of a heap in one word: the number of its first page, and in the [`COUNT_BITS`] lowest bits the number of its pages.
-/// Zero holds nothing.
+/// The address range of a heap in one word: the number of its first page, and in the [`COUNT_BITS`] lowest bits its number of pages.
+/// A word of zero means no heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PageRange(u64);
 
-/// Of pages of 4 KiB: heaps up to 64 GiB at addresses below 2^52, where Linux puts what asks for no address: below 2^47 or 2^48.
+/// Bits for the number of pages. With pages of 4 KiB this allows heaps up to 64 GiB at addresses below 2^52; Linux places mappings below 2^47
+/// or 2^48 unless asked for more.
 const COUNT_BITS: u32 = 24;
 
 impl PageRange {
-    /// `pages` pages from the address `begin` on. Panics when it does not fit.
+    /// Packs the range of `pages` pages from the address `begin` on. Panics when it does not fit.
     fn new(begin: usize, pages: usize) -> PageRange {
         assert!(begin.is_multiple_of(page_bytes()), "no page begins at {begin:#x}");
         let first = (begin / page_bytes()) as u64;
@@ -106,11 +107,11 @@ static HEAPS: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
-/// Whether any heap exists: most programs never make one, and their frees should not search.
+/// Whether any heap exists. Most programs never make one, and their frees should not search.
 static ANY: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// The heap this thread allocates from; `SLOTS` for none.
+    /// Index of the heap that this thread allocates from; `SLOTS` if it is in none.
     static ENTERED: Cell<usize> = const { Cell::new(SLOTS) };
 }
 
@@ -201,13 +202,13 @@ pub struct Heap<M: BackingMemory> {
     slot: usize,
 }
 
-/// No more heaps can exist at a time.
+/// The error that as many heaps exist already as can exist at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{SLOTS} heaps exist already")]
 pub struct TooManyHeaps;
 
 impl<M: BackingMemory> Heap<M> {
-    /// A heap in the pages of `backing`. Panics when there are 2^24 of them or more.
+    /// Makes a heap in the pages of `backing`. Panics when there are 2^24 of them or more.
     pub fn new(backing: M) -> Result<Heap<M>, TooManyHeaps> {
         let range = PageRange::new(backing.arena().expose(), backing.arena().page_count());
         let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(TooManyHeaps)?;
@@ -223,7 +224,7 @@ impl<M: BackingMemory> Heap<M> {
     /// Runs `make` with this thread's allocations made in the heap; what does not fit comes from the system and is counted by
     /// [`spilled`](Self::spilled).
     ///
-    /// Only when the program declares [`HeapAllocator`] as its global allocator; see [`used`](Self::used).
+    /// Works only when the program declares [`HeapAllocator`] as its global allocator; [`used`](Self::used) shows whether it does.
     pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         struct Leave(usize);
         impl Drop for Leave {
@@ -235,12 +236,12 @@ impl<M: BackingMemory> Heap<M> {
         make()
     }
 
-    /// Bytes allocated so far, freed ones included. Zero after an allocation: the program lacks the allocator.
+    /// Returns the bytes allocated so far, freed ones included. Zero after an allocation shows that the program lacks the allocator.
     pub fn used(&self) -> usize {
         HEAPS[self.slot].next.load(Ordering::Relaxed) - HEAPS[self.slot].range().begin()
     }
 
-    /// Bytes that did not fit.
+    /// Returns the bytes that did not fit into the heap and came from the system.
     pub fn spilled(&self) -> usize {
         HEAPS[self.slot].spilled.load(Ordering::Relaxed)
     }

@@ -18,25 +18,25 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::clock::process_cpu;
 use super::scheduling::Scheduling;
 
-/// How a program is started.
+/// Settings with which a program is started.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// Where it may run; everywhere if `None`.
+    /// CPUs that the program may run on; all if `None`.
     pub cpus: Option<Vec<u32>>,
-    /// How it is scheduled; as its parent if `None`.
+    /// Scheduling of the program; that of its parent if `None`.
     pub scheduling: Option<Scheduling>,
-    /// Variables of its environment besides those of its parent.
+    /// Environment variables that are added to those of its parent.
     pub environment: Vec<(String, String)>,
-    /// Files by which it joins groups before it begins: it writes `0`, which stands for itself, into each.
+    /// Files by which the program joins groups before it begins: it writes `0`, which stands for itself, into each.
     pub joins: Vec<Arc<File>>,
-    /// Whether it is ended when the thread that starts it ends, however that ends, and gets no signals from the terminal.
+    /// Whether the program is killed when the thread that started it ends, for whatever reason, and gets no signals from the terminal.
     pub attached: bool,
     /// Variables of its environment that hold its own process number. [`Signals::start`] sets them; for a `command` with a first
     /// argument or a `PATH` of its own it is to be empty.
     pub own_pid: Vec<String>,
 }
 
-/// Signals that end or inform a program: those that a wrapper passes on.
+/// Signals that end or inform a program, which a wrapper passes on.
 const PASSED_ON: [i32; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -52,9 +52,9 @@ const PASSED_ON: [i32; 9] = [
 /// A signal that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Its number.
+    /// Number of the signal.
     pub signal: i32,
-    /// Whether a process sent it. One from a terminal reaches all programs of the foreground by itself.
+    /// Whether a process sent it. A signal from a terminal reaches all programs of the foreground by itself.
     pub sent: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Keeps them until the program ends. To be called while the program has one thread.
+    /// Blocks these signals until the program ends. Call it while the program has one thread.
     pub fn keep() -> io::Result<Signals> {
         // SAFETY: a sigset_t is made of integers; sigemptyset makes both defined.
         let (mut kept, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -80,7 +80,7 @@ impl Signals {
         if result == 0 { Ok(Signals { kept, before }) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
-    /// The next signal to arrive within `limit`.
+    /// Waits for the next signal; `None` if none arrives within `limit`.
     pub fn next(&self, limit: Duration) -> Option<Arrival> {
         let limit = libc::timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
         // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
@@ -114,7 +114,7 @@ impl Signals {
 }
 
 impl Launch {
-    /// Has `command` start so. Its pages are kept from being joined to huge ones, which have no color.
+    /// Prepares `command` to start with these settings. Also keeps its pages from being joined to huge pages, which have no color.
     pub fn prepare(&self, command: &mut Command) {
         let mut cpus = None;
         if let Some(list) = &self.cpus {
@@ -156,10 +156,10 @@ impl Launch {
 struct Image {
     program: CString,
     arguments: Vec<CString>,
-    /// `NAME=` and room for a number, each.
+    /// Variables as `NAME=` with room for a number behind it.
     own: Vec<Vec<u8>>,
     environment: Vec<CString>,
-    /// Pointers to the above, for the kernel; a null pointer ends each list.
+    /// Null-terminated lists of pointers to the strings above, for the kernel.
     pointers: [Vec<*const libc::c_char>; 2],
 }
 
@@ -194,7 +194,7 @@ impl Image {
         Ok(Image { program, arguments, own, environment, pointers: [argument_pointers, variable_pointers] })
     }
 
-    /// Makes this process the program. Returns where that fails, and why it did. Allocates nothing.
+    /// Makes this process become the program. Returns only if that fails, with the reason. Allocates nothing.
     fn become_it(&mut self) -> io::Error {
         debug_assert_eq!(self.pointers[0].len(), self.arguments.len() + 1);
         debug_assert_eq!(self.pointers[1].len(), self.environment.len() + self.own.len() + 1);
@@ -239,9 +239,9 @@ pub fn adopt_orphans() -> io::Result<()> {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this code.
+    /// The process ended by itself, with this exit code.
     Code(i32),
-    /// By this signal.
+    /// The process was ended by this signal.
     Signal(i32),
 }
 
@@ -264,7 +264,7 @@ impl End {
     }
 }
 
-/// The end of child `pid`, and for how long it had a CPU itself, without its children; `None` while it has not ended.
+/// Returns how child `pid` ended and its own CPU time, without that of its children; `None` if it has not ended.
 pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
     let child = Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let seen = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
@@ -281,7 +281,7 @@ pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
     }
 }
 
-/// Takes the end of every child that has ended; that of `pid`, if it is among them.
+/// Reaps every child that has ended, and returns the end of `pid` if it is among them.
 ///
 /// A child that this process traces may have reported a stop: that is left for its tracer, and must not be taken for an end.
 pub fn ends(pid: i32) -> Option<End> {
@@ -291,7 +291,7 @@ pub fn ends(pid: i32) -> Option<End> {
     end.or_else(|| others.find(|(child, _)| *child == pid).map(|(_, end)| end))
 }
 
-/// The end of a child, if the first that has something to report has ended; it is waited for by that.
+/// Reaps the first child that has something to report, if it has ended, and returns its number and how it ended.
 fn end_of(kind: libc::idtype_t, id: libc::id_t) -> Option<(i32, End)> {
     // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -308,7 +308,7 @@ fn end_of(kind: libc::idtype_t, id: libc::id_t) -> Option<(i32, End)> {
     (ended == child).then(|| (child, End::of(status)))
 }
 
-/// Ends this process as another one ended: by `signal`, without a memory dump of its own. Returns where that does not end it.
+/// Ends this process as another one ended: by `signal`, without a core dump. Returns if `signal` does not end it.
 pub fn end_by(signal: i32) {
     let no_dump = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is read from a live structure; the other calls take numbers and the address of a live set. The handler is the

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Shares byte `at` of `file`, which is open for reading: others may share it as well. Nobody ever holds one alone, so this does not wait.
+/// Takes a shared lock on byte `at` of `file`, which is open for reading. Nobody ever locks a byte exclusively, so this does not wait.
 pub fn share_byte(file: &File, at: u64) -> io::Result<()> {
     control(file, libc::F_OFD_SETLK, libc::F_RDLCK, at).map(drop)
 }
 
-/// Whether another open file shares byte `at` of the same file.
+/// Whether another open file holds a shared lock on byte `at` of the same file.
 pub fn is_byte_shared(file: &File, at: u64) -> io::Result<bool> {
     control(file, libc::F_OFD_GETLK, libc::F_WRLCK, at).map(|found| i32::from(found.l_type) != libc::F_UNLCK)
 }

@@ -29,17 +29,17 @@ const PROCMAP_QUERY: u32 = 3 << 30 | (size_of::<Query>() as u32) << 16 | (b'f' a
 /// State of a mapping as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// First address.
+    /// First address of the mapping.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind the mapping.
     pub end: u64,
-    /// May be read, written, executed; is shared.
+    /// Whether the mapping may be read, written and executed, and whether it is shared.
     pub permissions: [bool; 4],
-    /// Number of the file behind it; 0 where there is none.
+    /// Inode number of the mapped file; 0 if there is none.
     pub inode: u64,
 }
 
-/// The mapping that holds `address`, if there is one. `maps`: the process's file of that name.
+/// Returns the mapping that holds `address`; `None` if there is none. `maps`: the file of that name of the process.
 ///
 /// Fails with `ENOTTY` where the kernel does not know the request.
 pub fn at(maps: &File, address: u64) -> io::Result<Option<Found>> {

@@ -15,7 +15,7 @@ pub struct Arena {
 // SAFETY: the mapping is plain memory owned by this value alone; nothing about it is tied to the thread that made it.
 unsafe impl Send for Arena {}
 
-/// Bytes per page.
+/// Returns the bytes per page.
 #[inline]
 pub fn page_bytes() -> usize {
     static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
@@ -50,8 +50,8 @@ impl Arena {
         Arena::map_file_as(file, pages, libc::MAP_SHARED, huge_bytes)
     }
 
-    /// Makes huge pages of `huge_bytes` of the first `pages` pages, one after the other as far as the kernel can (Linux 6.1,
-    /// MADV_COLLAPSE); contents stay. Gives how many pages these are.
+    /// Collapses the first `pages` pages into huge pages of `huge_bytes`, one after the other as far as the kernel can (Linux 6.1,
+    /// MADV_COLLAPSE), and returns how many pages these are. Contents stay.
     pub fn gather(&self, pages: usize, huge_bytes: usize) -> usize {
         let step = huge_bytes / self.page_bytes;
         let make_huge = |first: &usize| {
@@ -92,7 +92,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// A fresh mapping that begins at a multiple of `align`, a power of two and no smaller than a page.
+    /// Maps `pages` fresh pages at a multiple of `align`, a power of two and no smaller than a page.
     fn reserve(pages: usize, align: usize) -> io::Result<Arena> {
         let page_bytes = page_bytes();
         let bytes = pages.checked_mul(page_bytes).filter(|b| *b > 0).ok_or(io::ErrorKind::InvalidInput)?;
@@ -130,42 +130,42 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Gives the kernel advice about all of it. A kernel built without huge pages refuses advice about them; then there is
-    /// nothing to avoid or to win.
+    /// Gives the kernel `advice` about the whole arena. A kernel built without huge pages refuses advice about them; then there is
+    /// nothing to avoid or to gain.
     fn advise(&self, advice: libc::c_int) {
         // SAFETY: the range is this arena's own mapping, and none of the advice used here changes its contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, advice) };
     }
 
-    /// Number of pages.
+    /// Returns the number of pages.
     pub fn page_count(&self) -> usize {
         self.bytes / self.page_bytes
     }
 
-    /// Where the arena begins: a number to look things up by, not to be followed.
+    /// Returns the address of the arena, as a key for look-ups and not as a pointer.
     pub fn address(&self) -> usize {
         self.base.as_ptr() as usize
     }
 
-    /// Where the arena begins, for an allocator that hands out parts of it.
+    /// Returns the address of the arena, for an allocator that hands out parts of it.
     pub(super) fn expose(&self) -> usize {
         self.base.as_ptr().expose_provenance()
     }
 
-    /// All of it.
+    /// Returns the whole arena as bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is readable and writable, lives as long as the arena, holds initialized bytes (zeros where
         // nothing was written), and the exclusive borrow keeps every other access away.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
 
-    /// Gives the frame of `page` back to the system; the page reads as zeros afterwards.
+    /// Returns the frame of `page` to the system; the page reads as zeros afterwards.
     pub fn release(&self, page: u32) {
         // SAFETY: the page belongs to this arena, and the chain or zeros it held are used by nobody.
         unsafe { libc::madvise(self.page_ptr(page).cast(), self.page_bytes, libc::MADV_DONTNEED) };
     }
 
-    /// First byte of page `page`.
+    /// Returns a pointer to the first byte of `page`.
     pub(super) fn page_ptr(&self, page: u32) -> *mut u8 {
         let offset = page as usize * self.page_bytes;
         assert!(offset < self.bytes, "page {page} lies outside an arena of {} pages", self.page_count());
@@ -173,7 +173,7 @@ impl Arena {
         unsafe { self.base.as_ptr().add(offset) }
     }
 
-    /// First byte of the `count` pages from `first` on, all of which lie inside. Panics otherwise.
+    /// Returns a pointer to the first byte of the `count` pages from `first` on. Panics unless all of them lie inside.
     pub(super) fn pages_ptr(&self, first: u32, count: usize) -> *mut u8 {
         let pages = self.page_count();
         let inside = (first as usize).checked_add(count).is_some_and(|end| end <= pages);

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Goes with the last file of it that is open.
+/// A mount that no other process sees. It vanishes when the last open file on it is closed.
 #[derive(Debug)]
 pub(crate) struct Mount(OwnedFd);
 
 impl Mount {
-    /// Of `kind`, as `tracefs`. Needs CAP_SYS_ADMIN.
+    /// Mounts a file system of type `kind`, such as `tracefs`. Needs CAP_SYS_ADMIN.
     pub fn new(kind: &str) -> io::Result<Mount> {
         let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&context)?;
         Ok(Mount(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?))
     }
 
-    /// Its root, for this process alone.
+    /// Returns the path of the file system's root, valid in this process only.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }

@@ -1,4 +1,4 @@
-//! Moving resident pages to other addresses: the frame, and with it the color, stays the same.
+//! Moves resident pages to other addresses: the frame, and with it the color, stays the same.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -6,25 +6,25 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::memory::{Arena, page_bytes};
 use super::userfault;
 
-/// How pages are moved.
+/// A mechanism that moves pages.
 pub enum Mover {
     /// UFFDIO_MOVE (Linux 6.8 and later): splits no VMA.
     Userfault(OwnedFd),
     /// `mremap` page by page: every page that does not follow its neighbor becomes a VMA of its own.
     Remap,
-    /// As [`Remap`](Self::Remap), but after `left` pages it fails: once or, when `for_good`, from then on.
+    /// Moves pages as [`Remap`](Self::Remap) does, but fails after `left` pages: once or, when `for_good`, from then on.
     #[cfg(test)]
     #[expect(missing_docs, reason = "explained in one sentence, and for tests only")]
     Tiring { left: std::cell::Cell<usize>, for_good: bool },
 }
 
-/// Not all pages could be moved.
+/// The failure to move some of the pages.
 #[derive(Debug, thiserror::Error)]
 #[error("only {moved} pages were moved: {source}")]
 pub struct MoveError {
-    /// How many were: the first of those asked for.
+    /// Number of pages that were moved: the first ones of the request.
     pub moved: usize,
-    /// What the kernel said.
+    /// Error that the kernel returned.
     pub source: io::Error,
 }
 
@@ -51,11 +51,11 @@ struct Move {
     moved: i64,
 }
 
-/// Tries after which a page that the kernel keeps busy is given up.
+/// Attempts at moving a page that the kernel keeps busy.
 const TRIES: u32 = 1000;
 
 impl Mover {
-    /// The best way this kernel allows; neither needs a privilege.
+    /// Returns the best mechanism that this kernel allows. None of them needs a privilege.
     pub fn open() -> Mover {
         match userfault::open_for_user_mode() {
             Ok((fd, features)) if features & userfault::FEATURE_MOVE != 0 => Mover::Userfault(fd),
@@ -65,7 +65,7 @@ impl Mover {
 
     /// Moves page `from_pages[k]` of `from` to page `to_pages[k]` of `to`, for every k.
     ///
-    /// The places moved from are empty afterwards and read as zeros. On an error the first pages may have moved, and the
+    /// The pages moved from are empty afterwards and read as zeros. On an error the first pages may have moved, and the
     /// error says how many; the others are where they were.
     ///
     /// Panics when the arenas are the same one, the lists differ in length, or a page lies outside its arena.
@@ -76,7 +76,7 @@ impl Mover {
         self.move_counting(from, from_pages, to, to_pages, &mut moved).map_err(|source| MoveError { moved, source })
     }
 
-    /// Counts the pages in `moved` as they are moved.
+    /// Moves the pages as [`move_pages`](Self::move_pages) does, and counts them in `moved` on the way.
     fn move_counting(
         &self,
         from: &Arena,
@@ -118,7 +118,7 @@ impl Mover {
     }
 }
 
-/// Runs of pages that are neighbors on both sides: (first source, first destination, count).
+/// Returns runs of pages that are neighbors on both sides, as (first source, first destination, count).
 fn pages_in_runs<'a>(from: &'a [u32], to: &'a [u32]) -> impl Iterator<Item = (u32, u32, usize)> + 'a {
     let mut begin = 0;
     std::iter::from_fn(move || {

@@ -12,7 +12,7 @@ use perf_event::events::{Cache, CacheId, CacheOp, CacheResult, Hardware, Raw, So
 use perf_event::{Builder, Clock, Counter, ReadFormat, SampleFlag, Sampler};
 use serde::Serialize;
 
-/// How the kernel is asked for an event.
+/// Code by which the kernel is asked for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -46,18 +46,18 @@ const HEADER: usize = 3;
 /// The request that has a counter write to another's ring. [Linux, include/uapi/linux/perf_event.h, PERF_EVENT_IOC_SET_OUTPUT]
 const SET_OUTPUT: libc::Ioctl = libc::_IO(b'$' as u32, 5);
 
-/// Counters that run together or not at all.
+/// Counters that are on the hardware together or not at all.
 #[derive(Debug)]
 pub struct Group {
     leader: File,
-    /// Held open: closing a member would take it out of the group.
+    /// Counters of the other events, kept open: closing a member would take it out of the group.
     members: Vec<Counter>,
 }
 
-/// What a group said at one moment.
+/// Readings of a group at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupReading {
-    /// Time for which counting was asked, in ns.
+    /// Time for which the group was enabled, in ns.
     pub enabled_ns: u64,
     /// Time for which the group was on the hardware, in ns.
     pub running_ns: u64,
@@ -66,7 +66,7 @@ pub struct GroupReading {
 }
 
 impl Group {
-    /// Counters for `codes`, running, for `thread` or else the calling one, on any CPU, in user mode only.
+    /// Opens counters for `codes` and starts them: for `thread`, or for the calling thread if `None`, on any CPU, in user mode only.
     ///
     /// The error names the position of the event that could not be opened.
     ///
@@ -79,7 +79,7 @@ impl Group {
         })
     }
 
-    /// As [`open`](Self::open), for whoever has `cpu`.
+    /// Opens counters for `codes` and starts them, as [`open`](Self::open) does, but for whatever thread runs on `cpu`.
     pub fn open_on(cpu: u32, codes: &[Code]) -> Result<Group, (usize, io::Error)> {
         Group::of(codes, |counter| {
             counter.any_pid().one_cpu(cpu as usize);
@@ -107,12 +107,12 @@ impl Group {
         Ok(Group { leader, members })
     }
 
-    /// The descriptors of its events, in their order: open as long as this is there.
+    /// Returns the file descriptors of the events, in their order. They stay open as long as the group exists.
     pub fn descriptors(&self) -> Vec<i32> {
         std::iter::once(self.leader.as_raw_fd()).chain(self.members.iter().map(AsRawFd::as_raw_fd)).collect()
     }
 
-    /// The counts now. One system call, no allocation.
+    /// Returns the present counts, with one system call and no allocation.
     pub fn read(&self) -> io::Result<GroupReading> {
         let mut bytes = [0u8; (HEADER + GROUP_LIMIT) * 8];
         let length = (&self.leader).read(&mut bytes)?;
@@ -134,23 +134,23 @@ impl Group {
     }
 }
 
-/// Records that the kernel writes to a ring of memory, of one CPU: of a tracepoint with the counters that it reads whenever that is passed, or of
-/// when threads get and leave the CPU.
+/// Records of one CPU that the kernel writes to a ring buffer: either samples of the counters, taken at every hit of a tracepoint, or the
+/// times when threads get and leave the CPU.
 ///
 /// The tracepoint leads the group. Were it on its own, its records could not carry the counts of others. [perf_event_open(2), PERF_SAMPLE_READ]
 pub struct Ring {
     sampler: Sampler,
-    /// Held open: closing a member would take it out of the group, or end its records.
+    /// Counters of the other events, kept open: closing a member would take it out of the group, or end its records.
     members: Vec<Counter>,
     cpu: u32,
     pinned: bool,
 }
 
 impl Ring {
-    /// Counters for `codes`, in user mode, of whoever has `cpu`, written to a ring of `bytes` whenever tracepoint number `tracepoint` is passed
-    /// there, with the starts and ends of threads.
+    /// Opens counters for `codes`, in user mode, of whatever thread runs on `cpu`. The kernel writes them to a ring of `bytes` bytes at
+    /// every hit of tracepoint number `tracepoint` on that CPU, along with the starts and ends of threads.
     ///
-    /// A group with counters is *pinned*: it is on the hardware at any time or fails, as passages were not recorded while others had their turn.
+    /// A group with counters is *pinned*: it is always on the hardware or fails, because hits are not recorded while other groups are.
     ///
     /// The error names the position of the event that could not be opened, if it is one of `codes`.
     ///
@@ -177,15 +177,15 @@ impl Ring {
         Ok(Ring { sampler, members, cpu, pinned: !codes.is_empty() })
     }
 
-    /// Of the calling thread and all that it starts from now on: when they get and leave `cpu`, start, end and change their names. Takes no privilege
-    /// at kernel.perf_event_paranoid = 2. [perf_event_open(2), PERF_RECORD_SWITCH]
+    /// Opens a ring of `bytes` bytes for records of the calling thread and all that it starts from now on: when they get and leave `cpu`,
+    /// start, end and change their names. Needs no privilege at kernel.perf_event_paranoid = 2. [perf_event_open(2), PERF_RECORD_SWITCH]
     pub fn open_own(cpu: u32, bytes: usize) -> io::Result<Ring> {
         let mut sampler = thread_switches(cpu).build()?.sampled(bytes)?;
         sampler.enable()?;
         Ok(Ring { sampler, members: Vec::new(), cpu, pinned: false })
     }
 
-    /// The same of another `thread`, to the same ring, which [`open_own`](Self::open_own) has made.
+    /// Adds the same records of another `thread` to this ring, which [`open_own`](Self::open_own) has made.
     pub fn attach(&mut self, thread: i32) -> io::Result<()> {
         let mut counter = thread_switches(self.cpu).observe_pid(thread).build()?;
         // SAFETY: both descriptors are open, and this call takes no pointer.
@@ -198,26 +198,26 @@ impl Ring {
         Ok(())
     }
 
-    /// Has the kernel write records, or not. The leader alone: its members go and come with it.
+    /// Starts or stops the writing of records. Only the leader is switched: its members follow it.
     pub fn enable(&mut self, on: bool) -> io::Result<()> {
         if on { self.sampler.enable() } else { self.sampler.disable() }
     }
 
-    /// Gives every record since the last call, oldest first, its kind, its flags and what is behind its header. No system call.
+    /// Passes kind, flags and contents behind the header of every record since the last call to `each`, oldest first. Makes no system call.
     pub fn drain(&mut self, mut each: impl FnMut(u32, u16, &[u8])) {
         while let Some(record) = self.sampler.next_record() {
             each(record.ty(), record.misc(), &record.to_contiguous());
         }
     }
 
-    /// Whether the group is on the hardware: the kernel takes one that is pinned off for good where others are before it.
+    /// Whether the group is on the hardware: the kernel takes a pinned group off for good if others get the counters first.
     pub fn counts(&mut self) -> bool {
         // Such a group reads as end of file.
         !self.pinned || self.sampler.read_group().is_ok()
     }
 }
 
-/// Of the calling thread and what it starts: the kernel writes when they get and leave `cpu`.
+/// Returns the builder of an event that records when the calling thread and those that it starts get and leave `cpu`.
 fn thread_switches(cpu: u32) -> Builder<'static> {
     let mut builder = Builder::new(Software::DUMMY);
     builder.observe_self().one_cpu(cpu as usize).inherit(true).exclude_kernel(true).exclude_hv(true);

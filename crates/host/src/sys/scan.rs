@@ -1,4 +1,4 @@
-//! Which pages of a process are there, reported by the kernel in runs (Linux 6.7).
+//! Finds which pages of a process are resident, reported by the kernel in runs (Linux 6.7).
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use super::memory::page_bytes;
 
-/// `struct page_region`: addresses, and what is true of all pages between them.
+/// `struct page_region`: a range of addresses, and the categories of all pages in it.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Run {
@@ -42,11 +42,11 @@ const PRESENT: u64 = 1 << 3;
 /// `PAGE_IS_PFNZERO`: the page was read and never written, and has the one frame that all such pages share.
 const ZERO: u64 = 1 << 5;
 
-/// Runs found by one call.
+/// Largest number of runs that one call reports.
 const RUNS: usize = 1024;
 
-/// Runs of pages of a process that have a frame of their own, among `pages` (virtual page numbers), and where the search ended: behind the last page,
-/// or before where there are too many runs for one call. `pagemap`: its file of that name.
+/// Returns the runs of pages among `pages` (virtual page numbers) that have a frame of their own, and the page where the search ended: the
+/// end of `pages`, or earlier if there are too many runs for one call. `pagemap`: the file of that name of the process.
 pub fn present(pagemap: &File, pages: Range<u64>) -> io::Result<(Vec<Range<u64>>, u64)> {
     let page = page_bytes() as u64;
     let mut runs = [Run::default(); RUNS];

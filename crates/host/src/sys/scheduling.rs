@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Policy, priority and everything else of sched_setattr(2) that belongs to them.
+/// Scheduling policy with its priority and all other attributes of sched_setattr(2) that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Scheduling(libc::sched_attr);
 
@@ -10,7 +10,7 @@ pub struct Scheduling(libc::sched_attr);
 const ATTRIBUTE_BYTES: u32 = size_of::<libc::sched_attr>() as u32;
 
 impl Scheduling {
-    /// SCHED_FIFO at `priority`, 1 to 99.
+    /// Returns SCHED_FIFO at `priority`, 1 to 99.
     pub fn fifo(priority: u8) -> Scheduling {
         Scheduling(libc::sched_attr {
             size: ATTRIBUTE_BYTES,
@@ -24,14 +24,14 @@ impl Scheduling {
         })
     }
 
-    /// SCHED_OTHER with nice value 0.
+    /// Returns SCHED_OTHER with nice value 0.
     pub fn other() -> Scheduling {
         let policy = libc::SCHED_OTHER as u32;
         Scheduling(libc::sched_attr { sched_policy: policy, sched_priority: 0, ..Scheduling::fifo(1).0 })
     }
 
-    /// SCHED_DEADLINE: `runtime` ns in every `period` ns, within `deadline` ns of its beginning. Threads and programs started under it are
-    /// SCHED_OTHER.
+    /// Returns SCHED_DEADLINE with `runtime` ns in every `period` ns, within `deadline` ns of the period's beginning. Threads and programs
+    /// started under it are SCHED_OTHER.
     pub fn deadline(runtime: u64, deadline: u64, period: u64) -> Scheduling {
         Scheduling(libc::sched_attr {
             sched_policy: libc::SCHED_DEADLINE as u32,
@@ -44,7 +44,7 @@ impl Scheduling {
         })
     }
 
-    /// That of the calling thread.
+    /// Returns the scheduling of the calling thread.
     pub fn current() -> io::Result<Scheduling> {
         let mut attributes = Scheduling::fifo(1).0;
         // SAFETY: the kernel writes at most `ATTRIBUTE_BYTES` bytes to the address given, which is a live, exclusively borrowed
@@ -55,39 +55,39 @@ impl Scheduling {
         if result == 0 { Ok(Scheduling(attributes)) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// The priority, if it is SCHED_FIFO.
+    /// Returns the priority under SCHED_FIFO; `None` under any other policy.
     pub fn fifo_priority(&self) -> Option<u8> {
         let fifo = self.0.sched_policy == libc::SCHED_FIFO as u32;
         fifo.then(|| u8::try_from(self.0.sched_priority).ok())?
     }
 
-    /// Whether it is one of the policies without real-time guarantees.
+    /// Whether the policy is one of those without real-time guarantees.
     pub fn is_ordinary(&self) -> bool {
         let policy = self.0.sched_policy as libc::c_int;
         matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE)
     }
 
-    /// Whether it is SCHED_OTHER.
+    /// Whether the policy is SCHED_OTHER.
     pub fn is_other(&self) -> bool {
         self.0.sched_policy == libc::SCHED_OTHER as u32
     }
 
-    /// The same with a nice value higher by `steps`, within -20 to 19.
+    /// Returns this scheduling with the nice value raised by `steps`, within -20 to 19.
     pub fn nicer_by(&self, steps: i32) -> Scheduling {
         Scheduling(libc::sched_attr { sched_nice: (self.0.sched_nice + steps).clamp(-20, 19), ..self.0 })
     }
 
-    /// Whether it is SCHED_DEADLINE.
+    /// Whether the policy is SCHED_DEADLINE.
     pub fn is_deadline(&self) -> bool {
         self.0.sched_policy == libc::SCHED_DEADLINE as u32
     }
 
-    /// Gives it to the calling thread.
+    /// Sets this scheduling for the calling thread.
     pub fn apply(&self) -> io::Result<()> {
         self.apply_to(0)
     }
 
-    /// Gives it to `thread`, which may be another program's; 0 is the calling one.
+    /// Sets this scheduling for `thread`, which may be another program's; 0 is the calling thread.
     pub fn apply_to(&self, thread: i32) -> io::Result<()> {
         let mut attributes = libc::sched_attr { size: ATTRIBUTE_BYTES, ..self.0 };
         // SAFETY: the kernel reads `size` bytes from the address given, which is a live, exclusively borrowed structure of exactly

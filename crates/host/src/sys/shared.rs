@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Words in memory of their own file, which has no name and no place on disk. Unmapped on drop.
+/// Words in a memory file that has no name and no place on disk. The mapping is removed on drop.
 pub struct SharedWords {
     base: NonNull<AtomicU64>,
     count: usize,
@@ -18,11 +18,11 @@ unsafe impl Send for SharedWords {}
 // SAFETY: as above: all access through a shared borrow is atomic.
 unsafe impl Sync for SharedWords {}
 
-/// What keeps the file from becoming shorter than its mappings, whose lost part would end programs that touch it.
+/// Seals that keep the file from becoming shorter than its mappings: touching the lost part of a mapping would end a program.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 impl SharedWords {
-    /// `count` words of 0, and the descriptor that programs started from now on inherit.
+    /// Creates `count` words of 0, and returns them with a descriptor that programs started from now on inherit.
     pub fn create(name: &str, count: usize) -> io::Result<(SharedWords, OwnedFd)> {
         // Not closed on exec: to be inherited is what it is for.
         let file = memfd_create(name, MemfdFlags::ALLOW_SEALING)?;
@@ -32,8 +32,8 @@ impl SharedWords {
         Ok((SharedWords::inherited(file.as_raw_fd())?, file))
     }
 
-    /// The words behind a descriptor that another process made by [`create`](Self::create). Any other descriptor, and a number that is
-    /// none, is an error.
+    /// Maps the words behind a descriptor that another process made by [`create`](Self::create). Fails for any other descriptor, and for
+    /// a number that is no descriptor.
     pub fn inherited(descriptor: RawFd) -> io::Result<SharedWords> {
         // SAFETY: fcntl with this request and fstat touch no memory but the structure, which is live, exclusively borrowed and made of
         // integers, so zeros are valid; a number that is no descriptor is refused.
@@ -60,7 +60,7 @@ impl SharedWords {
         Ok(SharedWords { base, count: bytes / size_of::<u64>() })
     }
 
-    /// The words.
+    /// Returns the shared words.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is readable, writable and as long as that, begins at a page, and lives as long as this value. Other
         // processes may write to it at any time, which atomic words allow.

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::thread::Pid;
 
-/// Which: one that nothing else here uses.
+/// The signal that is sent, which nothing else here uses.
 const SIGNAL: libc::c_int = libc::SIGUSR2;
 
 /// The signal, kept from acting on the thread that made this and on those that it starts afterwards.
@@ -14,7 +14,7 @@ pub struct ThreadSignal {
 }
 
 impl ThreadSignal {
-    /// Keeps it from acting; on drop, which has to be on the same thread, all is as before.
+    /// Keeps the signal from acting. Drop it on the same thread; that restores the former state.
     pub fn keep() -> io::Result<ThreadSignal> {
         // SAFETY: a sigset_t is made of integers, so zeros are valid.
         let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
@@ -27,7 +27,7 @@ impl ThreadSignal {
         if result == 0 { Ok(ThreadSignal { set, before }) } else { Err(io::Error::from_raw_os_error(result)) }
     }
 
-    /// Sends it to `thread` of this process.
+    /// Sends the signal to `thread` of this process.
     pub fn send(&self, thread: Pid) -> io::Result<()> {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         // SAFETY: the call takes three numbers and touches no memory of this process; the signal is blocked wherever it is waited for.
@@ -37,7 +37,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Waits until it is sent to the calling thread.
+    /// Waits until the signal is sent to the calling thread.
     pub fn wait(&self) -> io::Result<()> {
         loop {
             // SAFETY: the set is read; nothing is written, as no place for details is given.
@@ -53,7 +53,7 @@ impl ThreadSignal {
         }
     }
 
-    /// Takes what was sent to the calling thread and nobody waited for.
+    /// Discards signals that were sent to the calling thread and that nobody waited for.
     pub fn forget(&self) {
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: set and time are read; nothing is written, as no place for details is given.

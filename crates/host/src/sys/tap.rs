@@ -15,42 +15,42 @@ use std::time::Duration;
 
 use super::mount::Mount;
 
-/// What the namespace is called inside itself: there is no other device but the loopback.
+/// Name of the device inside the namespace, where the only other device is the loopback.
 const DEVICE: &[u8] = b"tap0";
-/// Flags of a neighbor: its address is known, and is not forgotten. [linux/if_arp.h]
+/// Flags of a neighbor whose address is known and is not forgotten. [linux/if_arp.h]
 const NEIGHBOR: i32 = 0x02 | 0x04;
-/// How long a socket waits for a packet.
+/// Time that a socket waits for a packet.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Addresses of the two ends of the wire, and the largest packet.
 #[derive(Clone, Copy, Debug)]
 pub struct TapRequest {
-    /// Address of who reads and writes frames.
+    /// Address of the end that reads and writes frames.
     pub near: Ipv4Addr,
-    /// Its hardware address.
+    /// Hardware address of the near end.
     pub near_hardware: [u8; 6],
-    /// Address of the kernel, in the same network of 24 bits.
+    /// Address of the kernel's end, in the same /24 network.
     pub far: Ipv4Addr,
     /// Port of the kernel's socket.
     pub port: u16,
-    /// Bytes of the largest packet, without the header of Ethernet.
+    /// Bytes of the largest packet, without the Ethernet header.
     pub mtu: usize,
 }
 
 /// A TAP device, and the kernel's end of the wire.
 pub struct Tap {
-    /// A read is a frame that the kernel has sent, or would block; a write is a frame that it receives.
+    /// Reads return frames that the kernel has sent, or would block; writes are frames that the kernel receives.
     pub card: File,
-    /// The kernel's UDP.
+    /// Socket of the kernel's UDP at the far end.
     pub socket: UdpSocket,
 }
 
-/// What of it failed.
+/// A step of the setup that failed.
 #[derive(Debug)]
 pub struct Failure {
-    /// What was being done.
+    /// Action that failed.
     pub action: &'static str,
-    /// What the kernel said.
+    /// Error that the kernel returned.
     pub source: io::Error,
 }
 
@@ -87,7 +87,7 @@ fn control(file: RawFd, code: libc::c_ulong, request: &mut libc::ifreq) -> io::R
     }
 }
 
-/// No device that is made in this namespace from now on has IPv6.
+/// Disables IPv6 for all devices that are made in this namespace from now on.
 fn without_ipv6() -> io::Result<()> {
     const SETTING: &str = "sys/net/ipv6/conf/default/disable_ipv6";
     let written = match fs::write(Path::new("/proc").join(SETTING), "1") {
@@ -105,7 +105,7 @@ fn without_ipv6() -> io::Result<()> {
 }
 
 impl Tap {
-    /// Makes one. The calling thread stays where it is.
+    /// Opens a TAP device in a network namespace of its own. The calling thread stays in its namespace.
     pub fn open(request: TapRequest) -> Result<Tap, Failure> {
         let thread = thread::Builder::new().name("tap".to_owned()).spawn(move || Tap::open_here(request));
         thread.map_err(failed("starting a thread"))?.join().expect("making a TAP device does not panic")
@@ -152,7 +152,7 @@ impl Tap {
         Ok(Tap { card, socket })
     }
 
-    /// The same device and socket once more.
+    /// Duplicates the descriptors of the device and of the socket.
     pub fn try_clone(&self) -> io::Result<Tap> {
         Ok(Tap { card: self.card.try_clone()?, socket: self.socket.try_clone()? })
     }

@@ -11,39 +11,39 @@ use isochrome_model::seccomp::Instruction;
 
 use crate::interrupt::interrupted;
 
-/// A thread, as the kernel numbers it.
+/// A thread, by the number that the kernel gives it.
 pub type ThreadId = i32;
 
-/// How long a system call may take that another program is made to issue: it may have to unmap or to lock much memory.
+/// Longest time for a system call that another program is made to issue, which may have to unmap or to lock much memory.
 const CALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long a thread may take to stop once this program was asked to end.
+/// Longest time for a thread to stop once this program was asked to end.
 const LAST_LIMIT: Duration = Duration::from_millis(1200);
 
-/// Until when a thread may take to stop.
+/// Points in time until which a thread may take to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct StopLimit {
-    /// A thread that waits for something, such as a device or a child after vfork.
+    /// Limit for a thread that waits for something, such as a device or a child after vfork.
     pub waiting: Instant,
-    /// A thread that only waits for a CPU: a loaded machine comes round to it.
+    /// Limit for a thread that only waits for a CPU, which it gets in the end even on a loaded machine.
     pub runnable: Instant,
 }
 
 /// `PTRACE_EVENT_STOP`. [Linux, include/uapi/linux/ptrace.h]
 const EVENT_STOP: i32 = 128;
 
-/// What a traced thread reported.
+/// Event that a traced thread reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It stopped because it was asked to, or is new.
+    /// The thread stopped because it was asked to, or because it is new.
     Stopped,
-    /// It stopped at the beginning or the end of a system call.
+    /// The thread stopped at the beginning or the end of a system call.
     SystemCall,
-    /// It stopped as it made this thread.
+    /// The thread stopped as it made this new thread.
     Cloned(ThreadId),
-    /// It is about to be given this signal.
+    /// The thread stopped before it is given this signal.
     Signal(i32),
-    /// It is no more.
+    /// The thread has ended.
     Gone,
 }
 
@@ -93,17 +93,17 @@ mod place {
 }
 
 impl Registers {
-    /// The next instruction.
+    /// Returns the address of the next instruction.
     pub fn instruction(&self) -> u64 {
         self.0[place::INSTRUCTION]
     }
 
-    /// What the last system call returned.
+    /// Returns the result of the last system call.
     pub fn result(&self) -> i64 {
         self.0[place::RESULT] as i64
     }
 
-    /// These, but going on at `instruction` with nothing to restart.
+    /// Returns these registers, changed to continue at `instruction` with no system call to restart.
     pub fn at(mut self, instruction: u64) -> Registers {
         self.0[place::INSTRUCTION] = instruction;
         #[cfg(target_arch = "x86_64")]
@@ -113,13 +113,13 @@ impl Registers {
         self
     }
 
-    /// These, but with the first argument of a function.
+    /// Returns these registers with `argument` as first argument of a function.
     pub fn with_argument(mut self, argument: u64) -> Registers {
         self.0[place::ARGUMENTS[0]] = argument;
         self
     }
 
-    /// These, but with the stack ending at `stack`.
+    /// Returns these registers with the stack ending at `stack`.
     pub fn with_stack(mut self, stack: u64) -> Registers {
         self.0[place::STACK] = stack;
         self
@@ -133,17 +133,17 @@ impl Registers {
         self
     }
 
-    /// The call that was broken off with EINTR where no signal asked for it, made again, for those calls that the kernel does not
+    /// Returns the registers that make a call again that ended with EINTR although no signal caused it, for calls that the kernel does not
     /// restart itself (signal(7), "Interruption of system calls by stop signals"). `None` for anything else.
     ///
-    /// A time limit of such a call begins anew.
+    /// The time limit of such a call begins anew.
     #[cfg(target_arch = "x86_64")]
     pub fn repeated(&self) -> Option<Registers> {
         let call = self.0[place::CALL];
         (self.result() == -i64::from(libc::EINTR) && breaks_off(call as libc::c_long)).then(|| self.made_again())
     }
 
-    /// The call that the thread is in, made once more.
+    /// Returns the registers with which the thread makes its present system call once more.
     #[cfg(target_arch = "x86_64")]
     fn made_again(&self) -> Registers {
         /// Bytes of the `syscall` instruction.
@@ -153,8 +153,8 @@ impl Registers {
         again
     }
 
-    /// A call that the kernel would go on with by `restart_syscall`, made again instead; its time limit begins anew. `None` for anything
-    /// else.
+    /// Returns the registers that make a call again that the kernel would continue by `restart_syscall`; its time limit begins anew.
+    /// `None` for anything else.
     #[cfg(target_arch = "x86_64")]
     pub fn begun_again(&self) -> Option<Registers> {
         /// `ERESTART_RESTARTBLOCK`. [Linux, include/linux/errno.h]
@@ -162,13 +162,13 @@ impl Registers {
         (self.result() == -RESTART_BLOCK && self.in_call()).then(|| self.made_again())
     }
 
-    /// Not known on this architecture, as [`repeated`](Self::repeated).
+    /// Returns `None`: not implemented on this architecture, for the reason given at [`repeated`](Self::repeated).
     #[cfg(target_arch = "aarch64")]
     pub fn begun_again(&self) -> Option<Registers> {
         None
     }
 
-    /// Not known on this architecture, whose kernel replaces the result by the first argument before a tracer sees it.
+    /// Returns `None`: this architecture's kernel replaces the result by the first argument before a tracer sees it.
     #[cfg(target_arch = "aarch64")]
     pub fn repeated(&self) -> Option<Registers> {
         None
@@ -180,7 +180,7 @@ impl Registers {
         self.0[place::CALL] as i64 >= 0
     }
 
-    /// Whether the thread is in a system call: not known on this architecture.
+    /// Returns `false`: the registers do not show it on this architecture.
     #[cfg(target_arch = "aarch64")]
     pub fn in_call(&self) -> bool {
         false
@@ -226,7 +226,7 @@ pub fn lends_memory(call: libc::c_long) -> bool {
     call == libc::SYS_clone || call == libc::SYS_clone3
 }
 
-/// Not known on this architecture: see [`Registers::repeated`].
+/// Returns `false`: not implemented on this architecture, for the reason given at [`Registers::repeated`].
 #[cfg(target_arch = "aarch64")]
 pub fn breaks_off(_call: libc::c_long) -> bool {
     false
@@ -243,19 +243,19 @@ fn ptrace(request: libc::c_uint, thread: ThreadId, address: usize, data: usize) 
 
 const OPTIONS: i32 = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE;
 
-/// Begins to trace `thread`, which goes on running. Threads that it makes are traced as well, and stopped.
+/// Begins to trace `thread`, which continues to run. Threads that it makes are traced as well, and start out stopped.
 ///
-/// The kernel ends the tracing, and lets all threads go on, when this process ends.
+/// When this process ends, the kernel ends the tracing and lets all threads continue.
 pub fn seize(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE as _, thread, 0, OPTIONS as usize).map(drop)
 }
 
-/// As [`seize`], but threads that it makes are not traced before [`trace_clones`] says so.
+/// Begins to trace `thread` as [`seize`] does, but not the threads that it makes; [`trace_clones`] adds those.
 pub fn seize_alone(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SEIZE as _, thread, 0, 0).map(drop)
 }
 
-/// Has threads traced that a stopped thread makes from now on.
+/// Has the threads traced that the stopped `thread` makes from now on.
 pub fn trace_clones(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SETOPTIONS as _, thread, 0, OPTIONS as usize).map(drop)
 }
@@ -265,22 +265,22 @@ pub fn interrupt(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_INTERRUPT as _, thread, 0, 0).map(drop)
 }
 
-/// Lets a stopped thread go on, giving it `signal` unless 0.
+/// Lets a stopped thread continue, and delivers `signal` to it unless that is 0.
 pub fn go_on(thread: ThreadId, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_CONT as _, thread, 0, signal as usize).map(drop)
 }
 
-/// Lets a stopped thread go on to the next beginning or end of a system call.
+/// Lets a stopped thread continue to the next beginning or end of a system call.
 fn go_on_to_call(thread: ThreadId) -> io::Result<()> {
     ptrace(libc::PTRACE_SYSCALL as _, thread, 0, 0).map(drop)
 }
 
-/// Ends the tracing of a stopped thread, which goes on and is given `signal` unless 0.
+/// Ends the tracing of a stopped thread, which continues; `signal` is delivered to it unless that is 0.
 pub fn detach(thread: ThreadId, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH as _, thread, 0, signal as usize).map(drop)
 }
 
-/// A thread that is asked to do something reports within this time in most cases.
+/// Time within which a thread usually reports after it was asked to do something.
 const SOON: Duration = Duration::from_micros(100);
 
 /// Waits until `thread` reports something.
@@ -318,7 +318,7 @@ pub fn report_of(thread: ThreadId) -> io::Result<Report> {
     }
 }
 
-/// What `thread` has to report, if it has something to report.
+/// Returns what `thread` reports, without waiting; `None` if it has nothing to report.
 pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
     loop {
         match wait(thread, libc::WNOHANG) {
@@ -328,9 +328,9 @@ pub fn reported(thread: ThreadId) -> io::Result<Option<Report>> {
     }
 }
 
-/// What `thread` has to report; `None` when that is nothing.
+/// Returns what `thread` reports; `None` if it reports nothing.
 ///
-/// The end of a whole process is left to be found by whoever waits for it.
+/// The end of a whole process is not consumed: whoever waits for the process finds it.
 fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     // SAFETY: all zeros are a valid siginfo_t, which is made of integers.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -368,23 +368,23 @@ fn wait(thread: ThreadId, flags: i32) -> io::Result<Option<Report>> {
     }))
 }
 
-/// Whether `thread` is the first of its process, whose number the process bears.
+/// Whether `thread` is the main thread of its process, whose number is that of the process.
 fn is_process(thread: ThreadId) -> bool {
     status_has(thread, &format!("Tgid:\t{thread}\n"))
 }
 
-/// Whether the kernel's status of `thread` holds `text`.
+/// Whether the kernel's status file of `thread` contains `text`.
 fn status_has(thread: ThreadId, text: &str) -> bool {
     let status = std::fs::read(format!("/proc/{thread}/status")).unwrap_or_default();
     String::from_utf8_lossy(&status).contains(text)
 }
 
-/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. Gives when it was last seen not to have stopped
-/// yet; `None`: it is no more.
+/// Waits until an interrupted thread has stopped. Signals that reach it before are delivered. Returns the last time at which it was
+/// seen not to have stopped yet; `None` if it has ended.
 ///
 /// Fails with `TimedOut` when it has not stopped within `limit`.
 pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<Option<Instant>> {
-    /// To which it is known when it stopped.
+    /// Precision to which the time of the stop is known.
     const RESOLUTION: Duration = Duration::from_millis(1);
     loop {
         let seen = Instant::now();
@@ -414,9 +414,9 @@ pub fn stopped(thread: ThreadId, limit: StopLimit) -> io::Result<Option<Instant>
 /// Note type of the general registers. [Linux, include/uapi/linux/elf.h]
 const NT_PRSTATUS: usize = 1;
 
-/// General registers of a stopped thread.
+/// Returns the general registers of a stopped thread.
 ///
-/// `Unsupported`: it is a thread of a program for another word size.
+/// Fails with `Unsupported` if the thread belongs to a program of another word size.
 pub fn registers(thread: ThreadId) -> io::Result<Registers> {
     let mut words = [0u64; WORDS];
     let mut place = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size_of_val(&words) };
@@ -434,7 +434,7 @@ pub fn set_registers(thread: ThreadId, registers: &Registers) -> io::Result<()> 
     ptrace(libc::PTRACE_SETREGSET as _, thread, NT_PRSTATUS, &raw mut place as usize).map(drop)
 }
 
-/// Signals that a stopped thread has blocked; those it will have blocked after a call such as ppoll that blocks others meanwhile.
+/// Returns the signals that a stopped thread blocks; in a call such as ppoll, which blocks others meanwhile, those blocked after it.
 pub fn blocked_signals(thread: ThreadId) -> io::Result<u64> {
     let mut mask = 0u64;
     ptrace(libc::PTRACE_GETSIGMASK as _, thread, size_of::<u64>(), &raw mut mask as usize)?;
@@ -459,7 +459,7 @@ struct RseqConfiguration {
     padding: u32,
 }
 
-/// Where the kernel keeps the restartable-sequence area of a stopped thread; `None` where it has none.
+/// Returns the address of the restartable-sequence area of a stopped thread; `None` if it has none.
 pub fn restartable_area(thread: ThreadId) -> Option<u64> {
     let mut found = RseqConfiguration::default();
     let size = size_of::<RseqConfiguration>();
@@ -474,7 +474,7 @@ pub const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 pub const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// The seccomp filters of a stopped thread. Only root may read them, outside of containers and filters of its own.
+/// Returns the seccomp filters of a stopped thread. Only root may read them, outside of containers and without filters of its own.
 pub fn filters(thread: ThreadId) -> io::Result<Vec<Vec<Instruction>>> {
     /// `PTRACE_SECCOMP_GET_FILTER`. [Linux, include/uapi/linux/ptrace.h]
     const GET_FILTER: libc::c_uint = 0x420c;
@@ -495,17 +495,17 @@ pub fn filters(thread: ThreadId) -> io::Result<Vec<Vec<Instruction>>> {
     }
 }
 
-/// Writes one word into the memory of a stopped thread, through whatever protection it has.
+/// Writes one word into the memory of a stopped thread, regardless of the memory's protection.
 pub fn poke(thread: ThreadId, address: u64, word: u64) -> io::Result<()> {
     ptrace(libc::PTRACE_POKEDATA as _, thread, address as usize, word as usize).map(drop)
 }
 
-/// What a system call made by another program came to.
+/// Outcome of a system call made by another program.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// What it returned: from -4095 to -1 an error number.
+    /// Result of the call; -4095 to -1 are error numbers.
     pub result: i64,
-    /// The thread it made, which is stopped and traced, by its number here; in its own container it may bear another.
+    /// The thread made by the call, stopped and traced, by its number here; inside its own container it may have another.
     pub made: Option<ThreadId>,
 }
 
@@ -540,7 +540,7 @@ pub fn remote_call(
     Ok(Answer { result: registers(thread)?.result(), made: new })
 }
 
-/// Brings a thread from wherever it is stopped to a stop from which the kernel restarts system calls.
+/// Brings a stopped thread to a kind of stop from which the kernel restarts system calls.
 pub fn to_plain_stop(thread: ThreadId, held_back: &mut Vec<i32>) -> io::Result<()> {
     interrupt(thread)?;
     loop {
@@ -554,7 +554,7 @@ pub fn to_plain_stop(thread: ThreadId, held_back: &mut Vec<i32>) -> io::Result<(
     }
 }
 
-/// Whether two processes run in the same memory; `false` where the kernel does not say.
+/// Whether processes `a` and `b` share one address space; `false` where the kernel does not say.
 pub fn same_memory(a: i32, b: i32) -> bool {
     /// `KCMP_VM`. [Linux, include/uapi/linux/kcmp.h]
     const MEMORY: libc::c_int = 1;

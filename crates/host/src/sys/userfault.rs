@@ -1,4 +1,4 @@
-//! Opening a userfaultfd, and which features this kernel offers to this process.
+//! Opens a userfaultfd, and finds out which of its features this kernel offers to this process.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 /// `UFFDIO_MOVE` works. [Linux, include/uapi/linux/userfaultfd.h, UFFD_FEATURE_MOVE]
 pub const FEATURE_MOVE: u64 = 1 << 16;
 
-/// Faults in user mode only, open to everyone.
+/// Flag for page faults of user mode only, which needs no privilege.
 pub(crate) const USER_MODE_ONLY: libc::c_int = 1;
 /// The version of the interface, and its ioctl type.
 pub(crate) const API: u64 = 0xaa;
@@ -33,19 +33,19 @@ pub(crate) const REGISTER_MODE_MISSING: u64 = 1;
 /// `USERFAULTFD_IOC_NEW`: `_IO(0xAA, 0)`.
 const NEW: u32 = 0xaa << 8;
 
-/// Features of a userfaultfd for faults of user mode only.
+/// Returns the features of a userfaultfd that handles faults of user mode only.
 pub fn features_for_user_mode() -> io::Result<u64> {
     open_for_user_mode().map(|(_, features)| features)
 }
 
-/// A userfaultfd for faults of user mode only, which needs no privilege, and its features.
+/// Opens a userfaultfd for faults of user mode only, which needs no privilege, and returns it with its features.
 pub(super) fn open_for_user_mode() -> io::Result<(OwnedFd, u64)> {
     let descriptor = open(USER_MODE_ONLY)?;
     let features = features_of(&descriptor)?;
     Ok((descriptor, features))
 }
 
-/// Features of a userfaultfd for all faults: by the system call, else by /dev/userfaultfd (Linux 6.1 and newer).
+/// Returns the features of a userfaultfd that handles all faults: opened by the system call, else by /dev/userfaultfd (Linux 6.1 and newer).
 pub fn features_for_all_faults() -> io::Result<u64> {
     features_of(&open(0).or_else(|denied| open_by_device().map_err(|_| denied))?)
 }

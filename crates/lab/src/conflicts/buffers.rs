@@ -1,7 +1,7 @@
 //! The experiment of \[Hanemaaijer1993\]: how the time to walk over a buffer depends on where its pages lie.
 //!
-//! Buffers as large as the cache are made of pages of balanced, random and deliberately conflicting colors. All exist at once and are
-//! walked over in rounds, in random order: whatever else the core does for a while meets them all alike. Noise only lengthens a walk, so
+//! Buffers as large as the cache are made of pages of balanced, random and deliberately conflicting colors. All buffers exist at once and are
+//! walked over in rounds, in random order, so that a passing disturbance of the core affects all of them alike. Noise only lengthens a walk, so
 //! the shortest of all rounds counts.
 
 use isochrome_host::color::Target;
@@ -16,10 +16,10 @@ use super::{Condition, Conflicts, PlacedWalk, Placing};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged, accept};
 
-/// Walks of each kind over a buffer in one round; one more before them brings in what fits.
+/// Number of timed walks of each kind over a buffer in one round, after one that loads what fits.
 const WALKS: usize = 2;
 
-/// Walks over buffers, which all exist at once.
+/// The experiment of walking over buffers, which all exist at once.
 pub struct Walks {
     shape: ColorShape,
     level: u8,
@@ -31,7 +31,7 @@ fn shape_of(target: Target, colors: u32) -> ColorShape {
     ColorShape::of(&target.geometry, colors, Bytes(page_bytes() as u64))
 }
 
-/// Colors of the pages of `count` buffers of each placing.
+/// Returns the colors of the pages of `count` buffers of each placing.
 fn placed(count: u32, seed: u64, shape: ColorShape) -> Vec<(Condition, Vec<Color>)> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let placings = [Placing::Balanced, Placing::Random, Placing::Conflicting].repeat(count as usize);
@@ -39,7 +39,7 @@ fn placed(count: u32, seed: u64, shape: ColorShape) -> Vec<(Condition, Vec<Color
     placings.into_iter().zip(0..).map(condition).map(|it| (it, page_colors(it.placing, shape, &mut rng))).collect()
 }
 
-/// Pages of every color that the pool must have for `count` buffers of each placing.
+/// Returns the number of pages of every color that the pool must have for `count` buffers of each placing.
 pub fn pages_per_color(target: Target, count: u32, seed: u64) -> usize {
     let shape = shape_of(target, target.geometry.color_count(Bytes(page_bytes() as u64)));
     let all = placed(count, seed, shape).into_iter().flat_map(|(_, colors)| colors);
@@ -47,9 +47,9 @@ pub fn pages_per_color(target: Target, count: u32, seed: u64) -> usize {
 }
 
 impl Walks {
-    /// Over `count` buffers of each placing in memory of `pool`, whose colors are those of `target`.
+    /// Returns walks over `count` buffers of each placing in memory of `pool`, whose colors are those of `target`.
     ///
-    /// Fails when the pool has fewer pages of a color than [`pages_per_color`] says.
+    /// Fails if the pool has fewer pages of a color than [`pages_per_color`] returns.
     pub fn new(pool: &FramePool, target: Target, count: u32, seed: u64) -> Result<Walks, HostError> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = shape_of(target, pool.colors());
@@ -63,7 +63,7 @@ impl Walks {
         Ok(Walks { shape, level: target.level, line_bytes, buffers })
     }
 
-    /// What `blocks` say of every buffer: the shortest walk in all that count. Noise only lengthens a walk.
+    /// Returns the shortest walk over every buffer in all accepted `blocks`, as noise only lengthens a walk.
     pub fn conclude(&self, blocks: &[Block<Condition>]) -> Conflicts {
         let accepted = accept(blocks, &super::JUDGED);
         let walk = |(condition, _, placement): &(Condition, ColoredRegion, Placement)| {
@@ -125,7 +125,7 @@ fn lines(region: &ColoredRegion, line_bytes: usize) -> usize {
     region.size().0 as usize / line_bytes
 }
 
-/// The color of each page of a buffer that is as large as the cache.
+/// Returns the color of each page of a buffer that is as large as the cache.
 fn page_colors(placing: Placing, shape: ColorShape, rng: &mut fastrand::Rng) -> Vec<Color> {
     let (colors, ways) = (shape.colors as u16, shape.ways as usize);
     let mut pages: Vec<Color> = match placing {

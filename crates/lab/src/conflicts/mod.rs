@@ -1,4 +1,4 @@
-//! What conflicts of a buffer's pages cost: the time to walk over it depends on where they lie. \[Hanemaaijer1993\]
+//! Cost of conflicts among a buffer's pages: the time to walk over the buffer depends on where its pages lie. \[Hanemaaijer1993\]
 
 mod buffers;
 mod section;
@@ -14,19 +14,19 @@ use crate::samples::Judged;
 pub use buffers::{Walks, pages_per_color};
 pub use section::section;
 
-/// What is measured together: walks over one buffer.
+/// The condition of a block: the buffer that is walked over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
     /// How the pages of the buffer were chosen.
     pub placing: Placing,
-    /// Which of the buffers.
+    /// Number of the buffer, from 0.
     pub buffer: u64,
 }
 
-/// The values of a sample, in ns: the shortest walk in order, and at random.
+/// The values of a sample, in ns: the shortest walk in order, and the shortest at random.
 pub const COLUMNS: [&str; 2] = ["linear_ns", "random_ns"];
 
-/// There is no control: buffers are compared with each other, by the shortest walk over each.
+/// Accepts every block whose steal time permits it. There is no control, as buffers are compared with each other by the shortest walk over each.
 pub const JUDGED: Judged = Judged { cost: |_| 0.0, canary: None };
 
 /// How the pages of a buffer were chosen.
@@ -107,7 +107,7 @@ pub struct MissPenalty {
 }
 
 impl Conflicts {
-    /// The penalty by the times `ns` over the conflicts `x` of each buffer; `None` when the buffers do not differ.
+    /// Returns the miss penalty by the line of the times `ns` over the conflicts `x` of all buffers; `None` if the buffers do not differ.
     pub fn penalty(&self, x: impl Fn(&PlacedWalk) -> u64, ns: impl Fn(&PlacedWalk) -> f64) -> Option<MissPenalty> {
         let points: Vec<(f64, f64)> = self.walks.iter().map(|walk| (x(walk) as f64, ns(walk))).collect();
         let line = Line::through(&points)?;
@@ -125,22 +125,22 @@ impl Conflicts {
         })
     }
 
-    /// What evidence holds and a command prints.
+    /// Returns the numbers that evidence contains and the command prints.
     pub(super) fn numbers(&self) -> Numbers<'_> {
         Numbers { measured: self, linear: self.linear(), random: self.random() }
     }
 
-    /// The penalty of the walk in order, by `sum`.
+    /// Returns the miss penalty of the walk in order, by `sum`.
     pub fn linear(&self) -> Option<MissPenalty> {
         self.penalty(|walk| walk.sum, |walk| walk.linear_ns)
     }
 
-    /// The penalty of the walk at random, by `sum`.
+    /// Returns the miss penalty of the walk at random, by `sum`.
     pub fn random(&self) -> Option<MissPenalty> {
         self.penalty(|walk| walk.sum, |walk| walk.random_ns)
     }
 
-    /// Whether run time rises with the conflicts beyond its interval, in both walks.
+    /// Whether run time rises significantly with the conflicts, in both walks.
     pub fn is_conclusive(&self) -> bool {
         [self.linear(), self.random()].into_iter().all(|penalty| penalty.is_some_and(|it| it.rises))
     }

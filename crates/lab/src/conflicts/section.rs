@@ -1,4 +1,4 @@
-//! The time to walk over a buffer against the conflicts of its pages, and what a miss costs by it.
+//! The section of a report on conflicts: the time to walk over a buffer against the conflicts of its pages, and the miss penalty by it.
 
 use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line, Mark, extent};
 use isochrome_model::evidence::format::DASH;
@@ -8,14 +8,14 @@ use isochrome_model::units::Bytes;
 
 use super::{Conflicts, MissPenalty, PlacedWalk, Placing};
 
-/// Nanoseconds per line, and cycles, of the three machines of \[Hanemaaijer1993\]: 486 at 40 MHz, the same with one wait state less,
-/// 486 at 33 MHz.
+/// Miss penalties of the three machines of \[Hanemaaijer1993\], in ns per line and in cycles: a 486 at 40 MHz, the same with one wait state
+/// less, and a 486 at 33 MHz.
 const PAPER: [(f64, f64); 3] = [(980.0, 40.0), (780.0, 31.0), (1004.0, 30.0)];
 
 const PLACINGS: [(Placing, &str); 3] =
     [(Placing::Balanced, "balanced"), (Placing::Random, "random"), (Placing::Conflicting, "conflicting")];
 
-/// A walk: its name, what it takes, and its line.
+/// A kind of walk: its name, its time in ns, and the style of its line.
 type Walk = (&'static str, fn(&PlacedWalk) -> f64, Hue, Dash);
 
 const WALKS: [Walk; 2] = [
@@ -60,7 +60,7 @@ fn chart(conflicts: &Conflicts) -> Chart {
     )
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(conflicts: &Conflicts) -> Section {
     let placed = PLACINGS.into_iter().filter_map(|(placing, name)| {
         let of = || conflicts.walks.iter().filter(move |walk| walk.placing == placing);

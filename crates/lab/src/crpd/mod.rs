@@ -1,8 +1,8 @@
-//! What a preemption costs through the cache, against the size of what was being used: the experiment of [Sebek2002, §3.5].
+//! The cache-related cost of a preemption against the size of the preempted task's working set: the experiment of [Sebek2002, §3.5].
 //!
-//! A task loops over a working set. In one iteration it is preempted by a task that leaves nothing of the cache; the time by which that
-//! iteration is longer than the one before it is the cache-related preemption delay (CRPD). Under LRU it grows linearly with the working
-//! set until that fills the cache, and is gone at `1 + 1/ways` of it, where nothing useful is left to evict. [Sebek2002, Figure 7]
+//! A task loops over a working set. In one iteration a task that evicts the whole cache preempts it. The cache-related preemption delay (CRPD)
+//! is the time by which that iteration is longer than the one before. Under LRU the delay grows linearly with the working set until that fills
+//! the cache. It falls to zero at `1 + 1/ways` of the cache, where no useful line is left to evict. [Sebek2002, Figure 7]
 
 pub mod modeled;
 mod preempt;
@@ -39,16 +39,16 @@ pub struct Condition {
     pub percent: u32,
 }
 
-/// The values of a sample: lines of the working set; ticks of the iteration left alone, `b - a` [Sebek2002, Figure 9]; ticks of the preempted
-/// iteration without the time of the preempting task, `(c - b) + (e - d)`.
+/// The values of a sample: lines of the working set; ticks of the undisturbed iteration, `b - a` [Sebek2002, Figure 9]; and ticks of the
+/// preempted iteration without the time of the preempting task, `(c - b) + (e - d)`.
 pub const COLUMNS: [&str; 3] = ["lines", "alone", "preempted"];
 
-/// `CRPD = ((e - d) + (c - b)) - (b - a)`, in ticks; negative where noise met the iteration left alone.
+/// Returns the delay in ticks, `CRPD = ((e - d) + (c - b)) - (b - a)`. It is negative if noise lengthened the undisturbed iteration.
 fn delay(job: &[f64]) -> f64 {
     job[2] - job[1]
 }
 
-/// Slow iterations after spinning show a disturbance.
+/// A block is not accepted if its iterations with spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: |job| job[2], canary: None };
 
 /// The delay at one size.
@@ -111,39 +111,40 @@ pub struct Crpd {
     pub modeled: Option<String>,
 }
 
-/// Returns the distance of jumps that evidence of earlier versions was measured with: one line.
+/// Returns the distance of jumps, in lines, for evidence of earlier versions, which does not record it: one.
 fn every_line() -> u32 {
     1
 }
 
-/// What follows from the points of one walk.
+/// Results that follow from the points of one walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
-    /// The line through the unpartitioned points from 10 to 90 %: ns over lines.
+    /// The line through the unpartitioned points from 10 to 90 %: delay in ns over lines.
     pub growth: Option<Line>,
-    /// Whether its residuals speak against a line; `None` where blocks are not known one by one.
+    /// Test of whether these points lie on a line; `None` if the delays of single blocks are unknown.
     pub straight: Option<Straightness>,
-    /// Delay at the largest size, which is beyond the partition, over the longest of all; [`FALLEN`] is asked at most.
+    /// Delay at the largest size divided by the longest delay, at most [`FALLEN`] required; `None` if that size does not exceed 100 %.
     pub left_beyond: Option<f64>,
-    /// Partitioned over unpartitioned delay at 50 %.
+    /// Partitioned delay divided by the unpartitioned one, both at 50 %.
     pub left_at_half: Option<f64>,
-    /// Time to refill one color by the slope: what its lines cost, and a pass over them when they are there, in ns.
+    /// Time to refill one color in ns: the delay of its lines by the slope, and the time of a pass over them when they are cached.
     pub refill_ns: Option<f64>,
 }
 
-/// What the delay at the largest size may be of the longest: less than that is told from noise.
+/// Greatest share of the longest delay that the delay at the largest size may have.
 pub const FALLEN: f64 = 0.5;
 
-/// Least share of the delays' variance that a line explains where they grow along one.
+/// Least share of the variance of the delays that the line must explain.
 pub const LINEAR_R_SQUARED: f64 = 0.95;
 
-/// Share of the unpartitioned delay that colors may leave at half of the partition.
+/// Greatest share of the unpartitioned delay that may remain with colors, at a working set of half of its colors.
 pub const LEFT_AT_HALF: f64 = 0.3;
 
-/// Sizes between which the delay should be a line, in percent.
+/// Sizes at which the delay should grow linearly, in percent.
 const LINEAR: std::ops::RangeInclusive<u32> = 10..=90;
 
-/// The points of `blocks`, whose times are ticks of `counter_hz` per second. `passes` over the working set make an iteration.
+/// Returns one point for each condition in `blocks`. Times in `blocks` are ticks of a counter of `counter_hz` Hz. An iteration is `passes`
+/// passes over the working set.
 pub fn conclude(blocks: &[Block<Condition>], passes: u32, counter_hz: u64) -> Vec<Point> {
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
     let point = |accepted: &Accepted<'_, Condition>| {
@@ -165,27 +166,27 @@ pub fn conclude(blocks: &[Block<Condition>], passes: u32, counter_hz: u64) -> Ve
 }
 
 impl Crpd {
-    /// Points of one walk and condition, by size.
+    /// Returns the points of one walk, either the partitioned or the unpartitioned ones, in recorded order.
     pub fn points_of(&self, walk: Walk, partitioned: bool) -> impl Iterator<Item = &Point> {
         self.points
             .iter()
             .filter(move |point| point.condition.walk == walk && point.condition.partitioned == partitioned)
     }
 
-    /// The walks that were measured.
+    /// Returns the walks of which unpartitioned points were measured.
     pub fn walks(&self) -> impl Iterator<Item = Walk> {
         [Walk::InOrder, Walk::Random].into_iter().filter(|walk| self.points_of(*walk, false).next().is_some())
     }
 
-    /// The line of Figure 7 at `percent`, as a share of the delay of a working set that just fits: it grows linearly and is gone at `1 +
-    /// 1/ways`. [Sebek2002, Figure 7]
+    /// Returns the predicted delay at `percent`, as a share of the delay of a working set that just fits. It grows linearly to 100 % and falls
+    /// to zero at `1 + 1/ways`. [Sebek2002, Figure 7]
     pub fn theory(&self, percent: f64) -> f64 {
         let size = percent / 100.0;
         let beyond = (size - 1.0).max(0.0) * f64::from(self.ways);
         (if size <= 1.0 { size } else { 1.0 - beyond }).max(0.0)
     }
 
-    /// What the points of `walk` say.
+    /// Returns the results that follow from the points of `walk`.
     pub fn reading(&self, walk: Walk) -> Reading {
         let open: Vec<&Point> = self.points_of(walk, false).collect();
         let linear = || open.iter().filter(|point| LINEAR.contains(&point.condition.percent));
@@ -209,8 +210,8 @@ impl Crpd {
         }
     }
 
-    /// Whether the delay of every walk measured is as theory predicts: it grows along a line, falls once the working set exceeds the
-    /// partition, and colors take most of it away.
+    /// Whether the delay of every measured walk is as theory predicts: it grows linearly, it falls once the working set exceeds its colors, and
+    /// partitioning removes most of it.
     pub fn holds(&self) -> bool {
         self.walks().all(|walk| {
             let reading = self.reading(walk);
@@ -234,7 +235,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// A cache of 8 ways on which theory holds: 10 ticks of 1 ns per line that is missed, 2 per line that is there.
+    /// Returns results for a cache of 8 ways on which theory holds. A tick is 1 ns; a missed line costs 10 ticks, a cached one 2.
     pub(crate) fn modeled() -> Crpd {
         let mut crpd = Crpd {
             touches: Touches::Data,

@@ -1,4 +1,4 @@
-//! The experiment on a modeled machine: what the caches alone make of it, in cycles and without noise.
+//! The experiment on a modeled machine: the delay by the caches alone, in cycles and without noise.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use isochrome_model::units::Color;
 use super::{Condition, Walk};
 use crate::samples::{Arm, Block, Sample};
 
-/// What to play.
+/// The experiment to simulate.
 pub struct Request<'a> {
-    /// The machine.
+    /// The simulated machine.
     pub machine: &'a DescribedMachine,
-    /// Its cache that is flooded.
+    /// The cache of the machine that is flooded.
     pub level: &'a Level,
-    /// What the working set is.
+    /// Whether the working set is data or code.
     pub touches: Touches,
-    /// How far the core fetches ahead.
+    /// Model of how the core fetches ahead.
     pub front_end: FrontEnd,
     /// The walks through the working set.
     pub walks: &'a [Walk],
@@ -25,22 +25,22 @@ pub struct Request<'a> {
     pub percents: &'a [u32],
     /// Colors of the working set.
     pub colors: &'a [Color],
-    /// Passes over the working set in an iteration.
+    /// Number of passes over the working set in an iteration.
     pub passes: u32,
 }
 
-/// How a core fetches ahead of what it executes: along the jumps that its branch predictor has stored.
+/// Model of how a core fetches ahead of execution, along the jumps that its branch predictor has stored.
 ///
-/// The predictor replaces the least recently used jump, so that a loop with more jumps than it stores finds none of them there.
+/// The predictor replaces the least recently used jump, so a loop with more jumps than it stores always misses in it.
 #[derive(Clone, Copy, Debug)]
 pub struct FrontEnd {
-    /// Lines fetched and not yet executed at most, 1 or more.
+    /// Greatest number of lines that are fetched and not yet executed, 1 or more.
     pub ahead: usize,
-    /// Jumps that the predictor stores.
+    /// Number of jumps that the predictor stores.
     pub jumps: usize,
-    /// Cycles until the target of a jump is known that the predictor has not stored.
+    /// Cycles until the target of a jump is known if the predictor has not stored it.
     pub redirect_cycles: u64,
-    /// Lines that are executed from one jump to the next, 1 or more.
+    /// Number of lines that are executed from one jump to the next, 1 or more.
     pub lines_per_jump: usize,
 }
 
@@ -49,12 +49,12 @@ impl FrontEnd {
     pub const SERIAL: FrontEnd = FrontEnd { ahead: 1, jumps: usize::MAX, redirect_cycles: 0, lines_per_jump: 1 };
 }
 
-/// Frames of the flood lie so much further up: others, of the same colors.
+/// Distance in bytes of the flood's addresses from those of the working set, so that it uses other frames of the same colors.
 const APART: u64 = 1 << 40;
 
-/// A block of one job for each walk and size, with and without partitions; times are cycles.
+/// Simulates a block of one job for each walk and size, with and without partitions. Times are cycles.
 ///
-/// Fails where the machine is described wrongly.
+/// Fails if the machine model is invalid.
 pub fn play(request: &Request) -> Result<Vec<Block<Condition>>, ConfigError> {
     let block = |condition| {
         let sample = |(arm, flood)| Ok(Sample { arm, values: request.job(condition, flood)? });
@@ -81,7 +81,7 @@ impl Request<'_> {
         (fit * u64::from(percent) / 100).max(1)
     }
 
-    /// `lines` lines after each other, in pages of alternating `colors`.
+    /// Returns accesses to `lines` consecutive lines, in pages of alternating `colors`.
     fn walk(&self, lines: u64, colors: &[Color]) -> Vec<Access> {
         let (line, kind) =
             (self.level.geometry.line_bytes.0, if self.touches == Touches::Code { Kind::Fetch } else { Kind::Read });
@@ -126,7 +126,8 @@ impl Request<'_> {
 }
 
 impl FrontEnd {
-    /// Cycles that `accesses` take, each with its position in the working set. `predicted`: whether the predictor has stored the jumps.
+    /// Returns the cycles that `accesses` take; each comes with its position in the working set. `predicted` tells whether the predictor has
+    /// stored the jumps.
     fn run<'a>(
         &self,
         caches: &mut Hierarchy,

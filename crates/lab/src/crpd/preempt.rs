@@ -1,8 +1,8 @@
-//! The cache-related delay of a preemption, measured: the experiment of [Sebek2002, §3.5].
+//! Measurement of the cache-related delay of a preemption: the experiment of [Sebek2002, §3.5].
 //!
-//! Task and preempting task take turns in one thread, as in all experiments here; what a context switch costs by itself is not part of
-//! the delay. The iteration has two passes, so that lines evicted in the middle of the first are all missed once, whether they
-//! would have been used later in that pass or early in the next. Machine code runs whole passes, so it is cut between them, with the same effect.
+//! Task and preempting task alternate in one thread, so the direct cost of a context switch is not part of the delay. The iteration has two
+//! passes, so that every line evicted in the middle of the first is missed once, whether it would have been used later in that pass or early in
+//! the next. Machine code runs whole passes, so it is preempted between them, with the same effect.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
@@ -19,31 +19,32 @@ use super::{Condition, Walk};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Times that the preempting task writes over its memory. Some caches do not keep a stream of stores, so that one pass evicts little. On AMD Zen 5 one pass delays a random walk of half the level by 1.6 us, and two by 8.5 us.
+/// Number of times that the preempting task writes over its memory. Some caches do not keep a stream of stores, so one pass evicts little. On
+/// AMD Zen 5 one pass delays a random walk of half the level by 1.6 us, and two by 8.5 us.
 const FLOOD_PASSES: u32 = 2;
 
-/// Passes over the working set in an iteration.
+/// Number of passes over the working set in an iteration.
 pub const PASSES: u32 = 2;
-/// Iterations before a block that are not recorded.
+/// Unrecorded jobs before a block.
 const WARM_UP: usize = 3;
 
-/// Preemptions of a task whose working set lies in some colors.
+/// The experiment of preempting a task whose working set lies in some colors.
 pub struct Preempting<'a> {
-    /// Memory, whose colors are those of the target.
+    /// Memory whose colors are those of the target.
     pub pool: &'a FramePool,
     /// The level that is flooded.
     pub target: Target,
-    /// What the working set is.
+    /// Whether the working set is data or code.
     pub touches: Touches,
     /// Lines of code from one jump to the next. See [`Crpd::lines_per_jump`](super::Crpd::lines_per_jump).
     pub lines_per_jump: u32,
-    /// Its sizes, in percent of its colors.
+    /// Sizes of the working set, in percent of its colors.
     pub percents: Vec<u32>,
-    /// Its colors.
+    /// Colors of the working set.
     pub colors: Vec<Color>,
 }
 
-/// Pages of a working set of `percent` of so many colors; at least one.
+/// Returns the number of pages of a working set that fills `percent` of `colors` colors; at least one.
 fn pages(target: Target, colors: usize, percent: u32) -> usize {
     (colors * target.geometry.ways as usize * percent as usize).div_ceil(100).max(1)
 }
@@ -96,7 +97,7 @@ impl<'a> Task<'a> {
         Ok(Task { body, lines: lines as u32 })
     }
 
-    /// One iteration in two parts, with `between` after a quarter or half of it: the time of the parts alone.
+    /// Runs one iteration, calls `between` after a quarter or half of it, and returns the ticks of the iteration without those of `between`.
     #[inline]
     fn iterate(&self, between: impl FnOnce()) -> Cycles {
         match &self.body {
@@ -140,7 +141,7 @@ impl<'a> Task<'a> {
 }
 
 impl Preempting<'_> {
-    /// Pages of every color that the pool must have: a flood of all colors, and the largest working set.
+    /// Returns the number of pages of every color that the pool must have, for a flood of all colors and the largest working set.
     pub fn pages_per_color(target: Target, percents: &[u32], colors: usize) -> usize {
         let largest = percents.iter().map(|&percent| pages(target, colors, percent)).max().unwrap_or(0);
         Flooder::pages_per_color(target.geometry, None) + largest.div_ceil(colors.max(1))

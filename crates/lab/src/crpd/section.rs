@@ -1,4 +1,4 @@
-//! The delay that a preemption causes through the cache, against the working set.
+//! The section of a report on the cache-related preemption delay against the size of the working set.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use isochrome_model::stats::BLOCKS_MIN;
 use super::{Crpd, FALLEN, LEFT_AT_HALF, LINEAR_R_SQUARED, Point, Walk};
 use crate::us;
 
-/// Refill times of two methods that differ by more are explained.
+/// Relative difference of the refill times of two methods above which the report explains it.
 const AGREEMENT: f64 = 0.25;
 
 fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
@@ -42,7 +42,7 @@ fn headline(crpd: &Crpd) -> (Option<Standing>, String, String) {
     }
 }
 
-/// What the working set is.
+/// Describes the content of the working set.
 fn set(crpd: &Crpd) -> String {
     match (crpd.touches, crpd.lines_per_jump) {
         (Touches::Data, _) => "data".to_owned(),
@@ -55,7 +55,7 @@ fn walk_name(walk: Walk) -> &'static str {
     if walk == Walk::InOrder { "in order" } else { "at random" }
 }
 
-/// What the points of a walk come to: a sentence for each threshold, with which it begins.
+/// Returns the conclusions from the points of a walk. Each is a sentence that begins with the name of its threshold.
 fn findings(crpd: &Crpd, walk: Walk) -> Vec<String> {
     let reading = crpd.reading(walk);
     let verdict = |held: bool| if held { "held" } else { "missed" };
@@ -114,7 +114,7 @@ fn apart(crpd: &Crpd, walk: Walk) -> &'static str {
     }
 }
 
-/// Unpartitioned, partitioned, and theory.
+/// Draws the unpartitioned, the partitioned and the predicted delay against the size of the working set.
 fn chart(crpd: &Crpd, walk: Walk) -> Chart {
     let points = |partitioned| -> Vec<(f64, f64)> {
         let of = crpd.points_of(walk, partitioned);
@@ -138,7 +138,7 @@ fn chart(crpd: &Crpd, walk: Walk) -> Chart {
     )
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(crpd: &Crpd) -> Section {
     let [own, all] = crpd.colors;
     let mut section = Section::new("crpd", "What a preemption costs through the cache", headline(crpd), crpd).text(format!(

@@ -1,4 +1,4 @@
-//! The self-check of the flooder: what floods leave of the lines of a known victim.
+//! The self-check of the flooder: it measures how many lines of a known victim remain after a flood.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::eviction::{STEPS, Walker};
@@ -17,32 +17,32 @@ use super::{COLUMNS, Condition, NotTried};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Traversals of what certainly leaves nothing, before the flood itself. Few: a shared outer level is lost to neighbors while they
-/// last, and then lines that are gone come from further out than after a flood alone.
+/// Traversals of the memory that certainly evicts everything, before the flood itself. They are few, because neighbors take a shared outer level
+/// while they last, and then evicted lines come from further out than after a flood alone.
 const SURE_PASSES: u32 = 2;
-/// Pages of a victim in each of its colors.
+/// Number of pages of a victim in each of its colors.
 const VICTIM_PAGES: usize = 2;
-/// Tests of each arm before a block that are not recorded.
+/// Unrecorded tests of each arm before a block.
 const WARM_UP: usize = 2;
 const ARMS: [Arm; 3] = [Arm::Control, Arm::Treatment, Arm::Extreme];
 
-/// Floods that are put to the test.
+/// The experiment that tests floods.
 pub struct Check<'a> {
     pool: &'a FramePool,
     target: Target,
-    /// Counters of misses of the level, and of its write-backs where there are any.
+    /// Counters of misses of the level, and of its write-backs if there are any; `None` without counters.
     counters: Option<&'a Counters>,
     flooders: Vec<(Pattern, Flooder)>,
     /// Floods that could not be tried.
     pub not_tried: Vec<NotTried>,
-    /// Colors of a victim.
+    /// Colors of the victim: those that the flooder does not reserve.
     exposed: Vec<Color>,
-    /// What certainly leaves nothing, and what pushes a victim out of the levels inside.
+    /// Memory whose traversal certainly evicts a victim, and (`inner`) memory whose traversal evicts it from the inner levels only.
     sure: ColoredRegion,
     inner: ColoredRegion,
 }
 
-/// Pages of every color that the pool must have to check all patterns.
+/// Returns the number of pages of every color that the pool must have to check all patterns.
 pub fn pages_to_verify(target: Target, first: Option<Geometry>) -> usize {
     let ways = target.geometry.ways as usize;
     Pattern::ALL.len() * Flooder::pages_per_color(target.geometry, first)
@@ -52,8 +52,8 @@ pub fn pages_to_verify(target: Target, first: Option<Geometry>) -> usize {
 }
 
 impl<'a> Check<'a> {
-    /// Of `patterns`, each carried out `passes` times for a flood, in memory of `pool`, whose colors are those of `target`; `first`: the first data
-    /// level; `last_level`: size of the outermost.
+    /// Returns a check of `patterns` in memory of `pool`, whose colors are those of `target`. A flood traverses its pattern `passes` times.
+    /// `first` is the first data level, and `last_level` the size of the outermost level.
     pub fn new(
         pool: &'a FramePool,
         target: Target,
@@ -91,12 +91,12 @@ impl<'a> Check<'a> {
         self.exposed.len() * VICTIM_PAGES
     }
 
-    /// Lines of the victim tested each time.
+    /// Returns the number of lines of the victim that each test loads.
     pub fn lines(&self) -> u64 {
         self.victim_pages() as u64 * u64::from(STEPS)
     }
 
-    /// What a flood goes over.
+    /// Returns the size of the memory that a flood by `pattern` traverses; 0 if it was not tried.
     pub fn memory(&self, pattern: Pattern) -> Bytes {
         self.flooders.iter().find(|(of, _)| *of == pattern).map_or(Bytes(0), |(_, flooder)| flooder.size())
     }

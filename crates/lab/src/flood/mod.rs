@@ -1,13 +1,14 @@
-//! What floods achieved on real memory: whether a known victim's lines are gone, and what bringing one back costs.
+//! Effect of floods on real memory: the share of a known victim's lines that they evict, and the cost of reloading one.
 //!
-//! A victim's lines are loaded, then one of three things happens, in random order within a block: mere spinning for as long as a flood
-//! takes, the flood, or a flood that certainly leaves nothing, followed by the same flood. After the first the lines are there, after
-//! the last none is, and the caches are in the state that the flood leaves; so where the time of a walk over some lines lies between
-//! these two tells the share of them that is gone, whatever state the flood leaves and however long a refill takes in it.
+//! A victim's lines are loaded. Then one of three things happens, in random order within a block: spinning for as long as a flood takes, the
+//! flood, or a traversal that certainly evicts everything, followed by the same flood. After the first, all lines are cached. After the last,
+//! none is, and the caches are in the state that the flood leaves. So the share of evicted lines is interpolated from the time of a walk over
+//! some lines, between the times of these two controls. It does not depend on the state that the flood leaves, or on how long a refill takes in
+//! that state.
 //!
-//! Lines that come from further out than the next level take longer still, and are no more than gone: so a walk counts as gone from the
-//! first decile of the walks over lines that certainly are. What this makes of the two controls, whose truth is known, is the scale
-//! on which the flood is read.
+//! Lines that come from further out than the next level take longer still, but are no more evicted than others. So a walk counts as entirely
+//! evicted if it takes at least the first decile of the walks over lines that certainly are. The same estimate is made for the two controls,
+//! whose true shares are known, and the two results are the scale for that of the flood.
 
 mod check;
 mod section;
@@ -23,22 +24,22 @@ use crate::samples::{Accepted, Arm, Block, Judged, accept};
 pub use check::{Check, pages_to_verify};
 pub use section::section;
 
-/// What is measured together.
+/// The condition of a block: the flood that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
     /// The flood.
     pub pattern: Pattern,
 }
 
-/// The first values of a sample: ticks of a flood; misses of the level and lines written back by it meanwhile, where counted. Behind them are the ticks
-/// of each walk over some of the victim's lines, equally many in each.
+/// The first values of a sample: ticks of a flood; misses of the level and lines that it wrote back during the walks, if counted. The ticks of
+/// each walk over some of the victim's lines follow; every walk has equally many lines.
 pub const COLUMNS: [&str; 3] = ["flood_ticks", "misses", "write_backs"];
 
 fn walks(test: &[f64]) -> &[f64] {
     &test[COLUMNS.len()..]
 }
 
-/// Slow walks after spinning show a disturbance.
+/// A block is not accepted if its walks after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: |test| median(walks(test)).unwrap_or_default(), canary: None };
 
 /// What a flood achieved.
@@ -111,15 +112,16 @@ pub struct Numbers<'a> {
     worst: Option<Pattern>,
 }
 
-/// Share of the lines that a flood may leave.
+/// Greatest share of the lines that a sufficient flood may leave.
 pub const LEFT_AT_MOST: f64 = 0.05;
-/// A load of a line that is gone takes at least so many times as long as one of a line that is there, or time tells nothing.
+/// Least ratio of the time of loading an evicted line to that of a cached one. If the ratio is smaller, time does not tell them apart.
 const APART: f64 = 1.25;
 
-/// What each flood achieved. `lines` are tested each time; times are ticks of `counter_hz` per second; `memory`: what a flood goes over.
+/// Returns what each flood achieved. Each test loads `lines` lines. Times in `blocks` are ticks of a counter of `counter_hz` Hz. `memory`
+/// returns the size of the memory that a flood traverses.
 ///
-/// Where misses were counted after the flood and in both controls, they tell the share of lines gone, between the counts of the controls; else time
-/// does, block by block.
+/// If misses were counted after the flood and in both controls, the share of evicted lines is interpolated between the counts of the controls.
+/// Otherwise it is interpolated between their times, block by block.
 pub fn conclude(
     blocks: &[Block<Condition>],
     lines: u64,
@@ -167,7 +169,7 @@ fn quantile_of(tests: &[&[f64]], q: f64) -> Option<f64> {
     quantile(&tests.iter().flat_map(|test| walks(test)).copied().collect::<Vec<_>>(), q)
 }
 
-/// A block and what its controls say of the time of a walk.
+/// A block, with the times of walks over cached (`hit`) and evicted (`sure`) lines by its controls, in ticks.
 struct Timed<'a> {
     there: Vec<&'a [f64]>,
     flooded: Vec<&'a [f64]>,
@@ -177,20 +179,20 @@ struct Timed<'a> {
 }
 
 impl<'a> Timed<'a> {
-    /// `None` where time tells nothing.
+    /// Returns the times of `block`; `None` if they do not tell evicted lines from cached ones.
     fn of(block: &'a Block<Condition>) -> Option<Timed<'a>> {
         let (there, flooded, gone) = (block.compared(), block.rows(Arm::Treatment), block.rows(Arm::Extreme));
         let (hit, sure) = (quantile_of(&there, 0.5)?, quantile_of(&gone, 0.1)?);
         (sure >= APART * hit && !flooded.is_empty()).then_some(Timed { there, flooded, gone, hit, sure })
     }
 
-    /// Share of the lines that the flood has taken away, on the scale between the controls.
+    /// Returns the share of the lines that the flood has evicted, on the scale between the controls.
     fn share_flooded(&self) -> f64 {
         let [there, flooded, gone] = [&self.there, &self.flooded, &self.gone].map(|tests| self.share(tests));
         if gone > there { (flooded - there) / (gone - there) } else { 0.0 }
     }
 
-    /// Share of the lines that are gone: the mean of what each walk says.
+    /// Returns the share of evicted lines in `tests`, the mean over their walks.
     fn share(&self, tests: &[&[f64]]) -> f64 {
         let walks = || tests.iter().flat_map(|test| walks(test));
         let shares = walks().map(|walk| ((walk - self.hit) / (self.sure - self.hit)).clamp(0.0, 1.0));
@@ -206,17 +208,17 @@ impl Achieved {
 }
 
 impl Verification {
-    /// Whether the lines gone of all floods were counted.
+    /// Whether the evicted lines were counted for every flood.
     pub fn all_counted(achieved: &[Achieved]) -> bool {
         !achieved.is_empty() && achieved.iter().all(|flood| flood.gone_controls.is_none())
     }
 
-    /// What evidence holds and a command prints.
+    /// Returns the numbers that evidence contains and the command prints.
     pub(super) fn numbers(&self) -> Numbers<'_> {
         Numbers { verification: self, worst: self.worst().map(|worst| worst.pattern) }
     }
 
-    /// The flood after which a load costs most.
+    /// Returns the flood after which a load takes longest; `None` if nothing was measured.
     pub fn worst(&self) -> Option<&Achieved> {
         self.achieved.iter().max_by(|a, b| a.flooded_ns.total_cmp(&b.flooded_ns))
     }
@@ -227,7 +229,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// Five tests of one walk each over 100 lines, by arm.
+    /// Returns a block of five tests in each arm, with one walk over 100 lines each.
     fn block(pattern: Pattern, hit: u64, flooded: [u64; 5], sure: [u64; 5]) -> Block<Condition> {
         let test = |arm, time: u64| Sample { arm, values: vec![100_000.0, f64::NAN, f64::NAN, time as f64] };
         let arms = [(Arm::Control, [hit; 5]), (Arm::Treatment, flooded), (Arm::Extreme, sure)];

@@ -1,4 +1,4 @@
-//! What floods achieved.
+//! The section of a report on the self-check of the flooder.
 
 use isochrome_model::evidence::figure::{Bar, Bars, Hue};
 use isochrome_model::evidence::format::DASH;
@@ -6,7 +6,7 @@ use isochrome_model::evidence::{Section, Standing};
 
 use super::{Achieved, LEFT_AT_MOST, Verification};
 
-/// What it comes to, a sentence each.
+/// Returns the conclusions, one sentence each.
 fn findings(verified: &Verification) -> Vec<String> {
     let short = verified.achieved.iter().filter(|flood| flood.falls_short()).map(|flood| {
         let (left, most) = (100.0 * (1.0 - flood.gone), 100.0 * LEFT_AT_MOST);
@@ -39,7 +39,7 @@ fn headline(verified: &Verification) -> (Option<Standing>, String, String) {
     (Some(if worst.falls_short() { Standing::Violated } else { Standing::Holds }), sentence, basis)
 }
 
-/// The self-check of the flooder as a report shows it.
+/// Returns the section of a report on the self-check of the flooder.
 pub fn section(verified: &Verification) -> Section {
     let bar = |flood: &Achieved| Bar {
         name: flood.pattern.to_string(),

@@ -1,4 +1,4 @@
-//! What is to be expected of a walk that has something to lose and a writer that takes it away, before anything is measured.
+//! Interference to expect of a walk over cached data and a writer that evicts it, estimated before the experiment.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use isochrome_host::sys::clock;
 use isochrome_model::stats::median;
 use isochrome_model::units::{CpuId, Ns};
 
-/// Samples of each measurement.
+/// Number of samples of each measurement.
 const SAMPLES: usize = 9;
 
 fn median_ns(mut sample: impl FnMut() -> f64) -> f64 {
@@ -17,8 +17,8 @@ fn median_ns(mut sample: impl FnMut() -> f64) -> f64 {
     median(&ticks).unwrap_or_default() * 1e9 / clock::rate_hz() as f64
 }
 
-/// What a pass of `walk` takes longer after one of `writer` than after another pass of its own: what the walk is expected to lose in a time slice.
-/// It may lose more, as translations of addresses are evicted too.
+/// Returns by how much a pass of `walk` is longer after a pass of `writer` than after another pass of its own. That is the expected loss in a
+/// time slice; the real one may be larger, as address translations are evicted too.
 pub fn refill(walk: &Walk, writer: &mut Writer) -> Ns {
     let longer = median_ns(|| {
         writer.pass();
@@ -29,7 +29,7 @@ pub fn refill(walk: &Walk, writer: &mut Writer) -> Ns {
     Ns(longer.max(0.0) as u64)
 }
 
-/// By what share a pass of `walk` takes longer while `writer` writes on the CPU `other` than while that one spins.
+/// Returns by what share a pass of `walk` is longer while `writer` writes on the CPU `other` than while that CPU spins.
 pub fn beside(walk: &Walk, writer: &mut Writer, other: CpuId) -> f64 {
     let (over, writes) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {

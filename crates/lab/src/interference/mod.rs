@@ -1,8 +1,8 @@
-//! What programs cost each other through caches and memory: the experiment of [Kim2013, §3].
+//! Interference of programs with each other through caches and memory: the experiment of [Kim2013, §3].
 //!
-//! A program runs alone, beside others on other CPUs (inter-core), and on one CPU with others, in time slices (intra-core). What a run takes is
-//! the time for which the program had a CPU. The control of a run is the same with co-runners that only spin: what other CPUs being busy,
-//! or time slices by themselves, cost is in both, and what is left between them is what co-runners do to caches and memory.
+//! A program runs alone, beside others on other CPUs (inter-core), and on one CPU with others, in time slices (intra-core). The time of a run is
+//! the time for which the program had a CPU. The control is a run with co-runners that only spin. Both include the cost of busy other CPUs and
+//! of the time slices themselves, so their difference is what co-runners do to caches and memory.
 
 pub mod expected;
 pub mod modeled;
@@ -45,15 +45,15 @@ pub struct Condition {
     pub partitioning: Partitioning,
 }
 
-/// The first values of a sample: time for which the program had a CPU, and 1 where a co-runner had ended before it, else 0. Hits and misses of each
-/// of [`Interference::counted`] follow.
+/// The first values of a sample: the time in ns for which the program had a CPU, and 1 if a co-runner ended before it and had no replacement,
+/// else 0. Hits and misses of each of [`Interference::counted`] follow.
 pub const COLUMNS: [&str; 2] = ["cpu_ns", "censored"];
 
 fn cpu(run: &[f64]) -> f64 {
     run[0]
 }
 
-/// Slow runs alone show a disturbance.
+/// A block is not accepted if its runs alone are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: cpu, canary: None };
 
 /// What one condition came to. Shares are of the run alone, of the same block; medians over accepted blocks.
@@ -98,7 +98,7 @@ pub struct Requests {
     pub misses: [f64; 3],
 }
 
-/// By what share a count is higher with the others than alone; `None` where it is zero alone.
+/// Returns by what share a count is higher with the others than alone; `None` if it is zero alone.
 pub fn change([alone, _, together]: [f64; 3]) -> Option<f64> {
     (alone > 0.0).then(|| together / alone - 1.0)
 }
@@ -156,22 +156,23 @@ pub struct Interference {
     pub rows: Vec<Row>,
 }
 
-/// `count` colors or ways in equal shares, what is left over to some of them; `None` where there are fewer than programs.
+/// Divides `count` colors or ways among `programs` programs. Shares differ by at most one; `None` if there are fewer colors or ways than
+/// programs.
 pub fn equal_shares(count: u32, programs: usize) -> Option<Vec<Vec<u32>>> {
     let end = |program: usize| (program as u64 * u64::from(count) / programs as u64) as u32;
     (count as usize >= programs)
         .then(|| (0..programs).map(|program| (end(program)..end(program + 1)).collect()).collect())
 }
 
-/// The rows of `blocks`.
+/// Returns one row for each condition in `blocks`.
 ///
-/// The run alone decides whether a block is accepted, and is not part of what is compared: the run with others against that beside others
-/// that spin.
+/// The run alone decides whether a block is accepted, so it takes no part in the comparison, which is between the run with others that work and
+/// the run with others that spin.
 pub fn conclude(blocks: &[Block<Condition>]) -> Vec<Row> {
     corrected(accept(blocks, &JUDGED).iter().filter_map(row).collect(), |row| &mut row.p)
 }
 
-/// What the blocks of a condition come to; `None` where none was accepted.
+/// Returns the row that the accepted blocks of a condition give; `None` if there are none.
 fn row(accepted: &Accepted<'_, Condition>) -> Option<Row> {
     let longer = |arm| -> Vec<f64> {
         let share = |block: &&Block<Condition>| block.median(arm, cpu) / block.median(Arm::Reference, cpu) - 1.0;
@@ -198,7 +199,8 @@ fn row(accepted: &Accepted<'_, Condition>) -> Option<Row> {
     })
 }
 
-/// Requests to each level, of the blocks in which every run was counted: a count that is missing is not zero.
+/// Returns the requests to each level, over the blocks in which every run was counted. Other blocks are left out, as a missing count is not
+/// zero.
 fn requests(accepted: &Accepted<'_, Condition>) -> Vec<Requests> {
     let complete = |block: &Block<Condition>| block.samples.iter().all(|run| !run.values.iter().any(|it| it.is_nan()));
     let counted =
@@ -218,7 +220,7 @@ impl Row {
 }
 
 impl Interference {
-    /// The rows of `row`'s condition in which programs have parts of a cache.
+    /// Returns the rows of `row`'s condition in which programs have parts of a cache of their own.
     pub fn divided_rows(&self, row: &Row) -> impl Iterator<Item = &Row> {
         let open = Condition { partitioning: Partitioning::None, ..row.condition };
         let parts = [Partitioning::Colors, Partitioning::Ways, Partitioning::Both];
@@ -226,18 +228,19 @@ impl Interference {
         parts.into_iter().filter_map(move |part| self.rows.iter().find(|row| row.condition == of(part)))
     }
 
-    /// Whether enough blocks of every condition were accepted, or the machine is modeled, where blocks do not differ.
+    /// Whether enough blocks of every condition were accepted. On a modeled machine one block is enough, as blocks do not differ.
     pub fn is_conclusive(&self) -> bool {
         !self.rows.is_empty() && (self.modeled.is_some() || self.rows.iter().all(Row::is_conclusive))
     }
 
-    /// Whether others cost the program of `row` significantly more time than others that spin.
+    /// Whether others that work cost the program of `row` significantly more time than others that spin. A modeled machine needs no
+    /// significance.
     pub fn interferes(&self, row: &Row) -> bool {
         let significant = row.is_conclusive() && row.p.is_some_and(|p| p <= SIGNIFICANT);
         (self.modeled.is_some() || significant) && row.interference > 0.0
     }
 
-    /// The row of the strongest significant interference among programs that share everything.
+    /// Returns the row with the strongest significant interference among programs that share the whole cache; `None` if there is none.
     pub fn worst(&self, sharing: Sharing) -> Option<&Row> {
         let open = |row: &&Row| row.condition.sharing == sharing && row.condition.partitioning == Partitioning::None;
         let open = self.rows.iter().filter(open);
@@ -256,15 +259,15 @@ pub(crate) mod tests {
         Condition { sharing, program, slice_ns, partitioning: Partitioning::None }
     }
 
-    /// A block of the runs alone, beside others that spin, and with them.
+    /// Returns a block of three runs: alone, beside others that spin, and beside others that work.
     pub(crate) fn block(condition: Condition, runs: [Vec<f64>; 3]) -> Block<Condition> {
         let arms = [Arm::Reference, Arm::Control, Arm::Treatment];
         let samples = arms.into_iter().zip(runs).map(|(arm, values)| Sample { arm, values }).collect();
         Block { condition, steal_ns: 0, elapsed_ns: 1, samples }
     }
 
-    /// Two programs: the first is 50 % longer beside the other, 5 % of it since other CPUs are busy, and a fifth of the rest where it has
-    /// colors; the second is not touched.
+    /// Returns results of two programs. Beside the other, the first is longer by 5 % because other CPUs are busy, and by 45 % through caches and
+    /// memory; colors leave a fifth of that. The second program is not slowed down.
     pub(crate) fn modeled() -> Interference {
         let mut blocks = Vec::new();
         for sharing in [Sharing::InterCore, Sharing::IntraCore] {

@@ -1,6 +1,6 @@
-//! The experiment on a modeled machine: what the caches alone make of it, exactly, in cycles and without noise.
+//! The experiment on a modeled machine: interference by the caches alone, exact and without noise.
 //!
-//! A co-runner that spins touches nothing, so the control is the run alone.
+//! A co-runner that spins accesses no memory, so the control is the run alone.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use isochrome_model::units::{Bytes, Ns, format_list};
 use super::{COLUMNS, Condition, Counted, Divided, Interference, Program, Sharing, conclude, equal_shares};
 use crate::samples::{Arm, Block, Sample};
 
-/// Time slices that a run takes alone, at least.
+/// Least number of time slices that a run takes alone.
 const SLICES: u64 = 4;
 
-/// What to play.
+/// The experiment to simulate.
 pub struct Request<'a> {
-    /// The machine.
+    /// The simulated machine.
     pub machine: &'a DescribedMachine,
-    /// Its clock rate.
+    /// Clock rate of the machine, in MHz.
     pub mhz: u32,
-    /// The programs, as [`Workload`](isochrome_model::workload::Workload)s in words.
+    /// The programs, as the text of [`Workload`](isochrome_model::workload::Workload)s.
     pub programs: &'a [String],
-    /// Lengths of time slices on a shared CPU.
+    /// Lengths of the time slices on a shared CPU, in ns.
     pub slices: &'a [Ns],
 }
 
-/// Three programs for a machine whose outermost level is of `bytes`: one at home in half of it, one that writes all of it, and one that needs
-/// the inner levels only.
+/// Returns three programs for a machine whose outermost level holds `bytes`: one whose working set is half of it, one that writes all of it, and
+/// one that needs the inner levels only.
 pub fn programs(bytes: Bytes) -> Vec<String> {
     vec![
         format!("chase:area={},line=64,steps={},seed=1", bytes.0 / 2, bytes.0 / 128),
@@ -38,11 +38,12 @@ pub fn programs(bytes: Bytes) -> Vec<String> {
     ]
 }
 
-/// A block of one run of each kind for each condition, and what follows.
+/// Simulates the experiment. Returns its results, and a block of one run of each kind for each condition.
 ///
-/// `progress` gets the accesses of each run from time to time and says whether to go on; what was not played by then is missing.
+/// `progress` is called with the number of accesses of the current run from time to time. If it returns `false`, the simulation stops, and
+/// conditions that were not finished are missing.
 ///
-/// Fails where a program is no workload, and where the machine is described wrongly.
+/// Fails if a program is not a workload, or if the machine model is invalid.
 pub fn play(
     request: &Request,
     progress: &mut dyn FnMut(u64) -> bool,
@@ -101,7 +102,7 @@ pub fn play(
 }
 
 impl Request<'_> {
-    /// The columns of its blocks.
+    /// Returns the names of the columns of a sample.
     pub fn columns(&self) -> Vec<String> {
         let counts = self.levels().flat_map(|level| [format!("{level}_hits"), format!("{level}_misses")]);
         COLUMNS.map(str::to_owned).into_iter().chain(counts).collect()
@@ -111,12 +112,12 @@ impl Request<'_> {
         (u128::from(time.0) * u128::from(self.mhz) / 1000) as u64
     }
 
-    /// Names of the levels that hold data, innermost first.
+    /// Returns the names of the levels that hold data, innermost first.
     fn levels(&self) -> impl Iterator<Item = String> {
         self.machine.colors().into_iter().map(|(name, _)| name)
     }
 
-    /// How the outermost level can be divided evenly.
+    /// Returns the ways of dividing the outermost level evenly among the programs: by colors and by cache ways, if there are enough of them.
     fn divided(&self) -> Vec<Divided> {
         let data: Vec<_> = self.machine.levels.iter().filter(|level| level.holds != Holds::Instruction).collect();
         let number = data.len() as u8;
@@ -130,7 +131,8 @@ impl Request<'_> {
         parts.into_iter().filter_map(divided).collect()
     }
 
-    /// What becomes of `program` run `jobs` times: alone, or with the others again and again.
+    /// Simulates `jobs` jobs of `program`, alone or while the others run again and again, and returns its outcome. `part` gives every program
+    /// its share of the divided level.
     fn run(
         &self,
         program: usize,
@@ -182,7 +184,8 @@ impl Request<'_> {
         Ok(outcome.tasks.swap_remove(0))
     }
 
-    /// A run, as it is seen from outside. Of outer levels what the inner ones fetch counts, and not what they write back.
+    /// Returns the values of a run as a measurement from outside sees them. In outer levels, fetches by the inner levels count as requests, and
+    /// their write-backs do not.
     fn seen(&self, outcome: &TaskOutcome) -> Vec<f64> {
         let requests = |(at, name): (usize, String)| {
             // A program on the first CPU has the first of each level's caches, or the only one.

@@ -1,10 +1,10 @@
-//! Unmodified programs that are started, stand still at their mark, go on, and end.
+//! Life cycle of unmodified programs: they are started, stop at their mark, continue, and end.
 //!
-//! How far an unmodified program is cannot be seen from outside, but its end can: a run is timed from a *mark*, when the program has had a CPU for
-//! so long, to its end, by the time for which it had a CPU. At the mark it stands still (SIGSTOP) until everybody is ready. What moving its pages
-//! cost before is not part of it.
+//! The progress of an unmodified program cannot be seen from outside, but its end can. So a run is timed from a *mark*, when the program has had
+//! a CPU for a given time, to its end; its time is the CPU time in between. At the mark the program is stopped (SIGSTOP) until all are ready.
+//! The cost of moving its pages falls before the mark and is not included.
 //!
-//! A program that does jobs when lines release them need not be started for every run: its run is so many jobs.
+//! A message-driven program, whose jobs are started by release messages, need not be started for every run: its run is a number of jobs.
 
 use std::fs::File;
 use std::io;
@@ -31,55 +31,55 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Setup;
 
-/// Priority of programs that have a CPU: below that of this one, which gives time slices.
+/// Priority of programs that have a CPU, below that of this process, which gives time slices.
 pub(super) const RUNNING: u8 = 20;
 /// Priority of programs that wait for their time slice.
 pub(super) const WAITING: u8 = 10;
-/// A program is moved to its colors after this part of its warm-up: by then it has most of its memory.
+/// A program is moved to its colors after one part out of this many of its warm-up, as it has most of its memory by then.
 const WARM_UP_SHARE: u64 = 4;
-/// Between two readings of the time that a program has had.
+/// Time between two readings of a program's CPU time.
 const POLL: Duration = Duration::from_micros(200);
-/// How long a program may take to its mark.
+/// Greatest time that a program may take to reach its mark.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Programs that end within this share of their time alone have not done the same.
+/// A program that ends within this share of its time alone has not done the same work.
 const EARLY: f64 = 0.25;
-/// How much of the standard error of a program that failed is reported.
+/// Number of bytes at the end of a failed program's standard error that are reported.
 const STDERR_BYTES: usize = 400;
-/// SIGKILL, SIGCONT and SIGSTOP.
+/// Numbers of SIGKILL, SIGCONT and SIGSTOP.
 const KILL: i32 = 9;
 const CONTINUE: i32 = 18;
 const STOP: i32 = 19;
 
-/// A program that runs, or stands still at its mark. Dropped, it is ended with all that it started.
+/// A program that runs or is stopped at its mark. Dropping it kills its process group.
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) pid: Pid,
-    /// Its threads at the mark.
+    /// Threads of the program at the mark.
     pub(super) threads: Vec<i32>,
-    /// Time it had a CPU until then.
+    /// CPU time of the program at the mark.
     mark: Ns,
     pub(super) ended: bool,
-    /// Its standard error: memory.
+    /// Standard error of the program, a file in memory.
     stderr: File,
-    /// Where its jobs are released, and how many of this run are not complete.
+    /// The message-driven program, and the number of jobs of this run that are not complete; `None` for other programs.
     lines: Option<(LineProgram, u64)>,
 }
 
-/// How a program is started.
+/// Options for starting a program.
 pub(super) struct Start<'a> {
     pub(super) words: &'a [String],
-    /// Whether lines release its jobs: its mark is then where it waits for the first.
+    /// Whether release messages start its jobs. Its mark is then where it waits for the first message.
     pub(super) released: bool,
-    /// Whether it has to be on its colors when its warm-up is over.
+    /// Whether the program has to be on its colors by the end of its warm-up.
     pub(super) timed: bool,
-    /// The file by which it joins the group that has its ways.
+    /// The file by which the program joins the resource group that has its cache ways.
     pub(super) joins: Option<&'a PathBuf>,
     /// Moves the pages of the program to its colors; `None` where it has no colors of its own.
     pub(super) place: Option<&'a mut dyn FnMut(Pid) -> Result<(), RecolorError>>,
 }
 
 impl Process {
-    /// Starts a program, has it run until it has had a CPU for the warm-up, and stops it. `None` if it was interrupted.
+    /// Starts a program, lets it run until its CPU time reaches the warm-up, and stops it. `None` on an interrupt.
     pub(super) fn start(setup: &Setup, start: Start<'_>) -> Result<Option<Process>, HostError> {
         let Start { words, released, timed, joins, place } = start;
         let name = words.join(" ");
@@ -152,12 +152,12 @@ impl Process {
         JobError::Pipe { program: self.name.clone(), source }.into()
     }
 
-    /// Time it has had a CPU so far.
+    /// Returns the CPU time of the program so far.
     fn cpu(&self) -> Result<Ns, HostError> {
         process_cpu(self.pid.0).map_err(|source| self.pipe(source))
     }
 
-    /// Time that `threads` have had a CPU so far, in ns.
+    /// Returns the CPU time of `threads` so far, in ns.
     fn cpu_of(&self, threads: &[i32]) -> u64 {
         let time = |thread: &i32| -> Option<u64> {
             let text = self.pid.text(&format!("task/{thread}/schedstat")).ok()?;
@@ -166,7 +166,7 @@ impl Process {
         threads.iter().filter_map(time).sum()
     }
 
-    /// How it ended, and the end of its standard error.
+    /// Describes how the program ended, with the end of its standard error.
     fn last_words(&self, end: End) -> String {
         let length = self.stderr.metadata().map_or(0, |about| about.len());
         let mut bytes = vec![0; STDERR_BYTES.min(length as usize)];
@@ -179,7 +179,8 @@ impl Process {
         }
     }
 
-    /// The time from its mark to its end, or why the run does not count; `alone`: that of a run alone, where it is known.
+    /// Returns the CPU time from the mark to the end, or why the run is discarded. `cpu` is the CPU time at the end, and `alone` that of a run
+    /// alone, if known.
     pub(super) fn judge(&self, end: End, cpu: Ns, alone: Option<Ns>) -> Result<Ns, String> {
         let took = Ns(cpu.0.saturating_sub(self.mark.0));
         match alone {
@@ -193,7 +194,7 @@ impl Process {
         }
     }
 
-    /// Whether it has had `cpu`; it has not if there was an interrupt.
+    /// Waits until the program has had a CPU for `cpu`. Returns `false` on an interrupt.
     fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, HostError> {
         if self.lines.is_some() {
             return Ok(!interrupt::interrupted());
@@ -221,7 +222,7 @@ impl Process {
         Ok(true)
     }
 
-    /// Stops it, and waits until it has. It needs a CPU for that, hence the priority where others have one.
+    /// Stops the program and waits until it has stopped. It needs a CPU for that, so it gets `priority` first, if given.
     pub(super) fn hold(&mut self, priority: Option<u8>) -> Result<(), HostError> {
         if let Some(priority) = priority {
             self.set_priority(priority);
@@ -235,7 +236,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lets it go on on `cpu`.
+    /// Lets the program continue on `cpu`, with `priority` if given.
     pub(super) fn go_on(&self, cpu: CpuId, priority: Option<u8>) -> Result<(), HostError> {
         let mut set = CpuSet::new();
         set.set(cpu.0 as usize);
@@ -249,14 +250,14 @@ impl Process {
         launch::send(-self.pid.0, CONTINUE).map_err(|source| self.pipe(source))
     }
 
-    /// Of all threads that it has now: it may have started some since its mark.
+    /// Sets the priority of all current threads, as the program may have started some since its mark.
     pub(super) fn set_priority(&self, priority: u8) {
         for thread in self.pid.threads().unwrap_or_default() {
             let _ = Scheduling::fifo(priority).apply_to(thread);
         }
     }
 
-    /// Releases so many jobs, which are its next run.
+    /// Releases `jobs` jobs, which make up the next run.
     pub(super) fn release(&mut self, jobs: u64) -> Result<(), HostError> {
         self.mark = self.cpu()?;
         if let Some((program, left)) = &mut self.lines {
@@ -266,14 +267,14 @@ impl Process {
         Ok(())
     }
 
-    /// How its run ended, and how long it has had a CPU altogether by then.
+    /// Returns how the run ended and the total CPU time by then; `None` if it has not ended.
     pub(super) fn completed(&mut self) -> Result<Option<(End, Ns)>, HostError> {
         let Some((program, left)) = &mut self.lines else { return self.end() };
         *left = left.saturating_sub(program.take()?);
         if *left > 0 { Ok(None) } else { Ok(Some((End::Code(0), self.cpu()?))) }
     }
 
-    /// Its end, and how long it had a CPU altogether.
+    /// Returns how the program ended and its total CPU time; `None` if it still runs.
     pub(super) fn end(&mut self) -> Result<Option<(End, Ns)>, HostError> {
         let end = launch::ended(self.pid.0).map_err(|source| self.pipe(source))?;
         self.ended |= end.is_some();
@@ -295,7 +296,7 @@ impl Drop for Process {
 mod tests {
     use super::*;
 
-    /// The loop is the shell's own work, or that of a child for which it waits.
+    /// Returns the CPU time of a shell that runs a loop itself, or lets a child run it and waits.
     fn cpu_of_a_shell_that_ends(by_a_child: bool) -> Ns {
         let work = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; exit 3";
         let script = if by_a_child { format!("sh -c '{work}'; exit 3") } else { work.to_owned() };

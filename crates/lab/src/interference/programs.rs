@@ -1,12 +1,12 @@
-//! Unmodified programs, alone and beside others, measured.
+//! Measurement of unmodified programs, alone and beside others.
 //!
-//! *Time slices* are given by this program, with SCHED_FIFO: on the shared CPU all wait at a low priority, and one at a time has a higher one.
-//! SCHED_DEADLINE, which promises the same, admits no program that is bound to one CPU. In the slices of co-runners that are not there this program
-//! spins, which is the control as well; a program that waits in its slice leaves the rest of it to the others.
+//! *Time slices* are given by this process, by SCHED_FIFO priorities: on the shared CPU all programs wait at a low priority, and one at a time
+//! has a higher one. SCHED_DEADLINE would serve as well, but admits no program that is bound to one CPU. In the slices of absent co-runners this
+//! process spins, as in the control. A program that blocks in its slice leaves the rest of it to the others.
 //!
-//! *Co-runners end too.* Others of them, started and moved to their colors beforehand, stand still until they are needed. Where they do not
-//! suffice the run goes on without them and is censored: it would have taken at least as long beside them. One that fails, or ends much sooner than
-//! it does alone, was no co-runner: the run does not count.
+//! *Co-runners end too.* Replacements, started and moved to their colors beforehand, are stopped until they are needed. If they run out, the run
+//! continues without co-runners and is censored: with them it would have taken at least as long. If a co-runner fails, or ends much sooner than
+//! it does alone, the run is discarded.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,47 +30,49 @@ use super::{COLUMNS, Condition, Sharing, cpu};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Between two checks whether a program on a CPU of its own has ended.
+/// Time between two checks whether a program on its own CPU has ended.
 const CHECK: Duration = Duration::from_millis(1);
-/// How much longer than alone a run may take before co-runners are used up.
+/// Factor by which a run may exceed its time alone before co-runners run out.
 const RESERVE: f64 = 1.5;
-/// Co-runners of one program that stand ready, at most.
+/// Greatest number of stopped co-runners of one program.
 const READY_MAX: u64 = 16;
-/// Failures of a program one after the other that end the experiment.
+/// Number of successive failures of a program that ends the experiment.
 const FAILURES_MAX: u32 = 3;
 
-/// What is measured, and where.
+/// The programs to measure, the conditions, and the CPUs.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Command lines.
+    /// Command lines of the programs.
     pub programs: Vec<Vec<String>>,
-    /// By program, those that run beside it.
+    /// For each program, the indices of those that run beside it.
     pub beside: Vec<Vec<usize>>,
-    /// By program, how many jobs a run of it is, where lines release them: it is started once for a block. Other programs run to their end.
+    /// For each program, the number of jobs in a run, if release messages start its jobs. Such a program is started once for a block. `None` if
+    /// it runs to its end.
     pub jobs: Vec<Option<u64>>,
-    /// What is measured.
+    /// The conditions to measure.
     pub conditions: Vec<Condition>,
-    /// Where a program is measured.
+    /// CPU on which a program is measured.
     pub cpu: CpuId,
-    /// Where its co-runners run, if not there.
+    /// CPUs on which its co-runners run if they do not share its CPU.
     pub others: Vec<CpuId>,
-    /// Time on a CPU before the mark.
+    /// Time that a program has a CPU before its mark.
     pub warm_up: Ns,
-    /// How long a program may take from its mark to its end, alone.
+    /// Greatest time from a program's mark to its end when it runs alone.
     pub limit: Ns,
     /// Whether programs may have real-time priorities. Time slices need them.
     pub realtime: bool,
-    /// By program, the file by which it joins the group that has its ways; none without ways.
+    /// For each program, the file by which it joins the resource group that has its cache ways; empty without ways.
     pub joins: Vec<PathBuf>,
-    /// Levels to count, by events that proved to count; none without counters.
+    /// Cache levels to count, with events that are known to work; empty without counters.
     pub levels: Vec<LevelEvents>,
 }
 
-/// Moves the pages of a program, by its number, to its colors.
+/// Moves the pages of a program, given by its index, to its colors.
 pub type Place<'a> = dyn FnMut(usize, Pid) -> Result<(), RecolorError> + 'a;
 
-/// The conditions of programs with these co-runners, where there are so many CPUs for others, with real-time priorities or without. Programs
-/// share everything, or have parts of their own by one of `parts`.
+/// Returns the conditions that can be measured. `beside` lists the co-runners of each program, and `others` is the number of CPUs for
+/// co-runners: 0 rules out inter-core conditions. Intra-core conditions, one for each of `slices`, need `realtime` priorities. Programs share
+/// the whole cache, or have parts of it by one of `parts`.
 pub fn conditions(
     beside: &[Vec<usize>],
     others: usize,
@@ -92,24 +94,24 @@ pub fn conditions(
     conditions
 }
 
-/// The experiment. The calling thread is to run on the CPU of the setup, with a real-time priority if programs are to have one.
+/// The experiment. The calling thread has to run on the CPU of the setup, with a real-time priority if the programs get one.
 pub struct Programs<'s, 'p> {
     setup: &'s Setup,
     place: &'p mut Place<'p>,
-    /// Time of a run alone, by program, once it is known; of programs that are only co-runners it never is.
+    /// For each program, the time of a run alone; `None` until it is known, and always for programs that are only co-runners.
     lengths: Vec<Option<Ns>>,
-    /// The program of this block, where lines release its jobs.
+    /// The measured program of this block; `None` if release messages do not start its jobs.
     subject: Option<Process>,
-    /// Co-runners at their mark or behind it, by program and what they have parts by.
+    /// Stopped co-runners at or after their mark, each with its program and its partitioning.
     ready: Vec<(usize, Partitioning, Process)>,
-    /// How often each program has failed since it last did not.
+    /// For each program, the number of failures since its last success.
     failed: Vec<u32>,
-    /// Programs that failed beside others, so that their runs and blocks do not count, in words.
+    /// Descriptions of failures of programs beside others; their runs and blocks are discarded.
     pub failures: Vec<String>,
 }
 
 impl<'s, 'p> Programs<'s, 'p> {
-    /// Of `setup`, whose programs `place` moves to their colors.
+    /// Returns the experiment of `setup`; `place` moves its programs to their colors.
     pub fn new(setup: &'s Setup, place: &'p mut Place<'p>) -> Programs<'s, 'p> {
         let programs = setup.programs.len();
         let (lengths, failed) = (vec![None; programs], vec![0; programs]);
@@ -135,9 +137,9 @@ impl<'s, 'p> Programs<'s, 'p> {
         Process::start(self.setup, start)
     }
 
-    /// What the run of `program` took that has ended so, or `None` where it does not count.
+    /// Returns the time of a run of `program` that ended as given, with the CPU time by then; `None` if the run is discarded.
     ///
-    /// Fails when it failed alone, or again and again.
+    /// Fails if the program failed when it ran alone, or failed [`FAILURES_MAX`] times in a row.
     fn judge(&mut self, program: usize, process: &Process, (end, cpu): (End, Ns)) -> Result<Option<Ns>, HostError> {
         match process.judge(end, cpu, self.lengths[program]) {
             Ok(took) => {
@@ -164,7 +166,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         self.setup.conditions.iter().any(|condition| condition.program == program)
     }
 
-    /// Has co-runners of `program` stand ready for a run that takes `length` alone, unless it is interrupted.
+    /// Starts and stops co-runners of `program`, as many as a run needs that takes `length` alone. An interrupt ends this early.
     fn reserve(&mut self, program: usize, partitioning: Partitioning, length: Option<Ns>) -> Result<(), HostError> {
         let runs =
             self.lengths[program].zip(length).map_or(0.0, |(own, of)| RESERVE * of.0 as f64 / own.0.max(1) as f64);
@@ -182,7 +184,8 @@ impl<'s, 'p> Programs<'s, 'p> {
         Some(self.ready.remove(at).2)
     }
 
-    /// One run beside `others`, who spin in the control, and are not there in the reference; `None` if somebody failed, or it was interrupted.
+    /// Makes one run beside `others` and returns its values. In the control the others only spin, and in the reference they are absent. `None`
+    /// if a program failed, or on an interrupt.
     fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, HostError> {
         let Some(mut run) = self.begin(condition, arm, others)? else { return Ok(None) };
         let setup = self.setup;
@@ -207,7 +210,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         Ok(values)
     }
 
-    /// Has the program and those beside it go on from their marks; `None` where it was interrupted.
+    /// Lets the measured program and its co-runners continue from their marks; `None` on an interrupt.
     fn begin<'r>(&mut self, condition: Condition, arm: Arm, others: &'r [usize]) -> Result<Option<Run<'r>>, HostError> {
         let (setup, program) = (self.setup, condition.program);
         let together = arm == Arm::Treatment;
@@ -236,7 +239,8 @@ impl<'s, 'p> Programs<'s, 'p> {
         Ok(Some(run))
     }
 
-    /// Gives the program, and on a shared CPU those beside it, their slices until it has completed the run: what that took.
+    /// Gives the program, and on a shared CPU its co-runners, their time slices until it has completed the run. Returns the time of the run;
+    /// `None` if it is discarded or interrupted.
     fn alternate(&mut self, run: &mut Run<'_>) -> Result<Option<Ns>, HostError> {
         let in_slices = run.is_in_slices();
         let (slots, slice) = match in_slices {
@@ -269,7 +273,8 @@ impl<'s, 'p> Programs<'s, 'p> {
         unreachable!("a cycle of one slot or more does not end")
     }
 
-    /// Has others go on in the place of co-runners that have ended. `false` where one failed: who failed before the program ended was not beside it.
+    /// Replaces co-runners that have ended. Returns `false` if one of them failed, as the program then did not have its co-runners for the whole
+    /// run.
     fn replace_ended(&mut self, run: &mut Run<'_>) -> Result<bool, HostError> {
         for at in 0..run.mates.len() {
             let Some(mate) = run.mates[at].as_mut() else { continue };
@@ -288,7 +293,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         Ok(true)
     }
 
-    /// Holds what has not ended, for the next run.
+    /// Stops the processes that have not ended and keeps them for the next run.
     fn keep(&mut self, run: Run<'_>) -> Result<(), HostError> {
         let Run { condition, others, mut subject, mates, .. } = run;
         let running = self.setup.realtime.then_some(RUNNING);
@@ -306,16 +311,16 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'r> {
     condition: Condition,
     arm: Arm,
     others: &'r [usize],
     subject: Process,
-    /// By position in `others`, the one that runs; none in the other arms, and where they are used up.
+    /// For each of `others`, the process that runs; `None` in arms other than the treatment, and if its co-runners ran out.
     mates: Vec<Option<Process>>,
     counting: Counting,
-    /// Whether a co-runner had ended before the program, and no other was ready.
+    /// Whether a co-runner ended before the program and no replacement was ready.
     censored: bool,
 }
 
@@ -328,7 +333,7 @@ impl Run<'_> {
         self.sharing() == Sharing::IntraCore && self.arm != Arm::Reference
     }
 
-    /// Where the co-runner at `at` runs, with which priority.
+    /// Returns the CPU and the priority of the co-runner at index `at`.
     fn target(&self, at: usize, setup: &Setup) -> (CpuId, Option<u8>) {
         match self.sharing() {
             Sharing::InterCore => (setup.others[at], setup.realtime.then_some(RUNNING)),
@@ -336,7 +341,8 @@ impl Run<'_> {
         }
     }
 
-    /// Waits until `until`, while the CPU is that of who has `slot`, or spins where nobody does.
+    /// Gives the CPU to the process of `slot` until `until`: slot 0 is the measured program, and the others are its co-runners. Spins if the
+    /// slot has no process.
     fn give_slice(&self, slot: usize, until: Instant, in_slices: bool) {
         let left = || until.saturating_duration_since(Instant::now());
         match if slot == 0 { Some(&self.subject) } else { self.mates[slot - 1].as_ref() } {
@@ -356,15 +362,14 @@ impl Run<'_> {
         }
     }
 
-    /// The values of a run that took so long, in the order of the columns.
+    /// Returns the values of a run that took `took`, in the order of the columns; `None` if `took` is.
     fn values(&self, took: Option<Ns>, levels: &[LevelEvents]) -> Option<Vec<f64>> {
         let time = [took?.0 as f64, f64::from(u8::from(self.censored))];
         Some(time.into_iter().chain(self.counting.requests(levels)).collect())
     }
 }
 
-/// Counters of the program that is measured. They count one thread: of a program with more, or where they were there before and are not now, the run
-/// has none.
+/// Counters of the measured program. They count one thread only, so a run has no counts if the program has more than one or the counters fail.
 struct Counting {
     counters: Option<(Counters, Reading)>,
     single: bool,
@@ -380,12 +385,12 @@ impl Counting {
         Counting { counters, single: true }
     }
 
-    /// Looks whether `subject` still has one thread.
+    /// Records whether `subject` still has at most one thread.
     fn note_threads(&mut self, subject: &Process) {
         self.single &= self.counters.is_none() || subject.pid.threads().map_or(true, |threads| threads.len() <= 1);
     }
 
-    /// Hits and misses of each level since the beginning; not a number where they were not counted.
+    /// Returns hits and misses of each level since the beginning of the run; NaN if they were not counted.
     fn requests(&self, levels: &[LevelEvents]) -> Vec<f64> {
         let events = events_of_levels(levels);
         let counts = self.counters.as_ref().filter(|_| self.single).and_then(|(counters, before)| {
@@ -413,7 +418,7 @@ impl Experiment for Programs<'_, '_> {
         self.setup.conditions.clone()
     }
 
-    /// One run of each kind. A block is left out when a run of it has failed.
+    /// Measures one block, and before it the time alone of each program for which it is unknown. A block is discarded if one of its runs failed.
     fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
         let mut others = self.setup.beside[condition.program].clone();
         recorder.rng.shuffle(&mut others);
@@ -455,10 +460,10 @@ mod tests {
         assert!(conditions(&beside, 0, false, &slices, &[Partitioning::Ways]).is_empty());
     }
 
-    /// Blocks, and what kept others from counting.
+    /// Recorded blocks, and the failures that made others be discarded.
     type Measured = (Vec<Block<Condition>>, Vec<String>);
 
-    /// What becomes of shell scripts.
+    /// Runs the experiment on shell scripts, without real-time priorities.
     fn tried(scripts: &[&str], levels: &[LevelEvents], warm_up: Ns, limit: Ns) -> Result<Measured, String> {
         let programs: Vec<Vec<String>> =
             scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
@@ -490,7 +495,7 @@ mod tests {
 
     const SECOND: Ns = Ns(1_000_000_000);
     const MINUTE: Ns = Ns(60_000_000_000);
-    /// Behind a mark at its beginning.
+    /// Script whose work lies after a mark at its beginning.
     const LOOP: &str = "i=0; while [ $i -lt 40000 ]; do i=$((i+1)); done";
     const BEGINNING: Ns = Ns(2_000_000);
 
@@ -535,7 +540,7 @@ mod tests {
         assert!(blocks.len() < 4, "{blocks:?}");
     }
 
-    /// By an event that the kernel counts on any machine, in place of those of caches.
+    /// Uses an event that the kernel counts on any machine, in place of cache events.
     #[test]
     fn what_a_program_did_from_its_mark_to_its_end_is_counted() {
         let faults = LevelEvents { level: 1, accesses: vec![PAGE_FAULTS], misses: vec![PAGE_FAULTS] };

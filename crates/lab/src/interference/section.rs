@@ -1,4 +1,4 @@
-//! What programs cost each other: by how much each takes longer beside the others, as [Kim2013, Figure 3] shows it.
+//! The section of a report on interference: by how much each program is longer beside the others, as in [Kim2013, Figure 3].
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::{Divided, Interference, Row, Sharing, change};
 
 const SHARINGS: [Sharing; 2] = [Sharing::InterCore, Sharing::IntraCore];
 
-/// Letters of a command in a table.
+/// Greatest number of characters of a command in a table.
 const SHOWN: usize = 20;
 
 fn target(sharing: Sharing) -> &'static str {
@@ -22,7 +22,7 @@ fn target(sharing: Sharing) -> &'static str {
     }
 }
 
-/// Where the program of a row runs.
+/// Describes where the others run in a row, with the length of the time slices.
 fn target_of(row: &Row) -> String {
     match row.condition.slice_ns.0 {
         0 => target(row.condition.sharing).to_owned(),
@@ -30,14 +30,14 @@ fn target_of(row: &Row) -> String {
     }
 }
 
-/// The length of a row's time slices and its command.
+/// Returns the length of a row's time slices, if it has any, and its command.
 fn name(measured: &Interference, row: &Row) -> String {
     let slice = row.condition.slice_ns.0;
     let slice = if slice == 0 { String::new() } else { format!("{} ms: ", slice as f64 / 1e6) };
     slice + &command(measured, row)
 }
 
-/// The command of a row, or its end, which says more than its beginning.
+/// Returns the command of a row. A long one is cut to its end, which says more than its beginning.
 fn command(measured: &Interference, row: &Row) -> String {
     let command = measured.programs.get(row.condition.program).map_or("", |program| program.command.as_str());
     match command.chars().count() {
@@ -50,7 +50,7 @@ fn percent(share: f64) -> String {
     format!("{:+.1}", 100.0 * share)
 }
 
-/// The interference of a row in percent: at least so much where co-runners had ended before the program.
+/// Formats the interference of a row in percent, with "at least" if co-runners ran out before the program ended.
 fn interference(row: &Row) -> String {
     let least = if row.blocks_censored > 0 { "at least " } else { "" };
     format!("{least}{}", percent(row.interference))
@@ -60,7 +60,7 @@ fn rows(measured: &Interference, sharing: Sharing) -> impl Iterator<Item = &Row>
     measured.rows.iter().filter(move |row| row.condition.sharing == sharing)
 }
 
-/// What the program of a row has, in words, and its hue.
+/// Returns which part of the cache the program of a row has, in words, and the hue for it.
 fn part(row: &Row) -> (&'static str, Hue) {
     match row.condition.partitioning {
         Partitioning::None => ("all of it", Hue::Unpartitioned),
@@ -74,7 +74,7 @@ fn is_open(row: &Row) -> bool {
     row.condition.partitioning == Partitioning::None
 }
 
-/// Interval and corrected p-value of a row's interference, in brackets.
+/// Formats the interval and the corrected p-value of a row's interference in parentheses; empty if one is missing.
 fn interval(row: &Row) -> String {
     match (row.interval, row.p) {
         (Some([low, high]), Some(p)) => format!(" (95 %: {} to {} %, {})", percent(low), percent(high), p_value(p)),
@@ -86,7 +86,7 @@ fn changed(counts: [f64; 3]) -> String {
     change(counts).map_or(DASH.to_owned(), percent)
 }
 
-/// The parts of a cache that program `number` has, in words.
+/// Describes the part of a cache that program `number` has.
 fn has(divided: &Divided, number: usize) -> String {
     let what = if divided.by == Partitioning::Ways { "ways" } else { "colors" };
     let list = divided.shares.get(number).map_or_else(String::new, |share| format_list(share));
@@ -177,7 +177,7 @@ fn findings(measured: &Interference) -> Vec<String> {
     found
 }
 
-/// Of one program: how time, hits and misses change by the others, and below each the same with parts of its own.
+/// Draws how the others change time, hits and misses of one program, and below each the same with parts of a cache of its own.
 fn changes(measured: &Interference, row: &Row) -> Changes {
     let rows: Vec<&Row> = [row].into_iter().chain(measured.divided_rows(row)).collect();
     let mut changes = Vec::new();
@@ -194,7 +194,7 @@ fn changes(measured: &Interference, row: &Row) -> Changes {
     Changes { title, changes }
 }
 
-/// A bar for each program, and below it one for each kind of parts of its own.
+/// Draws a bar for each program, and below it one for each partitioning.
 fn bars(measured: &Interference, sharing: Sharing) -> Bars {
     let bar = |row: &Row| Bar {
         name: if is_open(row) { name(measured, row) } else { format!("  {}", part(row).0) },
@@ -209,7 +209,7 @@ fn doubt(measured: &Interference, row: &Row) -> &'static str {
     if measured.interferes(row) { "" } else { " ?" }
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(measured: &Interference) -> Section {
     let mut section = Section::new("interference", "What programs cost each other", headline(measured), measured).text(
         "Each program runs to its end alone, beside others on other CPUs, and on one CPU with the others, in time slices. The first part of a \

@@ -1,8 +1,8 @@
 //! Running kernels as jobs under the conditions of [Liedtke1997, §5].
 //!
-//! Task and co-runner take turns on one CPU, as a real-time task and whatever runs between its releases do. Before each
-//! part of a job the co-runner either floods or, as the paired control, spins for as long as a flood takes; which of the
-//! two is drawn at random. Blocks of all conditions are interleaved at random, and each block runs on other pages.
+//! Task and co-runner alternate on one CPU, like a real-time task and whatever runs between its releases. Before each part of a job the
+//! co-runner either floods or, as the paired control, spins for as long as a flood takes; the choice is random. Blocks of all conditions are
+//! interleaved at random, and each block runs on other pages.
 
 use std::collections::BTreeMap;
 
@@ -24,19 +24,19 @@ use super::{At, Bench, Condition, conclude};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged};
 
-/// What a job does.
+/// The work of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// One job of a short kernel of the given size.
     Short(KernelKind, usize),
-    /// Matrix multiplication, flooded after each time slice of so many microseconds.
+    /// Matrix multiplication in time slices of the given length, with a flood before each.
     Matmul {
-        /// Length of a slice.
+        /// Length of a time slice, in µs.
         slice_us: u64,
     },
-    /// Matrix multiplication interrupted by the filter at this rate.
+    /// Matrix multiplication interrupted by the filter at the given rate.
     Combined {
-        /// Interruptions per second of the matrix's time.
+        /// Interruptions per second of the time of the matrix multiplication.
         rate_hz: u64,
     },
 }
@@ -44,21 +44,21 @@ pub enum Work {
 /// Coefficients of the filter in [`Work::Combined`]: with the newest input 512 words, exactly two pages of 64-bit numbers.
 /// [Liedtke1997, §5.5]
 const COMBINED_TAPS: usize = 511;
-/// Time slices of one job of the matrix multiplication.
+/// Number of time slices of one job of the matrix multiplication.
 const SLICES: u64 = 4;
-/// Pages of other data in one job's heap: headers, rounding.
+/// Pages of a job's heap beyond its working set, for headers and rounding.
 const HEAP_SLACK: usize = 4;
-/// Traversals of a flood.
+/// Number of traversals of its memory in a flood.
 const FLOOD_PASSES: u32 = 1;
-/// Canary pages: few, so that they take little of the task's colors.
+/// Number of canary pages: few, so that they occupy little of the task's colors.
 const CANARY_PAGES: usize = 4;
-/// Jobs before a block that are not recorded.
+/// Unrecorded jobs before a block.
 const WARM_UP_JOBS: usize = 3;
-/// Share of a color that a task's memory may fill: replacement is not exactly LRU, and stack and kernel need lines as well.
+/// Greatest share of a color that a task's memory may fill. The rest is for stack and kernel, and because replacement is not exactly LRU.
 const COLOR_FILL: f64 = 0.5;
 
 impl Work {
-    /// What the job is.
+    /// Returns the benchmark that the job belongs to.
     pub fn bench(self) -> Bench {
         match self {
             Work::Short(KernelKind::FilterF64 | KernelKind::FilterI32, _) => Bench::Filter,
@@ -69,7 +69,7 @@ impl Work {
         }
     }
 
-    /// Name of the experiment.
+    /// Returns the name of the experiment.
     pub fn name(self) -> &'static str {
         match self {
             Work::Short(KernelKind::FilterI32, _) => KernelKind::FilterF64.name(),
@@ -79,7 +79,7 @@ impl Work {
         }
     }
 
-    /// Name and value of the problem size.
+    /// Returns the name and the value of the problem size.
     pub fn parameter(self) -> (&'static str, u64) {
         match self {
             Work::Short(kind, size) => (kind.sizes().unit, size as u64),
@@ -88,32 +88,32 @@ impl Work {
         }
     }
 
-    /// Element type.
+    /// Returns the element type, `f64` or `i32`.
     pub fn element(self) -> &'static str {
         if matches!(self, Work::Short(KernelKind::FilterI32, _)) { "i32" } else { "f64" }
     }
 }
 
-/// Where jobs run: memory of known colors, the shape of the cache, counters where there are any.
+/// Everything that jobs need to run: memory of known colors, the shape of the cache, and counters if there are any.
 pub struct Jobs<'a> {
-    /// `None` where the machine has no colors: then only the conditions without any are run.
+    /// Memory of known colors; `None` if the machine has no colors, and then only conditions without colors are run.
     pool: Option<&'a FramePool>,
     geometry: Geometry,
-    /// Counters of level-2 and level-1 misses, in this order.
+    /// Counters of level-2 and level-1 misses, in this order; `None` if there are none.
     counters: Option<&'a Counters>,
-    /// Times of walks over canary pages; `None` where time cannot tell hits from misses.
+    /// Times of walks over canary pages; `None` if time does not tell hits from misses.
     walk_ticks: Option<WalkTicks>,
-    /// Time that two readings of the clock take by themselves.
+    /// Ticks that two readings of the clock take by themselves.
     clock_ticks: Cycles,
-    /// Ticks of a step of the matrix multiplication.
+    /// Ticks of one step of the matrix multiplication.
     ticks_per_step: f64,
-    /// Jobs of one kernel, each with the memory it touches.
+    /// The work of each experiment, with the memory that a job touches.
     works: Vec<(Work, Bytes)>,
-    /// Colors of a task where it has its own; `None` for as many as its memory asks for.
+    /// Colors of a task that has its own; `None` for as many as its memory needs.
     colors: Option<Vec<Color>>,
 }
 
-/// What is timed, with the memory it lives in. The fields drop in order: what was allocated before its memory.
+/// The code that is timed, with the memory it lives in. Fields drop in order, so the allocations are dropped before the heap that holds them.
 struct Task<M: BackingMemory> {
     body: Body,
     _heap: Heap<M>,
@@ -141,7 +141,7 @@ impl Body {
         }
     }
 
-    /// Parts of a job: the co-runner has its turn before each.
+    /// Returns the number of parts of a job. The co-runner runs before each part.
     fn parts(&self) -> u64 {
         match self {
             Body::Short(_) => 1,
@@ -187,7 +187,7 @@ impl Body {
     }
 }
 
-/// The co-runner: what it does between the parts of a job.
+/// The co-runner, which runs between the parts of a job.
 struct CoRunner {
     floods: Vec<(Box<dyn BackingMemory>, Flood)>,
 }
@@ -202,8 +202,8 @@ impl CoRunner {
 }
 
 impl<'a> Jobs<'a> {
-    /// Jobs of one kernel with the memory of `pool`, whose colors are those of `target`; without a pool, in ordinary memory only. `colors`: those of a
-    /// task where it has its own, by default as many as its memory asks for.
+    /// Returns jobs for each of `works` in the memory of `pool`, whose colors are those of `target`; without a pool, in ordinary memory only.
+    /// `colors` are those of a task that has its own; `None` gives it as many as its memory needs.
     pub fn new(
         pool: Option<&'a FramePool>,
         target: Target,
@@ -222,12 +222,12 @@ impl<'a> Jobs<'a> {
         Ok(Jobs { pool, geometry, counters, walk_ticks, clock_ticks, ticks_per_step, works, colors })
     }
 
-    /// Whether canary pages can be told apart by time. Without them no block counts, and every outcome is inconclusive.
+    /// Whether the time of a walk over canary pages tells hits from misses. Otherwise no block is accepted, and every outcome is inconclusive.
     pub fn has_canaries(&self) -> bool {
         self.walk_ticks.is_some()
     }
 
-    /// What `blocks` say of each problem size.
+    /// Returns the result of each problem size, concluded from `blocks`.
     pub fn conclude(&self, blocks: &[Block<At>]) -> Vec<super::Experiment> {
         let experiment = |(work, working_set): &(Work, Bytes)| {
             let (name, value) = work.parameter();
@@ -244,7 +244,8 @@ impl<'a> Jobs<'a> {
         self.works.iter().map(experiment).collect()
     }
 
-    /// The first colors, as many as keep `memory` within [`COLOR_FILL`] of them, at most half of all.
+    /// Returns the colors that were given for a task, or else the first ones: as many as keep `memory` within [`COLOR_FILL`] of them, at most
+    /// half of all.
     fn own_colors(&self, memory: Bytes) -> Vec<Color> {
         if let Some(colors) = &self.colors {
             return colors.clone();
@@ -290,7 +291,7 @@ impl<'a> Jobs<'a> {
         task.body.check()
     }
 
-    /// One job: `co_run` runs before each part, outside of what is timed.
+    /// Runs one job and returns its values in the order of [`COLUMNS`](super::COLUMNS). `co_run` runs before each part and is not timed.
     #[inline]
     fn job<M: BackingMemory>(
         &self,
@@ -396,7 +397,7 @@ fn has_own_colors(condition: Condition) -> bool {
     matches!(condition, Condition::Partitioned | Condition::SingleWriter)
 }
 
-/// Time of a flood: the median of a few.
+/// Returns the time of a flood in ticks, the median of a few.
 fn flood_ticks(co_runner: &CoRunner) -> Cycles {
     let mut times = [0u64; 5];
     for time in &mut times {
@@ -408,7 +409,7 @@ fn flood_ticks(co_runner: &CoRunner) -> Cycles {
     Cycles(times[2])
 }
 
-/// Time of one step of the matrix multiplication with warm caches: the shortest of several products.
+/// Returns the ticks of one step of the matrix multiplication with warm caches, by the shortest of several products.
 fn ticks_per_step() -> Result<f64, HostError> {
     let mut matmul = Matmul::new(Matrices::allocate())?;
     let mut shortest = u64::MAX;

@@ -1,7 +1,7 @@
-//! What a flood costs jobs, with and without colors of their own: the experiments of [Liedtke1997, §5].
+//! Cost of a flood to jobs, with and without colors of their own: the experiments of [Liedtke1997, §5].
 //!
-//! Jobs run in blocks. In a block a job that follows the co-runner's work and a job that follows mere spinning for the same
-//! time alternate at random, so that whatever else disturbs the machine disturbs both.
+//! Jobs run in blocks. In a block, jobs that follow the co-runner's work alternate at random with jobs that follow spinning for the same time.
+//! So whatever else disturbs the machine disturbs both kinds.
 
 mod jobs;
 mod section;
@@ -140,19 +140,20 @@ pub struct At {
     pub condition: Condition,
 }
 
-/// The values of a job: ticks it took; level-2 demand misses and level-1 data misses, where counted; share (0 to 1) of the lines of a few canary
-/// pages, in the colors of the task, that were gone when it began, by time.
+/// The values of a job: its ticks; its level-2 demand misses and level-1 data misses, if counted; and the share (0 to 1) of canary lines, in the
+/// colors of the task, that had been evicted when it began, judged by time.
 pub const COLUMNS: [&str; 4] = ["cycles", "l2_misses", "l1_misses", "lost"];
 
-/// A slow control shows a disturbance, and so do canary lines that are gone: a core fetches ahead what is read in order, so that the times of the
-/// control may be too coarse to show it.
+/// A block is not accepted if its control is slow or has lost canary lines, as both show a disturbance. Times alone may be too coarse to show
+/// it, because a core prefetches what is read in order.
 pub const JUDGED: Judged = Judged { cost: |job| job[0], canary: Some(3) };
 
-/// Points kept of a distribution for drawing.
+/// Number of points of a distribution that are kept for drawing.
 const CCDF_POINTS: usize = 64;
 
-/// What came of each condition of `bench` at `size`, and by how many cycles `colors` of its own shorten the effect of a flood. Maxima grow with the
-/// number of jobs, so that of each condition as many blocks are summed up, the first ones.
+/// Returns the outcome of each condition of `bench` at `size`, and by how many cycles own colors shorten the effect of a flood. `colors` are the
+/// task's own colors. A maximum grows with the number of jobs, so each condition is summarized over equally many blocks: its first accepted
+/// ones.
 pub fn conclude(
     blocks: &[Block<At>],
     bench: Bench,
@@ -219,7 +220,7 @@ mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// A block of jobs after a flood and of controls, of so many cycles; of each control this share of the canary lines is gone.
+    /// Returns a block of jobs after a flood and of controls, each with its cycles. `lost` is the share of canary lines that every job has lost.
     fn block(condition: Condition, flooded: &[u64], control: &[u64], lost: f64) -> Block<At> {
         let job = |arm, cycles: &u64| Sample { arm, values: vec![*cycles as f64, f64::NAN, f64::NAN, lost] };
         let samples =

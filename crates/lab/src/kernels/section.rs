@@ -1,4 +1,5 @@
-//! What a flood costs a job, kernel by kernel: how much longer it takes, how rare long jobs are, what was left of its cache.
+//! The section of a report on the cost of a flood, kernel by kernel: how much longer a job takes, how rare long jobs are, and how many of its
+//! lines were evicted.
 
 use isochrome_model::evidence::figure::{Axis, CacheMap, Chart, Dash, Hue, Line, Mark, extent};
 use isochrome_model::evidence::format::{self, Clock, DASH};
@@ -9,21 +10,21 @@ use isochrome_model::units::Cycles;
 
 use super::{Condition, Experiment, JobSummary, Kernels, Outcome};
 
-/// Fewer accepted blocks than this carry no conclusion.
+/// Least number of accepted blocks that carry a conclusion.
 const BLOCKS: u64 = 5;
-/// Jobs from which on the 99 % quantile is shown, and quantiles beside the median say anything: of fewer it is the longest.
+/// Least number of jobs for which the 99 % quantile is shown. For fewer jobs it is merely the longest.
 const JOBS: u64 = 100;
-/// Confidence of the claim how often a high-water mark is exceeded.
+/// Confidence of the bound on how often a high-water mark is exceeded.
 const CONFIDENCE: f64 = 0.95;
-/// A range that covers more than this factor is drawn on a logarithmic axis.
+/// Ratio of the ends of a range from which on it is drawn on a logarithmic axis.
 const WIDE: f64 = 8.0;
-/// Where blocks were not compared one by one, own colors help when the median job falls by at least this factor.
+/// If blocks were not compared one by one, own colors help if they shorten the median job by at least this factor.
 const GAIN: f64 = 1.05;
 
 /// The conditions with a flood.
 const FLOODED: [Condition; 3] = [Condition::Unpartitioned, Condition::Partitioned, Condition::SingleWriter];
 
-/// A condition's name, and its line: solid, dotted and dashed as in [Liedtke1997, Figure 4].
+/// Returns the name of a condition and the style of its line: solid, dotted and dashed as in [Liedtke1997, Figure 4].
 fn look(condition: Condition) -> (&'static str, Hue, Dash) {
     match condition {
         Condition::Alone => ("alone", Hue::Alone, Dash::Thin),
@@ -33,12 +34,12 @@ fn look(condition: Condition) -> (&'static str, Hue, Dash) {
     }
 }
 
-/// A number that can be one of a measurement, as text.
+/// Formats a plausible value by `text`; a dash if there is none or it is not finite and below 10^12.
 fn or_dash(value: Option<f64>, text: impl Fn(f64) -> String) -> String {
     value.filter(|value| value.abs() < 1e12).map_or(DASH.to_owned(), text)
 }
 
-/// One experiment, read.
+/// An experiment with its corrected p-value.
 struct Reading<'a> {
     experiment: &'a Experiment,
     /// The p-value of the gain, corrected for all sizes that were measured together.
@@ -46,7 +47,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Outcome of a condition that has jobs.
+    /// Returns the outcome of a condition; `None` if it has no jobs.
     fn outcome(&self, condition: Condition) -> Option<&Outcome> {
         self.experiment.conditions.get(&condition).filter(|outcome| outcome.jobs.n > 0)
     }
@@ -55,30 +56,30 @@ impl Reading<'_> {
         self.experiment.parameter.values().next().copied().unwrap_or(0)
     }
 
-    /// c_min: the shortest undisturbed job.
+    /// Returns c_min, the shortest undisturbed job; `None` if it is unknown or zero.
     fn cycles_min(&self) -> Option<Cycles> {
         self.outcome(Condition::Alone).map(|alone| alone.jobs.cycles_min).filter(|cycles| cycles.0 > 0)
     }
 
-    /// A time of the jobs, or of their control, over c_min.
+    /// Returns a time of `jobs`, those of a condition or of its control, divided by c_min.
     fn over_min(&self, jobs: &JobSummary, time: fn(&JobSummary) -> Cycles) -> Option<f64> {
         (jobs.n > 0).then_some(())?;
         Some(time(jobs).0 as f64 / self.cycles_min()?.0 as f64)
     }
 
-    /// Median over c_min of a condition: the unpredictability drawn. Every recorded job follows a flood, so the typical one is already
-    /// disturbed; what lies above it on a shared host is other disturbance, which the control shows too.
+    /// Returns the median job of a condition divided by c_min: the unpredictability that is drawn. Every recorded job follows a flood, so the
+    /// typical one already shows its effect. On a shared host, longer jobs show other disturbances, which the control shows too.
     fn median(&self, condition: Condition) -> Option<f64> {
         self.over_min(&self.outcome(condition)?.jobs, |jobs| jobs.cycles_median)
     }
 
-    /// The 99 % quantile over c_min.
+    /// Returns the 99 % quantile of `jobs` divided by c_min; `None` if there are too few jobs.
     fn p99(&self, jobs: &JobSummary) -> Option<f64> {
         self.over_min(jobs, |jobs| jobs.cycles_p99).filter(|_| jobs.n >= JOBS)
     }
 
-    /// c_max over c_min, as the paper has it; only where every flooded condition has equally many jobs, since a maximum grows with
-    /// their number.
+    /// Returns c_max divided by c_min, as in the paper. `None` if the flooded conditions differ in their number of jobs, since a maximum grows
+    /// with that number.
     fn max(&self, condition: Condition) -> Option<f64> {
         let Outcome { jobs, high_water_mark, .. } = self.outcome(condition)?;
         for other in FLOODED.iter().filter_map(|&c| self.outcome(c)) {
@@ -96,7 +97,7 @@ impl Reading<'_> {
         or_dash(lost, format::share) + &misses
     }
 
-    /// How many times shorter the median job is with own colors.
+    /// Returns the factor by which own colors shorten the median job.
     fn gain(&self) -> Option<f64> {
         let [without, with] =
             [Condition::Unpartitioned, Condition::Partitioned].map(|c| self.outcome(c).map(|o| o.jobs.cycles_median.0));
@@ -104,7 +105,7 @@ impl Reading<'_> {
         Some(without? as f64 / with as f64)
     }
 
-    /// Why too little stands behind `condition` to judge it; `None` where enough does.
+    /// Returns why there are too few blocks or jobs to judge `condition`; `None` if there are enough.
     fn doubt(&self, condition: Condition) -> Option<String> {
         let name = look(condition).0;
         let Some(outcome) = self.experiment.conditions.get(&condition) else {
@@ -117,7 +118,7 @@ impl Reading<'_> {
         (jobs.n < JOBS).then(|| format!("{name}: {} jobs, {JOBS} are needed", jobs.n))
     }
 
-    /// Whether own colors help here, and why that cannot be judged.
+    /// Returns whether own colors help here, and the reason if that cannot be judged, else an empty string.
     fn standing(&self) -> (Standing, String) {
         let doubted = [Condition::Alone, Condition::Unpartitioned, Condition::Partitioned];
         if let Some(doubt) = doubted.into_iter().find_map(|condition| self.doubt(condition)) {
@@ -147,7 +148,7 @@ impl Reading<'_> {
 /// Experiments of one kernel that differ in problem size only, by ascending size.
 struct Kernel<'a>(Vec<Reading<'a>>);
 
-/// The experiments by kernel, in the order of their first appearance.
+/// Groups the experiments by kernel, in the order of their first appearance.
 fn kernels(measured: &Kernels) -> Vec<Kernel<'_>> {
     let gains: Vec<Option<f64>> = measured.experiments.iter().map(|it| it.gain_cycles.map(|gain| gain.p)).collect();
     let mut corrected = holm(&gains.iter().flatten().copied().collect::<Vec<_>>()).into_iter();
@@ -187,7 +188,7 @@ impl<'a> Kernel<'a> {
         format!("{name}, {}", self.0[0].experiment.element)
     }
 
-    /// What its problem size is called on an axis.
+    /// Returns the label of the problem size for an axis.
     fn axis(&self) -> &'a str {
         match self.parameter() {
             "taps" => "filter coefficients",
@@ -198,7 +199,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// What a job is, where its name does not say it.
+    /// Returns sentences that explain a job; empty if the name of the kernel says enough.
     fn what_a_job_is(&self) -> &'static str {
         match self.bench() {
             "matmul" => {
@@ -212,7 +213,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// The job at `size`, as the subject of a sentence.
+    /// Describes the job at `size` as the subject of a sentence.
     fn job(&self, size: u64) -> String {
         let number = format::grouped(size);
         match self.parameter() {
@@ -226,7 +227,8 @@ impl<'a> Kernel<'a> {
     }
 }
 
-/// The conclusion. Its size is chosen before anything is measured: the largest of the first kernel.
+/// Returns the standing, the headline and its basis. They are about the largest size of the first kernel, a choice that does not depend on the
+/// results.
 fn headline(kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
     let Some((kernel, reading)) = kernels.first().and_then(|kernel| Some((kernel, kernel.0.last()?))) else {
         return (Some(Standing::Inconclusive), "No kernel was measured.".to_owned(), String::new());
@@ -281,7 +283,7 @@ fn headline(kernels: &[Kernel<'_>]) -> (Option<Standing>, String, String) {
     (Some(standing), sentence, basis)
 }
 
-/// Median jobs over the problem size.
+/// Draws the median jobs against the problem size.
 fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Chart {
     let overhead = |ratio: f64| (ratio - 1.0) * 100.0;
     let line = |condition| {
@@ -310,7 +312,7 @@ fn size_chart(machine: &Machine, kernel: &Kernel<'_>) -> Chart {
     }
 }
 
-/// Sizes at which the working set outgrows a data cache, for kernels whose working set grows with the size.
+/// Returns the sizes at which the working set outgrows a data cache, each with a label, for kernels whose working set grows with the size.
 fn cache_rules(machine: &Machine, kernel: &Kernel<'_>) -> Vec<(f64, String)> {
     let levels = (1..=3).filter_map(|level| machine.data_level(level));
     let rule = |level: &isochrome_model::machine::CacheLevel| {
@@ -328,7 +330,7 @@ fn cache_rules(machine: &Machine, kernel: &Kernel<'_>) -> Vec<(f64, String)> {
     levels.filter_map(rule).collect()
 }
 
-/// Share of jobs that took longer than a time, as staircases that end at the high-water mark.
+/// Draws the share of jobs that took longer than a time, as staircases that end at the high-water mark.
 fn exceedance_chart(clock: Clock, kernel: &Kernel<'_>, reading: &Reading<'_>) -> Option<Chart> {
     let outcomes: Vec<_> = reading.experiment.conditions.iter().filter(|(_, outcome)| outcome.jobs.n > 0).collect();
     let most = outcomes.iter().map(|(_, outcome)| outcome.jobs.n).max()?;
@@ -366,7 +368,7 @@ fn exceedance_chart(clock: Clock, kernel: &Kernel<'_>, reading: &Reading<'_>) ->
     })
 }
 
-/// Everything about the conditions of each size.
+/// Returns the rows of the reference table: all numbers of every condition, by size.
 fn reference(clock: Clock, kernel: &Kernel<'_>) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for reading in &kernel.0 {
@@ -433,7 +435,7 @@ const TERMS: [&str; 6] = [
      the constant-rate counter.",
 ];
 
-/// The experiments as a report shows them, on `machine` with the colors of `palette`.
+/// Returns the section of a report on the experiments, measured on `machine` with the colors of `palette`.
 pub fn section(measured: &Kernels, machine: &Machine, palette: Option<&PaletteEvidence>) -> Section {
     let kernels = kernels(measured);
     let clock = Clock::of(measured.counter_hz);

@@ -1,7 +1,8 @@
-//! Tasks with a set miss ratio: how often they miss here, against the prediction. [Sebek2002, §3.3]
+//! Tasks with a set miss ratio: the measured ratio against the predicted one. [Sebek2002, §3.3]
 //!
-//! The task is a loop over lines. Where misses of the level are counted, counters tell its ratio. Elsewhere time does, between two controls with as
-//! many pages, hence the same translation of addresses: of one all lines fit, of the other none does.
+//! The task is a loop over lines. If misses of the level can be counted, counters give its ratio. Otherwise its time does, interpolated between
+//! two controls: all lines of one fit into the level, and none of the other's. Both have as many pages as the task where colors allow it, hence
+//! the same translation of addresses.
 
 pub mod modeled;
 pub mod search;
@@ -20,17 +21,17 @@ use search::{NEAR, TRIES, Tried, found};
 pub use section::section;
 pub use walks::{Walks, pages_per_color};
 
-/// What is measured together: one size of the loop, in one try of a search.
+/// The condition of a block: one size of the loop, in one try of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Condition {
-    /// Which try, from 1.
+    /// Number of the try, from 1.
     pub attempt: u64,
     /// Lines of the task's loop.
     pub lines: u64,
 }
 
-/// The values of a sample, per access: time in ns, and misses where they are counted. The control is the loop whose lines all fit, the treatment the
-/// task, the extreme the loop of which no line fits.
+/// The values of a sample, per access: time in ns, and misses if they are counted. The control is the loop whose lines all fit, the treatment is
+/// the task, and the extreme is the loop of which no line fits.
 pub const COLUMNS: [&str; 2] = ["access_ns", "misses"];
 
 fn access_ns(passes: &[f64]) -> f64 {
@@ -41,12 +42,13 @@ fn misses(passes: &[f64]) -> f64 {
     passes[1]
 }
 
-/// Slow passes over the lines that fit show a disturbance.
+/// A block is not accepted if its passes over the lines that fit are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: access_ns, canary: None };
 
-/// Most misses per line that a counter may show of the control whose lines all fit.
+/// Greatest number of misses per line that a trusted counter may show for the control whose lines all fit.
 const COUNTED_FITTING: f64 = 0.25;
-/// Misses per line that it must show of the control of which no line fits: prefetches take some away, and fetches that come to nothing add some.
+/// Misses per line that a trusted counter must show for the control of which no line fits. Prefetches avoid some misses, and speculative fetches
+/// that are never used add some.
 const COUNTED_MISSING: std::ops::RangeInclusive<f64> = 0.5..=1.5;
 
 /// How a ratio was measured.
@@ -86,10 +88,10 @@ pub struct Executed {
     pub blocks_quiet: u64,
 }
 
-/// What the blocks of one condition say of `task`; `None` where none was accepted.
+/// Concludes from the blocks of one condition how often `task` misses; `None` if none was accepted.
 ///
-/// Counters are believed where they count next to nothing of the control that fits and about a miss per line of the other; else time
-/// between the two gives the ratio.
+/// Counters are trusted if they count almost no misses of the control that fits and about one miss per line of the other. Otherwise the ratio is
+/// interpolated by time between the two controls.
 pub fn conclude(task: &Task, blocks: &[Block<Condition>]) -> Option<Executed> {
     let all = accept(blocks, &JUDGED);
     let [accepted] = &all[..] else { return None };
@@ -171,7 +173,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Of `task`, before anything came of it.
+    /// Returns a comparison for `task` that has predictions only.
     pub fn of(task: Task, level: u8, colors: u32, locality: Locality, asked: f64) -> Comparison {
         Comparison {
             level,
@@ -190,7 +192,8 @@ impl Comparison {
         }
     }
 
-    /// How what was measured stands to what was required. Of a task whose size was not searched nothing is required.
+    /// Returns whether the measured ratio meets the requirement. `None` if nothing is required: on a modeled machine, and for a task whose size
+    /// was not searched.
     pub fn standing(&self) -> Option<Standing> {
         let is_enough = |executed: Executed| executed.blocks_quiet >= BLOCKS_MIN;
         match self.search.len() {
@@ -203,7 +206,8 @@ impl Comparison {
         }
     }
 
-    /// By how much what was executed is above LRU and what that comes from; `None` where they agree within 2 points, or the interval contains LRU.
+    /// Returns by how much the measured ratio is above that of LRU, as a share, and the likeliest cause. `None` if the two agree within
+    /// [`NEAR`], or the interval is missing or contains the ratio of LRU.
     pub fn apart(&self) -> Option<(f64, &'static str)> {
         let executed = self.executed?;
         let apart = executed.miss_ratio - self.predicted_lru;
@@ -232,7 +236,7 @@ pub(crate) mod tests {
         Task::of_ratio(Touches::Data, geometry, 0.33, Locality::Temporal).unwrap()
     }
 
-    /// What was executed, by time.
+    /// Returns a result that was measured by time.
     pub(crate) fn executed(miss_ratio: f64) -> Executed {
         Executed {
             miss_ratio,
@@ -247,8 +251,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Blocks of a task that misses in 30, 40 or 50 % of its lines, at 2 ns a hit and 12 ns a miss; every fourth is disturbed. `counted`: what a
-    /// counter reads per line of the control that fits, the task and the other control.
+    /// Returns blocks of a task that misses in 30, 40 or 50 % of its lines, at 2 ns a hit and 12 ns a miss; every fourth is disturbed. `counted`
+    /// are a counter's misses per line: of the control that fits, of the task, and of the other control.
     fn blocks(counted: [f64; 3]) -> Vec<Block<Condition>> {
         let block = |i: usize| {
             let noise = if i % 4 == 3 { 5.0 } else { 0.0 };

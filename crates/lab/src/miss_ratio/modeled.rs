@@ -4,14 +4,14 @@ use isochrome_model::miss_ratio::Task;
 use isochrome_model::sim::{ConfigError, DescribedMachine, Level, Simulator};
 use isochrome_model::trace::Access;
 
-/// Passes until each is like the one before. Under LRU that is from the third on; other policies take some more.
+/// Unrecorded passes, until each is like the one before. Under LRU that holds from the third pass on; other policies need some more.
 const WARM_UP: u64 = 4;
-/// Passes that are counted.
+/// Number of passes whose misses are counted.
 const PASSES: u64 = 4;
 
-/// Misses per access of `task` in `level` of `machine`.
+/// Returns the misses per access of `task` in `level` of `machine`.
 ///
-/// Fails where the machine is described wrongly.
+/// Fails if the machine model is invalid.
 pub fn miss_ratio(machine: &DescribedMachine, level: &Level, task: &Task) -> Result<f64, ConfigError> {
     let mut simulator = Simulator::machine(machine)?;
     let pass: Vec<Access> = task.accesses(1).collect();

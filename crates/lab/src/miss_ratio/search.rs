@@ -1,9 +1,9 @@
-//! The search for the size of a loop that misses as often as asked, on a machine whose answer is not known and is noisy.
+//! The search for the size of a loop with the requested miss ratio, on a machine whose response is unknown and noisy.
 //!
-//! Larger loops miss more often; nothing else is supposed. After every try the next size is where the rising curve that is nearest to
-//! all tries so far (isotonic regression) crosses what is asked, so that a try which noise has spoiled is outweighed by later ones instead of
-//! shutting the right size out, as halving would. A size counts as found when two tries in a row there are near: the second one was not chosen for its
-//! outcome.
+//! The search assumes only that larger loops miss more often. It fits a rising curve to all tries so far (isotonic regression), and the next
+//! size is where the curve crosses the requested ratio. So later tries outweigh one that noise has spoiled; bisection would exclude the right
+//! size after such a try. A size counts as found if two successive tries of it are near the requested ratio, because the second try was not
+//! selected for its outcome.
 
 use isochrome_model::stats::quantile;
 use schemars::JsonSchema;
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Executed;
 
-/// How near to what was asked for a search gets, as a share.
+/// Greatest distance from the requested miss ratio at which a try counts as near, as a share.
 pub const NEAR: f64 = 0.02;
-/// Sizes that a search tries at most, those tried twice counted twice.
+/// Greatest number of tries of a search; a size that is tried twice counts twice.
 pub const TRIES: usize = 24;
 
 /// One try of a search.
@@ -26,13 +26,14 @@ pub struct Tried {
     pub executed: Executed,
 }
 
-/// Whether the search that made `tries` found a size that misses as `asked`.
+/// Whether the search that made `tries` found a size with the miss ratio `asked`.
 pub fn found(tries: &[Tried], asked: f64) -> bool {
     let near = |tried: &Tried| (tried.executed.miss_ratio - asked).abs() <= NEAR;
     matches!(tries, [.., before, last] if before.lines == last.lines && near(before) && near(last))
 }
 
-/// The try to go by: the last where the search has [`found`] a size, else the nearest. `None` without tries.
+/// Returns the try that is the result of a search: the last one if the search has [`found`] a size, else the one nearest to `asked`. `None` if
+/// there are no tries.
 pub fn outcome(tries: &[Tried], asked: f64) -> Option<Tried> {
     let apart = |tried: &&Tried| (tried.executed.miss_ratio - asked).abs();
     if found(tries, asked) {
@@ -41,9 +42,9 @@ pub fn outcome(tries: &[Tried], asked: f64) -> Option<Tried> {
     tries.iter().min_by(|a, b| apart(a).total_cmp(&apart(b))).copied()
 }
 
-/// Tries sizes from `smallest` to `largest`, first `first`, until one is found or [`TRIES`] are made: every try, in order.
+/// Tries sizes from `smallest` to `largest`, beginning with `first`, until one is found or [`TRIES`] are made. Returns every try, in order.
 ///
-/// `measure` gives what a loop of so many lines does; `None` ends the search.
+/// `measure` executes a loop of the given number of lines. If it returns `None`, the search ends; if it fails, so does the search.
 pub fn search<E>(
     asked: f64,
     [smallest, first, largest]: [u64; 3],
@@ -63,8 +64,8 @@ pub fn search<E>(
     Ok(tries)
 }
 
-/// Where the rising curve nearest to `tries` (by absolute distances, as a spoiled try may be far off) crosses `asked`, between `smallest`,
-/// where nothing is supposed to miss, and `largest`, where everything is.
+/// Returns the size at which the rising curve nearest to `tries` crosses `asked`. Distances are absolute, as a spoiled try may be far off. By
+/// assumption nothing misses at `smallest` and everything misses at `largest`.
 fn crossing(tries: &[Tried], asked: f64, smallest: u64, largest: u64) -> u64 {
     let mut points: Vec<(f64, f64)> =
         tries.iter().map(|tried| (tried.lines as f64, tried.executed.miss_ratio)).collect();
@@ -109,13 +110,14 @@ mod tests {
         Geometry::of_size(Bytes(32 << 10), 8, Bytes(64)).unwrap()
     }
 
-    /// The tries of a search in a cache of 512 lines whose loops miss as `response` says.
+    /// Returns the tries of a search in a cache of 512 lines, in which a loop has the miss ratio that `response` returns.
     fn tries(asked: f64, mut response: impl FnMut(u64) -> f64) -> Vec<Tried> {
         let first = Task::of_ratio(Touches::Data, geometry(), asked, Locality::Temporal).unwrap().lines;
         search(asked, [256, first, 1024], |lines| Ok::<_, Infallible>(Some(executed(response(lines))))).unwrap()
     }
 
-    /// Misses per line of a loop in a simulated cache that replaces by `policy`: a page of lines after the other, so that sets have equally many.
+    /// Returns the misses per line of a loop in a simulated cache that replaces by `policy`. The lines are consecutive, so that all sets have
+    /// about equally many.
     fn simulated(policy: Policy, lines: u64) -> f64 {
         let level = Level { policy, ..Level::lru("L", geometry()) };
         let mut simulator = Simulator::chain(vec![level], Semantics::default()).unwrap();

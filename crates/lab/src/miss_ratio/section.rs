@@ -1,4 +1,5 @@
-//! A task with a set miss ratio: predicted against measured, and the figure of both over the size of its loop. [Sebek2002, Figure 5]
+//! The section of a report on a task with a set miss ratio: the predicted ratio against the measured one, and a figure of both over the size of
+//! the loop. [Sebek2002, Figure 5]
 
 use isochrome_model::evidence::figure::{Axis, Chart, Dash, Hue, Line, Mark, extent};
 use isochrome_model::evidence::format::{self, DASH};
@@ -42,7 +43,7 @@ fn headline(comparison: &Comparison) -> (Option<Standing>, String, String) {
     (comparison.standing(), sentence, basis)
 }
 
-/// What there is to say of the comparison, a sentence each.
+/// Returns the conclusions, one sentence each.
 fn findings(comparison: &Comparison) -> Vec<String> {
     let mut found = Vec::new();
     let Some(executed) = comparison.executed else { return found };
@@ -71,7 +72,7 @@ fn findings(comparison: &Comparison) -> Vec<String> {
     found
 }
 
-/// How the search ended.
+/// Returns a sentence on how the search ended; `None` if there was none.
 fn search_finding(comparison: &Comparison) -> Option<String> {
     let (tries, points, asked) = (comparison.search.len(), 100.0 * NEAR, percent(comparison.asked));
     let lines = comparison.task.lines;
@@ -95,7 +96,7 @@ fn by(executed: &Executed) -> &'static str {
     }
 }
 
-/// The comparison as a report shows it.
+/// Returns the section of a report on the comparison.
 pub fn section(comparison: &Comparison) -> Section {
     let task = comparison.task;
     let touches = match task.touches {
@@ -144,8 +145,8 @@ pub fn section(comparison: &Comparison) -> Section {
         .findings(findings(comparison))
 }
 
-/// Misses per line of a loop against its size: by LRU exactly, by the document's straight line, predicted for the task, and measured.
-/// [Sebek2002, Figure 5]
+/// Draws the misses per line of a loop against its size: by exact LRU, by the straight line of the document, and as measured. [Sebek2002, Figure
+/// 5]
 fn chart(comparison: &Comparison) -> Chart {
     let task = &comparison.task;
     let geometry = task.geometry;
@@ -207,7 +208,7 @@ mod tests {
     use isochrome_report::chart::draw;
     use isochrome_report::text::section as text;
 
-    /// A search in which these sizes had these ratios, the last of which it ended with.
+    /// Returns the comparison after a search whose tries had these sizes and ratios; the last try is its result.
     fn searched(tries: &[(u64, f64)]) -> Comparison {
         let (lines, ratio) = *tries.last().unwrap();
         let mut comparison = Comparison::of(Task { lines, ..task() }, 2, 16, Locality::Temporal, 0.33);

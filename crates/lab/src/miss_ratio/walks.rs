@@ -1,7 +1,7 @@
 //! The task and its controls, executed on the calling thread.
 //!
-//! The lines are visited in one random order, so that no prefetcher predicts it; under LRU the order makes no difference. The control of which no
-//! line fits has its pages in a quarter of the colors.
+//! The lines are visited in one random order, so that no prefetcher predicts it. Under LRU the order makes no difference. The control of which
+//! no line fits has its pages in a quarter of the colors.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
@@ -17,12 +17,12 @@ use super::{COLUMNS, Condition};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Passes in a sample that count, after one that does not.
+/// Number of timed passes in a sample, after one that is not timed.
 const PASSES: u64 = 4;
-/// The control that always misses has one of so many colors, and is so many times as large where there are no colors.
+/// The control that always misses has its pages in one out of this many colors. Without colors it is this many times as large as the task.
 const CROWDED: usize = 4;
 
-/// Memory of a walk.
+/// The memory of a walk: of known colors or ordinary.
 enum Memory {
     Colored(ColoredRegion),
     Plain(Arena),
@@ -51,7 +51,7 @@ impl Memory {
     }
 }
 
-/// Part of a line that is visited: the byte where it begins, and how many words.
+/// The visited part of a line: the byte offset where it begins, and its number of words.
 type Part = (u64, u64);
 
 /// A loop over parts of lines.
@@ -104,7 +104,7 @@ struct Layout {
     colors: usize,
     lines_per_page: u64,
     line_bytes: u64,
-    /// Of how many lines of a page the control that always hits has one.
+    /// Lines of a page for each line that the control that always hits uses: it uses one out of this many.
     thinned: u64,
 }
 
@@ -118,7 +118,7 @@ impl Layout {
         Layout { pages, colors, lines_per_page, line_bytes, thinned }
     }
 
-    /// Lines of the control that always hits: of each page an equal part, another one than of the next page of its color.
+    /// Returns the lines of the control that always hits: an equal part of each page, at other lines than in the next page of the same color.
     fn thin(&self) -> Vec<u64> {
         let all = 0..self.pages as u64 * self.lines_per_page;
         all.filter(|line| {
@@ -136,23 +136,23 @@ impl Layout {
     }
 }
 
-/// Pages of every color that the pool must have for `task`: its own, and those of the controls.
+/// Returns the number of pages of every color that the pool must have for `task` and its controls.
 pub fn pages_per_color(task: &Task, colors: usize) -> usize {
     let own = Layout::of(task, colors).pages.div_ceil(colors);
     own * (2 + CROWDED) + 2
 }
 
-/// A task of one size and its controls.
+/// The experiment of executing a task of one size and its controls.
 pub struct Walks<'a> {
-    /// Memory, whose colors are those of the target; ordinary memory without it.
+    /// Memory whose colors are those of the target; `None` for ordinary memory.
     pub pool: Option<&'a FramePool>,
-    /// The level.
+    /// The cache level whose misses are measured.
     pub target: Target,
-    /// The task.
+    /// The task that is executed.
     pub task: Task,
-    /// Counters of misses of the level, where there are any.
+    /// Counters of misses of the level; `None` if there are none.
     pub counters: Option<&'a Counters>,
-    /// Which try of a search this is, from 1.
+    /// Number of the try in a search, from 1.
     pub attempt: u64,
 }
 

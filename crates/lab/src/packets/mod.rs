@@ -1,4 +1,4 @@
-//! What a network stack costs per packet, and what of it is the cache: the experiment of [Loeser1999, §3 and 4].
+//! Cost of a network stack per packet, and the cache's part of that cost: the experiment of [Loeser1999, §3 and 4].
 
 mod section;
 mod traffic;
@@ -58,15 +58,15 @@ pub struct Condition {
     pub setting: Setting,
 }
 
-/// Ticks that driver, server and client spent on a packet: the values of a sample.
+/// The values of a sample: ticks that driver, server and client spent on a packet.
 pub const COLUMNS: [&str; 3] = ["driver", "server", "client"];
 
-/// Ticks of all components together.
+/// Returns the ticks of all components together.
 fn total(packet: &[f64]) -> f64 {
     packet.iter().sum()
 }
 
-/// Slow packets after spinning show a disturbance.
+/// A block is not accepted if its packets after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost: total, canary: None };
 
 /// What a packet costs in one condition.
@@ -123,12 +123,12 @@ pub struct Packets {
     pub paths: Vec<Net>,
 }
 
-/// Size at which the paper states its overheads: the usual limit on an Ethernet.
+/// Packet size in bytes at which the paper states its overheads: the usual limit on an Ethernet.
 pub const BYTES_STATED: usize = 1500;
-/// Share of the sizes at which partitioning must lie between the others.
+/// Share of the packet sizes at which the partitioned time must lie between the times alone and flooded.
 pub const BETWEEN_AT_LEAST: f64 = 0.8;
 
-/// The points of `blocks` of one path, whose times are ticks of `counter_hz` per second.
+/// Returns one point for each condition in `blocks`, which are of one path. Times in `blocks` are ticks of a counter of `counter_hz` Hz.
 pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Point> {
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
     let point = |accepted: &Accepted<'_, Condition>| {
@@ -156,56 +156,57 @@ pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Point> {
     accept(blocks, &JUDGED).iter().filter_map(point).collect()
 }
 
-/// The times of one size and direction: the time alone, and what becomes of it by the overhead of each setting.
+/// The times of one packet size and direction: the time alone, and that time lengthened by the overhead of each setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// Bytes of a packet.
+    /// Bytes of a packet's payload.
     pub bytes: usize,
-    /// Not flooded: the control of what shares the cache.
+    /// Time without a flood, in ns: the control of the setting that shares the cache.
     pub alone_ns: f64,
-    /// Flooded by mere writing.
+    /// Time after a flood by mere writing, in ns.
     pub naive_ns: f64,
-    /// Flooded by the pattern chosen.
+    /// Time after a flood by the chosen pattern, in ns.
     pub flooded_ns: f64,
-    /// Flooded, with colors of their own.
+    /// Time after that flood if each component has its own colors, in ns.
     pub partitioned_ns: f64,
-    /// By what share colors of their own lengthen a packet by themselves, not flooded.
+    /// Share by which own colors lengthen a packet by themselves, without a flood.
     pub colors_alone: f64,
-    /// The plain medians of what was flooded, without and with colors of their own: with what fewer colors cost, and with what the core's clock did
-    /// from block to block.
+    /// Plain medians of the flooded times, in ns, without and with own colors. They include the cost of having fewer colors and any change of
+    /// the core's clock from block to block.
     pub plain_ns: [f64; 2],
-    /// Accepted blocks of the setting that has the fewest.
+    /// Number of accepted blocks of the setting that has the fewest.
     pub blocks_quiet: u64,
 }
 
 impl Row {
-    /// Whether enough blocks were quiet.
+    /// Whether every setting has enough accepted blocks.
     pub fn is_conclusive(&self) -> bool {
         self.blocks_quiet >= BLOCKS_MIN
     }
 
-    /// Whether partitioning lies between the others.
+    /// Whether the partitioned time lies between the times alone and flooded.
     pub fn is_between(&self) -> bool {
         self.alone_ns < self.partitioned_ns && self.partitioned_ns < self.flooded_ns
     }
 
-    /// The same by the plain medians.
+    /// Whether the partitioned time lies between the times alone and flooded by the plain medians.
     pub fn is_plainly_between(&self) -> bool {
         let [flooded, partitioned] = self.plain_ns;
         self.alone_ns < partitioned && partitioned < flooded
     }
 
-    /// By how much a packet takes longer than alone, in percent: after a flood by mere writing, after the one chosen, partitioned.
+    /// Returns by how much a packet takes longer than alone, in percent: after a flood by mere writing, after a flood by the chosen pattern, and
+    /// after that flood with own colors.
     pub fn overheads(&self) -> [f64; 3] {
         [self.naive_ns, self.flooded_ns, self.partitioned_ns].map(|ns| 100.0 * (ns / self.alone_ns - 1.0))
     }
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Direction; 2] = [Direction::Send, Direction::Receive];
 
-    /// What the paper saw at [`BYTES_STATED`]: overhead in percent after a flood, and partitioned. [Loeser1999, §4]
+    /// Returns the overheads that the paper reports at [`BYTES_STATED`], in percent: after a flood, and partitioned. [Loeser1999, §4]
     pub fn paper(self) -> [f64; 2] {
         match self {
             Direction::Send => [78.0, 26.0],
@@ -215,12 +216,12 @@ impl Direction {
 }
 
 impl Net {
-    /// The point of one condition.
+    /// Returns the point of one condition; `None` if it was not measured.
     pub fn point(&self, condition: Condition) -> Option<&Point> {
         self.points.iter().find(|point| point.condition == condition)
     }
 
-    /// The sizes of which every setting was measured.
+    /// Returns a row for each packet size at which every setting was measured.
     pub fn rows(&self, direction: Direction) -> Vec<Row> {
         let of = |bytes, setting| self.point(Condition { direction, bytes, setting });
         let mut sizes: Vec<usize> = self.points.iter().map(|point| point.condition.bytes).collect();
@@ -245,19 +246,19 @@ impl Net {
         sizes.into_iter().filter_map(row).collect()
     }
 
-    /// Share of the sizes at which partitioning lies between the others, as `is` tells; `None` where nothing was measured.
+    /// Returns the share of the packet sizes whose row satisfies `is`; `None` if nothing was measured.
     pub fn between(&self, direction: Direction, is: fn(&Row) -> bool) -> Option<f64> {
         let rows = self.rows(direction);
         let between = rows.iter().filter(|row| is(row)).count();
         (!rows.is_empty()).then(|| between as f64 / rows.len() as f64)
     }
 
-    /// The size nearest to the one the paper states its overheads for.
+    /// Returns the row of the packet size nearest to [`BYTES_STATED`].
     pub fn stated(&self, direction: Direction) -> Option<Row> {
         self.rows(direction).into_iter().min_by_key(|row| row.bytes.abs_diff(BYTES_STATED))
     }
 
-    /// Whether both directions were measured, with enough quiet blocks at every size.
+    /// Whether both directions were measured, with enough accepted blocks at every size.
     pub fn is_conclusive(&self) -> bool {
         Direction::ALL.iter().all(|direction| {
             let rows = self.rows(*direction);
@@ -265,7 +266,7 @@ impl Net {
         })
     }
 
-    /// Whether both directions were measured and partitioning lies between the others often enough.
+    /// Whether both directions were measured, and the partitioned time lies between the others at [`BETWEEN_AT_LEAST`] of the sizes or more.
     pub fn holds(&self) -> bool {
         Direction::ALL
             .iter()
@@ -278,7 +279,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// A block in which packets take so long after a flood, and so long after spinning.
+    /// Returns a block in which packets take `flooded` ticks after a flood and `alone` ticks after spinning.
     fn block(condition: Condition, flooded: u64, alone: u64) -> Block<Condition> {
         let packet = |arm, total: u64| {
             let values = [total / 2, total - total / 2 - 100, 100].map(|ticks| ticks as f64).to_vec();
@@ -288,7 +289,7 @@ pub(crate) mod tests {
         Block { condition, steal_ns: 0, elapsed_ns: 1, samples }
     }
 
-    /// Sizes of 1, 1500 and 8192 bytes; a nanosecond a tick.
+    /// Returns results for sizes of 1, 1500 and 8192 bytes, measured by a counter whose tick is a nanosecond.
     pub(crate) fn measured() -> Net {
         let mut blocks = Vec::new();
         for direction in Direction::ALL {

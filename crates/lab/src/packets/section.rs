@@ -1,4 +1,4 @@
-//! What packets cost.
+//! The section of a report on the cost of packets.
 
 use isochrome_model::evidence::figure::{Chart, Dash, Hue, Line};
 use isochrome_model::evidence::{Section, Standing};
@@ -22,7 +22,7 @@ fn way(direction: Direction) -> &'static str {
     }
 }
 
-/// A time, and how many cycles of the counter it is.
+/// Formats a time in µs, with the cycles of the counter in parentheses if its rate is known.
 fn cost(net: &Net, ns: f64) -> String {
     match net.counter_hz {
         0 => us(ns),
@@ -30,7 +30,7 @@ fn cost(net: &Net, ns: f64) -> String {
     }
 }
 
-/// Who spends it: alone, after the right flood, and partitioned.
+/// Formats the times of driver, server and client: alone, after a flood by the chosen pattern, and partitioned.
 fn parts(net: &Net, direction: Direction, row: &Row) -> String {
     let of = |setting| net.point(Condition { direction, bytes: row.bytes, setting });
     let (Some(open), Some(own)) = (of(Setting::Flooded), of(Setting::Partitioned)) else { return String::new() };
@@ -38,7 +38,7 @@ fn parts(net: &Net, direction: Direction, row: &Row) -> String {
     [open.control_by_component_ns, open.flooded_by_component_ns, own.flooded_by_component_ns].map(shown).join(", ")
 }
 
-/// What it comes to, a sentence each.
+/// Returns the conclusions, one sentence each.
 fn findings(net: &Net, direction: Direction) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(share) = net.between(direction, Row::is_between) {
@@ -106,7 +106,7 @@ fn headline(nets: &[Net]) -> (Option<Standing>, String, String) {
     (Some(standing), sentence, basis)
 }
 
-/// Alone, after the right flood, and a third line, as in figure `number` of the paper.
+/// Draws the times alone, after a flood by the chosen pattern, and a third line, as in figure `number` of the paper.
 fn chart(net: &Net, direction: Direction, number: u8) -> Chart {
     let line = |name: &str, hue, dash, ns: fn(&Row) -> f64| {
         let points = net.rows(direction).iter().map(|row| (row.bytes as f64, ns(row) / 1e3)).collect();
@@ -129,7 +129,7 @@ fn chart(net: &Net, direction: Direction, number: u8) -> Chart {
     )
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(packets: &Packets) -> Section {
     let mut section =
         Section::new("packets", "What a packet costs after a flood", headline(&packets.paths), packets).text(

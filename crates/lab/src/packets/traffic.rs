@@ -1,7 +1,7 @@
 //! Packets through a stack whose components have colors of their own, or share the cache.
 //!
-//! All components run in one thread, one after the other, as they would if each waited for the next; what the switches between servers
-//! cost is not part of it. Code and stack lie where the system has put them, in every condition.
+//! All components run in one thread, one after the other, as they would if each waited for the next. The cost of switching between servers is
+//! not included. In every condition, code and stack lie where the system has put them.
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
@@ -20,25 +20,25 @@ use super::{Condition, Direction, Path, Setting};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Pages of the heaps of driver, server and client.
+/// Number of pages of the heaps of driver, server and client.
 const HEAP_PAGES: [usize; 3] = [12, 12, 8];
-/// Packets before a block that are not recorded.
+/// Unrecorded packets before a block.
 const WARM_UP: usize = 2;
 
-/// Who has which colors where each has its own.
+/// The colors of each component and of the flooder if each has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// Of driver, server and client.
+    /// Colors of driver, server and client.
     pub components: [Vec<Color>; 3],
-    /// Of the flooder.
+    /// Colors of the flooder.
     pub flooder: Vec<Color>,
-    /// What the components share where none has its own: all but those that the flooder keeps for itself. [Loeser1999, §3.2.2]
+    /// Colors that the components share if none has its own: all except those that the flooder reserves. [Loeser1999, §3.2.2]
     pub shared: Vec<Color>,
 }
 
 impl Division {
-    /// Of `colors` colors, of which a flooder keeps `reserved`: an eighth for the driver and for the client, three sixteenths for the
-    /// server, the rest for the flooder. `path` says who has memory of its own to color. `None` where there are too few.
+    /// Divides `colors` colors, of which the flooder reserves `reserved`. Driver and client get an eighth each, the server three sixteenths, and
+    /// the flooder the rest. `path` decides which components have memory that can be colored. `None` if there are too few colors.
     pub fn of(colors: u32, reserved: usize, path: Path) -> Option<Division> {
         let all: Vec<Color> = (0..colors as u16).map(Color).collect();
         let share = |sixteenths: usize| (all.len() * sixteenths / 16).max(1);
@@ -54,34 +54,35 @@ impl Division {
     }
 }
 
-/// Pages of every color that the pool must have.
+/// Returns the number of pages of every color that the pool must have.
 pub fn pages_per_color(target: Target, first: Option<Geometry>) -> usize {
     Flooder::pages_per_color(target.geometry, first) + HEAP_PAGES.iter().sum::<usize>()
 }
 
-/// Packets on one path.
+/// The experiment of sending and receiving packets on one path.
 pub struct Sending<'a> {
     pool: &'a FramePool,
     target: Target,
     first: Option<Geometry>,
     path: Path,
-    /// Who has which colors.
+    /// The colors of each component and of the flooder.
     pub division: Division,
-    /// Bytes of the packets.
+    /// Payload sizes of the packets, in bytes.
     pub sizes: Vec<usize>,
     /// The flood that is compared with mere writing.
     pub pattern: Pattern,
-    /// Pause before each packet, so that none waits for the one before.
+    /// Pause before each packet, so that no packet waits for the one before.
     pub gap: Ns,
-    /// One for all blocks: making and removing a namespace each time would disturb what is measured.
+    /// The TAP device that all blocks use, as making and removing a namespace for each block would disturb the measurement. `None` if the path
+    /// needs none.
     tap: Option<Tap>,
 }
 
 impl<'a> Sending<'a> {
-    /// Through memory of `pool`, whose colors are those of `target`; `first`: the first data level. Packets are of one byte, after mere writing, without
-    /// a pause, unless that is set.
+    /// Returns the experiment on `path` in memory of `pool`, whose colors are those of `target`. `first` is the first data level. By default
+    /// packets are of one byte, the flood merely writes, and there is no pause.
     ///
-    /// Fails when there are too few colors, and where there is no TAP device for a path that needs one.
+    /// Fails if there are too few colors, or if the path needs a TAP device and none can be opened.
     pub fn new(
         pool: &'a FramePool,
         target: Target,
@@ -156,7 +157,7 @@ impl Experiment for Sending<'_> {
     }
 }
 
-/// One packet: `disturb` comes before each part of the operation.
+/// Sends or receives one packet and returns the ticks of driver, server and client. `disturb` runs before each part of the operation.
 fn packet(
     traffic: &mut dyn Traffic,
     direction: Direction,

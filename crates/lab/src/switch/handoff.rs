@@ -1,9 +1,9 @@
-//! Two threads of this process that pass one CPU to each other, and what that takes: the experiment of [Sebek2002, §3.4].
+//! Two threads of this process that pass one CPU to each other, and the time of each handoff: the experiment of [Sebek2002, §3.4].
 //!
-//! The kernel of \[Sebek2002\] has probes at both ends of its switch. Here the two tasks read the clock: the one that has the CPU right before it
-//! lets the other go on, the other as soon as it does, and the same on the way back. So a handoff contains the system calls by which the
-//! tasks wake each other and wait, as they do in programs. The threads share their address space: between processes the
-//! page tables are exchanged as well, which is not measured.
+//! The kernel of \[Sebek2002\] has probes at both ends of its switch. Here the two tasks read the clock: the running task right before it wakes
+//! the other, and the other as soon as it runs; likewise on the way back. So a handoff contains the system calls by which the tasks wake each
+//! other and wait, as it does in programs. The threads share an address space. Between processes the kernel also switches page tables, which is
+//! not measured.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::sync::Arc;
@@ -27,14 +27,14 @@ use super::{Condition, Kind, Means};
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
-/// Handoffs before each that counts, so that it begins as in the best case.
+/// Unrecorded handoffs before each recorded one, so that it begins as in the best case.
 const WARM_UP: usize = 2;
-/// From the command to a timer until it expires, besides what the flood before it takes, in ns.
+/// Time from arming the timer to its expiry, in ns, in addition to the time of the flood before it.
 const ALARM: u64 = 50_000;
-/// Handoffs tried for each that is asked for: one that an interrupt of something else meets may not have all of its times.
+/// Attempts at each requested handoff. An attempt that an unrelated interrupt hits may lack some of its times.
 const TRIES: usize = 4;
 
-/// The conditions that the calling thread can measure: preemptions need SCHED_FIFO, partitions need colors.
+/// Returns the conditions that the calling thread can measure. Preemptions need SCHED_FIFO; partitioned conditions need `colors`.
 pub fn conditions(colors: bool) -> Vec<Condition> {
     let preempts = Scheduling::current().is_ok_and(|now| now.fifo_priority().is_some_and(|priority| priority < 99));
     let mut conditions = Vec::new();
@@ -56,37 +56,37 @@ pub fn conditions(colors: bool) -> Vec<Condition> {
     conditions
 }
 
-/// Pages of every color that the pool must have: two floods of all colors.
+/// Returns the number of pages of every color that the pool must have, enough for two floods of all colors.
 pub fn pages_per_color(target: Target) -> usize {
     2 * Flooder::pages_per_color(target.geometry, None)
 }
 
-/// Which of the two.
+/// One of the two threads.
 #[derive(Clone, Copy)]
 enum Side {
-    /// Has the CPU at first.
+    /// The thread that has the CPU at first.
     First,
-    /// Gets it.
+    /// The thread that gets the CPU.
     Second,
 }
 
-/// What the two share.
+/// State that the two threads share.
 struct PingPong {
     means: Means,
     kind: Kind,
     signal: Arc<ThreadSignal>,
-    /// 1 where the one of this number may go on.
+    /// For each thread, 1 if it may continue, else 0.
     words: [AtomicU32; 2],
     pipes: [(PipeReader, PipeWriter); 2],
     threads: [AtomicI32; 2],
-    /// What the second does before it gives the CPU back.
+    /// What the second thread does before it gives the CPU back, as a number of [`Arm`]; 0 for nothing.
     before: AtomicU8,
-    /// When its timer expires.
+    /// When the second thread's timer expires, in ns of CLOCK_MONOTONIC.
     alarm: AtomicU64,
-    /// When it got the CPU, and when it began to give it back; 0 for not yet.
+    /// Ticks at which the second thread got the CPU, and (`left`) at which it began to give it back; 0 if it has not yet.
     arrived: AtomicU64,
     left: AtomicU64,
-    /// Whether it is to end, and whether it has.
+    /// Whether the second thread is to end, and (`ended`) whether it has ended.
     stop: AtomicBool,
     ended: AtomicBool,
 }
@@ -109,12 +109,12 @@ impl PingPong {
         })
     }
 
-    /// The calling thread is this one.
+    /// Registers the calling thread as `side`.
     fn enter(&self, side: Side) {
         self.threads[side as usize].store(rustix::thread::gettid().as_raw_nonzero().get(), SeqCst);
     }
 
-    /// Lets the other go on.
+    /// Wakes the other thread.
     #[inline]
     fn wake(&self, other: Side) -> io::Result<()> {
         match self.means {
@@ -135,7 +135,7 @@ impl PingPong {
         Ok(())
     }
 
-    /// Waits until the calling one may go on.
+    /// Waits until the calling thread, which is `own`, may continue.
     #[inline]
     fn wait(&self, own: Side) -> io::Result<()> {
         match self.means {
@@ -154,7 +154,7 @@ impl PingPong {
         }
     }
 
-    /// The second: gets the CPU, gives it back, until it is to stop.
+    /// Runs the second thread: gets the CPU and gives it back, until it is to stop.
     fn second<M: BackingMemory>(&self, flooder: &Flooder<M>) -> io::Result<()> {
         loop {
             self.wait(Side::Second)?;
@@ -176,7 +176,7 @@ impl PingPong {
         }
     }
 
-    /// The first: one handoff; `None` where not all of its times were had.
+    /// Makes one handoff, called by the first thread, and returns its two times in ticks; `None` if a time is missing.
     fn handoff<M: BackingMemory>(&self, before: Option<Arm>, flooder: &Flooder<M>) -> io::Result<Option<Vec<f64>>> {
         self.before.store(before.map_or(0, |arm| arm as u8), SeqCst);
         self.arrived.store(0, SeqCst);
@@ -202,7 +202,7 @@ impl PingPong {
         Ok(handoff.map(|(interrupt, resume)| vec![interrupt as f64, resume as f64]))
     }
 
-    /// A handoff that begins as in the best case; `None` where none of [`TRIES`] had all of its times.
+    /// Returns the times of a handoff that begins as in the best case; `None` if none of [`TRIES`] attempts has all of its times.
     fn sample<M: BackingMemory>(&self, arm: Arm, flooder: &Flooder<M>) -> io::Result<Option<Vec<f64>>> {
         let before = Some(arm).filter(|arm| *arm != Arm::Reference);
         for _ in 0..TRIES {
@@ -219,7 +219,8 @@ impl PingPong {
         Ok(None)
     }
 
-    /// Computes until a timer has had the other take the CPU: the last instant before, and the first after that.
+    /// Computes until the other thread's timer expires and it takes the CPU. Returns the last instant before that and the first instant after
+    /// it; `None` if the timer did not preempt in time.
     fn interrupted<M: BackingMemory>(
         &self,
         before: Option<Arm>,
@@ -261,7 +262,7 @@ fn prepare<M: BackingMemory>(before: Option<Arm>, flooder: &Flooder<M>) {
     }
 }
 
-/// Handoffs between the calling thread and another, both on the CPU that the calling one is pinned to.
+/// The experiment of handoffs between the calling thread and another one, both on the CPU that the calling thread is pinned to.
 pub struct Switching<'a> {
     pool: Option<&'a FramePool>,
     target: Target,
@@ -271,8 +272,8 @@ pub struct Switching<'a> {
 }
 
 impl<'a> Switching<'a> {
-    /// With floods in memory of `pool`, whose colors are those of `target`, or in ordinary memory; in partitioned conditions these keep out of
-    /// `colors`. Fails where a signal cannot be blocked.
+    /// Returns the experiment with floods in memory of `pool`, whose colors are those of `target`, or in ordinary memory without a pool. In
+    /// partitioned conditions floods keep out of `colors`. Fails if a signal cannot be blocked.
     pub fn new(
         pool: Option<&'a FramePool>,
         target: Target,
@@ -382,7 +383,7 @@ mod tests {
 
     const AMOUNT: Amount = Amount { blocks: 1, samples: 5, seed: 1, cpu: CpuId(0), limit: None };
 
-    /// Two threads on one CPU, so that either waits for the other.
+    /// Runs one block with both threads on one CPU, so that each waits for the other.
     fn run(condition: Condition) -> Result<Vec<Block<Condition>>, HostError> {
         let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
         let _pinned = isochrome_host::machine::setting::RealtimeRequest::new().pin(cpus[0]).apply();

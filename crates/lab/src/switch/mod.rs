@@ -1,8 +1,8 @@
-//! What it costs to pass a CPU from one task to another and back, and how much of that is the cache's: the experiment of [Sebek2002, §3.4].
+//! Cost of passing a CPU from one task to another and back, and the cache's part of that cost: the experiment of [Sebek2002, §3.4].
 //!
-//! A preemption is two switches: the *interrupt*, from the task that has the CPU to the one that takes it, and the *resume*, back again
-//! when that one is done. In the best case everything the switches touch is in the cache; after a flood none of it is. The time of the
-//! best case is the direct part, what comes on top of it is the cache part. [Sebek2002, Table 1]
+//! A preemption is two switches: the *interrupt*, from the task that has the CPU to the one that takes it, and the *resume*, back again when
+//! that one is done. In the best case everything the switches touch is in the cache; after a flood none of it is. The time of the best case is
+//! the direct part of the cost; all time beyond it is the cache part. [Sebek2002, Table 1]
 
 mod handoff;
 mod section;
@@ -51,16 +51,16 @@ pub struct Condition {
     pub partitioned: bool,
 }
 
-/// The two values of a sample: ticks from the last instant of the task that had the CPU to the first of the other, and from the last instant of
-/// the other to the first of the task that goes on.
+/// The two values of a sample, in ticks: from the last instant of the first task to the first instant of the other, and from the last instant of
+/// the other to the first instant of the first task, which continues.
 pub const COLUMNS: [&str; 2] = ["interrupt", "resume"];
 
-/// Ticks of both switches together.
+/// Returns the ticks of both switches together.
 fn cost(handoff: &[f64]) -> f64 {
     handoff[0] + handoff[1]
 }
 
-/// Slow handoffs after spinning show a disturbance.
+/// A block is not accepted if its handoffs after spinning are slow, as that shows a disturbance.
 pub const JUDGED: Judged = Judged { cost, canary: None };
 
 /// What handoffs of one kind took.
@@ -119,7 +119,7 @@ pub struct Switches {
     pub rows: Vec<Row>,
 }
 
-/// The rows of `blocks`, whose times are ticks of `counter_hz` per second.
+/// Returns one row for each condition in `blocks`. Times in `blocks` are ticks of a counter of `counter_hz` Hz.
 pub fn conclude(blocks: &[Block<Condition>], counter_hz: u64) -> Vec<Row> {
     let ns = |ticks: f64| ticks * 1e9 / counter_hz as f64;
     let (interrupt, resume): (Quantity, Quantity) = (|handoff| handoff[0], |handoff| handoff[1]);
@@ -163,13 +163,13 @@ impl Row {
 }
 
 impl Switches {
-    /// The partitioned row that belongs to `row`.
+    /// Returns the row of the condition that differs from that of `row` in being partitioned; `None` if it was not measured.
     pub fn partitioned(&self, row: &Row) -> Option<&Row> {
         let wanted = Condition { partitioned: true, ..row.condition };
         self.rows.iter().find(|row| row.condition == wanted)
     }
 
-    /// Whether enough blocks of every condition were accepted, and a flood of all colors costs time in each.
+    /// Whether enough blocks of every condition were accepted, and a flood of all colors costs significant time in every unpartitioned one.
     pub fn is_conclusive(&self) -> bool {
         let open = || self.rows.iter().filter(|row| !row.condition.partitioned);
         open().next().is_some() && self.rows.iter().all(Row::is_conclusive) && open().all(Row::has_cache_part)
@@ -181,7 +181,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::samples::Sample;
 
-    /// A block in which each arm has `samples` handoffs of these ticks.
+    /// Returns a block in which each arm has the given handoffs, in ticks.
     fn block(condition: Condition, arms: [(Arm, Vec<[u64; 2]>); 3]) -> Block<Condition> {
         let sample = |(arm, handoff): (Arm, [u64; 2])| Sample { arm, values: handoff.map(|it| it as f64).to_vec() };
         let samples =
@@ -189,8 +189,8 @@ pub(crate) mod tests {
         Block { condition, steal_ns: 0, elapsed_ns: 1, samples }
     }
 
-    /// A preemption of 400 + 600 ns and a switch of 300 + 300; a flood adds 500 + 1000 to either, half of that if it keeps to other colors,
-    /// and spinning adds 10 + 10. Every third block is disturbed.
+    /// Returns results of a preemption of 400 + 600 ns and of a switch of 300 + 300 ns. A flood adds 500 + 1000 ns to either, half of that if it
+    /// keeps to other colors, and spinning adds 10 + 10 ns. Every third block is disturbed.
     pub(crate) fn modeled() -> Switches {
         let mut blocks = Vec::new();
         for (kind, means, [there, back]) in

@@ -1,4 +1,4 @@
-//! What it costs to pass a CPU from one task to another: the table of [Sebek2002, Table 1], and bars of its two parts.
+//! The section of a report on the cost of passing a CPU: the table of [Sebek2002, Table 1], and bars of the direct part and the cache part.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use isochrome_model::evidence::{Section, Standing};
 use super::{Condition, Cost, Kind, Means, Row, Switches};
 use crate::us;
 
-/// A condition in words.
+/// Returns the name of a condition, without its partitioning.
 fn name(condition: Condition) -> String {
     let means = match condition.means {
         Means::Futex => "futex",
@@ -42,7 +42,7 @@ fn headline(switches: &Switches) -> (Option<Standing>, String, String) {
     }
 }
 
-/// The situations of a row, in the order of [Sebek2002, Table 1], with the cost of each.
+/// Returns the situations of a row in the order of [Sebek2002, Table 1], each with its cost and its cache part, in ns: interrupt, resume, both.
 fn situations(row: &Row) -> Vec<(&'static str, Cost, Option<[f64; 3]>)> {
     let cache = Some([row.cache_interrupt_ns, row.cache_resume_ns, row.cache_ns]);
     if row.condition.partitioned {
@@ -51,7 +51,7 @@ fn situations(row: &Row) -> Vec<(&'static str, Cost, Option<[f64; 3]>)> {
     vec![("best case", row.best, None), ("after spinning", row.control, None), ("flooded", row.flooded, cache)]
 }
 
-/// What a row comes to.
+/// Returns the conclusion from `row`, as one sentence.
 fn finding(switches: &Switches, row: &Row) -> String {
     let probability = row.p.map_or_else(String::new, |p| format!(" ({})", p_value(p)));
     let name = name(row.condition);
@@ -69,7 +69,7 @@ fn finding(switches: &Switches, row: &Row) -> String {
     text
 }
 
-/// The experiment as a report shows it.
+/// Returns the section of a report on the experiment.
 pub fn section(switches: &Switches) -> Section {
     let cells = |row: &Row| {
         situations(row)

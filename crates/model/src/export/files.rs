@@ -1,4 +1,4 @@
-//! The files themselves.
+//! Writes the files of an export.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::{Cache, ExportError, File, Target};
 use crate::plan::{CorePlan, Plan, TaskPlan};
 use crate::units::format_list;
 
-/// A plan with `partitions` partitions per cache, in the words of `target`.
+/// Writes a plan with `partitions` partitions per cache as files for `target`.
 ///
 /// Fails with [`ExportError`]; what comes out is complete otherwise.
 pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Result<Vec<File>, ExportError> {
@@ -43,7 +43,7 @@ pub fn write(plan: &Plan, target: Target, cache: &Cache, partitions: u32) -> Res
     })
 }
 
-/// Colors, from 0, in list form.
+/// Formats colors, numbered from 0, as a list.
 fn colors(partitions: &[u32]) -> String {
     format_list(&from_zero(partitions))
 }
@@ -54,17 +54,17 @@ fn from_zero(partitions: &[u32]) -> Vec<u32> {
     colors
 }
 
-/// A name that a shell, a file system and a unit file take as it is.
+/// Replaces characters so that a shell, a file system and a unit file take the name as it is.
 fn plain(name: &str) -> String {
     name.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') { c } else { '-' }).collect()
 }
 
-/// Text in single quotes for a shell.
+/// Puts text into single quotes for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// One line of a comment.
+/// Makes text safe for one line of a comment.
 fn comment(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().replace("*/", "* /")
 }
@@ -74,7 +74,7 @@ fn names<'a>(tasks: impl IntoIterator<Item = &'a TaskPlan>) -> String {
     comment(&names.join(", "))
 }
 
-/// Name of the resctrl group, or number of the class, of every task: groups are numbered from 1 in the order of cores and masks.
+/// A class of service, or resctrl group, with its tasks. Classes are numbered from 1 in the order of cores and masks.
 struct Class<'a> {
     number: usize,
     core: usize,
@@ -98,7 +98,7 @@ fn classes<'a>(plan: &'a Plan, ways: &Arrangement) -> Vec<Class<'a>> {
     groups(plan, ways).into_iter().enumerate().map(class).collect()
 }
 
-/// Mask of everything else, for every instance of the cache that the plan uses.
+/// Returns the mask of everything else that runs, for every instance of the cache that the plan uses.
 fn others(plan: &Plan, cache: &Cache, ways: &Arrangement) -> BTreeMap<u32, u64> {
     let mut masks = BTreeMap::new();
     for (core, mask) in ways.others.iter().enumerate().take(plan.cores.len()) {
@@ -107,13 +107,13 @@ fn others(plan: &Plan, cache: &Cache, ways: &Arrangement) -> BTreeMap<u32, u64> 
     masks
 }
 
-/// A line of `schemata`.
+/// Formats a line of `schemata`.
 fn schemata(level: u8, masks: impl IntoIterator<Item = (u32, u64)>) -> String {
     let masks: Vec<String> = masks.into_iter().map(|(id, mask)| format!("{id}={mask:x}")).collect();
     format!("L{level}:{}", masks.join(";"))
 }
 
-/// The end of a script that takes `TASK=PID` arguments.
+/// Appends the end of a script that takes `TASK=PID` arguments.
 fn assignments(script: &mut String, lines: impl IntoIterator<Item = (String, String)>) {
     script.push_str("\n# Arguments such as NAME=PID put a task that runs where it belongs.\nfor task in \"$@\"; do\n  pid=${task##*=}\n  case \"${task%=*}\" in\n");
     for (name, command) in lines {
@@ -249,7 +249,8 @@ fn jailhouse(plan: &Plan, ways: &Arrangement) -> Vec<File> {
     plan.cores.iter().zip(&ways.tasks).filter(|(core, _)| !core.tasks.is_empty()).map(cell).collect()
 }
 
-/// Highest priority of SCHED_FIFO that units ask for; kernel threads that everything waits for are above.
+/// Highest SCHED_FIFO priority that the units request, which leaves higher ones to kernel threads that everything waits
+/// for.
 const FIFO_HIGHEST: usize = 80;
 
 fn systemd(plan: &Plan, ways: Option<&Arrangement>) -> Result<Vec<File>, ExportError> {
@@ -293,7 +294,7 @@ fn systemd(plan: &Plan, ways: Option<&Arrangement>) -> Result<Vec<File>, ExportE
     Ok(files)
 }
 
-/// A word of `ExecStart=`.
+/// Quotes a word for `ExecStart=`.
 fn unit_word(word: &str) -> String {
     let mut text = String::from('"');
     for c in word.chars() {

@@ -1,8 +1,8 @@
-//! A plan in the words of other systems: those that give cache ways to programs (resctrl, OCI, pqos, systemd), and those that give page
+//! Exports of a plan to other systems: those that give cache ways to programs (resctrl, OCI, pqos, systemd), and those that give page
 //! colors or ways to virtual machines and cells (Xen, Bao, Jailhouse) or to control groups (PALLOC).
 //!
-//! Partitions have numbers from 1 in a plan, colors and ways from 0 elsewhere. Colors keep their numbers. Ways are numbered anew, because
-//! most processors take only runs of ways and partitions are interchangeable: see [`ways::arrange`].
+//! A plan numbers partitions from 1; other systems number colors and ways from 0. Colors keep their order. Ways are renumbered, because
+//! most processors accept only consecutive ways and partitions are interchangeable: see [`ways::arrange`].
 
 mod files;
 pub mod ways;
@@ -14,7 +14,7 @@ use crate::plan::{Plan, UnknownName};
 pub use files::write;
 use ways::WayRules;
 
-/// A system that can keep programs or guests to parts of a cache.
+/// A system that can restrict programs or guests to parts of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Linux resctrl (Intel CAT, AMD QoS, Arm MPAM): a shell script that makes the groups.
@@ -36,7 +36,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// All, in the order of [`Target`].
+    /// All targets, in the order of [`Target`].
     pub const ALL: [Target; 8] = [
         Target::Resctrl,
         Target::Oci,
@@ -77,16 +77,17 @@ impl FromStr for Target {
 /// The cache of the machine that the plan goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Its level, 2 or 3.
+    /// Level of the cache, 2 or 3.
     pub level: u8,
-    /// Number of the instance that serves each core of the plan, in the plan's order; a core without one has the last.
+    /// Number of the cache instance that serves each core of the plan, in the plan's order; cores beyond the end use the
+    /// last one.
     pub ids: Vec<u32>,
-    /// What masks of ways the processor takes; absent where the cache is divided by colors.
+    /// Masks of ways that the processor accepts; `None` if the cache is divided by colors.
     pub ways: Option<WayRules>,
 }
 
 impl Cache {
-    /// Number of the cache that serves the core at `position` of the plan.
+    /// Returns the number of the cache instance that serves the core at `position` of the plan.
     pub fn id(&self, position: usize) -> u32 {
         self.ids.get(position).or(self.ids.last()).copied().unwrap_or(0)
     }
@@ -95,71 +96,71 @@ impl Cache {
 /// A file for the other system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Its usual name.
+    /// Usual name of the file.
     pub name: String,
-    /// What it says.
+    /// Content of the file.
     pub text: String,
 }
 
-/// Why a plan cannot be said in the other system's words.
+/// Reasons why a plan cannot be exported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// Nothing to say: no task has a core.
+    /// The plan is empty: no task has a core.
     #[error("the plan places no task\n  hint: `isochrome plan` says which task fails and what would mend it")]
     Empty,
     /// The plan leaves tasks out.
     #[error("the plan has no place for {}\n  hint: export a plan that is schedulable", tasks.join(", "))]
     Unplaced {
-        /// Which.
+        /// Names of the tasks without a core.
         tasks: Vec<String>,
     },
-    /// A plan's partition does not exist.
+    /// The plan uses a partition that does not exist.
     #[error(
         "partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has: --partitions"
     )]
     Partition {
-        /// Whose.
+        /// Name of the task that uses the partition.
         task: String,
-        /// Which.
+        /// Number of the partition.
         partition: u32,
-        /// How many partitions the cache has.
+        /// Number of partitions that the cache has.
         count: u32,
     },
-    /// Too many colors for a mask.
+    /// A color does not fit into a mask of the target.
     #[error("color {color} does not fit a mask of {bits} bits")]
     Mask {
-        /// Which.
+        /// The color.
         color: u32,
-        /// How many fit.
+        /// Number of bits of the mask.
         bits: u32,
     },
     /// The target divides a cache by ways, and what the cache takes is not known.
     #[error("{target} divides a cache by ways, and how many this one has is not known\n  hint: --ways 16")]
     NoWays {
-        /// What was asked for.
+        /// The target.
         target: Target,
     },
-    /// The target divides caches of other levels only.
+    /// The target does not divide caches of this level.
     #[error("{target} does not divide caches of level {level}\n  hint: plan for the last level: level = 3")]
     Level {
-        /// What was asked for.
+        /// The target.
         target: Target,
-        /// The plan's.
+        /// Level of the plan's cache.
         level: u8,
     },
-    /// A program to start is not known.
+    /// The command line of a task is not known.
     #[error("how task `{task}` is started is not known\n  hint: plan a task set that has a `command` for every task")]
     NoCommand {
-        /// Which.
+        /// Name of the task.
         task: String,
     },
-    /// Ways.
+    /// The partitions cannot be ways of the cache.
     #[error(transparent)]
     Ways(#[from] ways::WaysError),
 }
 
 impl Plan {
-    /// Tasks of a plan that can be exported: `(position of the core, core, task)`.
+    /// Returns the tasks of the plan: `(position of the core, core, task)`.
     fn placed(&self) -> impl Iterator<Item = (usize, &crate::plan::CorePlan, &crate::plan::TaskPlan)> {
         self.cores.iter().enumerate().flat_map(|(at, core)| core.tasks.iter().map(move |task| (at, core, task)))
     }

@@ -1,4 +1,4 @@
-//! Partitions as ways of a cache, in masks that a processor takes.
+//! Partitions as cache ways, in masks that a processor accepts.
 
 use std::collections::BTreeMap;
 
@@ -6,109 +6,109 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 
-/// What masks of ways a cache takes: resctrl's `info/L3`.
+/// Masks of ways that a cache accepts, as described in resctrl's `info/L3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayRules {
-    /// Ways of the cache; at most 64. `cbm_mask`
+    /// Number of ways of the cache, at most 64 (`cbm_mask`).
     pub count: u32,
-    /// Fewest ways of a mask. `min_cbm_bits`
+    /// Fewest ways of a mask (`min_cbm_bits`).
     pub least: u32,
-    /// Whether masks may have gaps. `sparse_masks`
+    /// Whether masks may have gaps (`sparse_masks`).
     pub sparse: bool,
-    /// Classes of service, the default one included. `num_closids`
+    /// Number of classes of service, including the default one (`num_closids`).
     pub classes: u32,
 }
 
 impl WayRules {
-    /// Partitions of the cache where each is as small as a mask may be.
+    /// Returns the largest number of partitions: each has as few ways as a mask may have.
     pub fn partitions(&self) -> u32 {
         self.count / self.least.max(1)
     }
 }
 
-/// The ways of every task, and of everybody else.
+/// The ways of every task, and of everything else that runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrangement {
-    /// Mask of ways of each task; `[position of the core][position of the task]`, as in the plan.
+    /// Mask of ways of each task, by `[position of the core][position of the task]` in the plan.
     pub tasks: Vec<Vec<u64>>,
-    /// Mask of the ways that no task uses, for everything else that runs; for every core of the plan, the same for all where they share
-    /// the cache.
+    /// Mask of the ways that no task uses, for everything else that runs, by core of the plan. Cores that share the cache have the same
+    /// mask.
     pub others: Vec<u64>,
 }
 
-/// Why partitions cannot be ways of this cache.
+/// Reasons why partitions cannot be ways of this cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaysError {
-    /// The ways cannot be dealt out evenly.
+    /// The number of ways is not a multiple of the number of partitions.
     #[error(
         "{ways} ways are not a multiple of {partitions} partitions\n  hint: plan with a number of partitions that divides {ways}"
     )]
     Uneven {
-        /// Ways of the cache.
+        /// Number of ways of the cache.
         ways: u32,
-        /// Partitions of the plan.
+        /// Number of partitions of the plan.
         partitions: u32,
     },
-    /// Nothing is left for the rest of the system.
+    /// The tasks leave too few ways for the rest of the system.
     #[error(
         "the tasks use {used} of {ways} ways on CPU {cpu}, and everything else that runs needs at least {least}\n  hint: plan with fewer partitions: --partitions"
     )]
     NoneLeft {
-        /// Where.
+        /// The CPU.
         cpu: u32,
-        /// Ways used.
+        /// Number of ways that tasks use.
         used: u32,
-        /// Ways of the cache.
+        /// Number of ways of the cache.
         ways: u32,
-        /// Ways that a mask must have.
+        /// Fewest ways of a mask.
         least: u32,
     },
-    /// A task has too few.
+    /// A task has fewer ways than a mask needs.
     #[error(
         "task `{task}` has {has} ways, and this cache takes no mask of fewer than {least}\n  hint: plan with fewer, larger partitions"
     )]
     TooFew {
-        /// Which.
+        /// Name of the task.
         task: String,
-        /// Ways it has.
+        /// Number of ways that the task has.
         has: u32,
-        /// Ways that a mask must have.
+        /// Fewest ways of a mask.
         least: u32,
     },
-    /// No order of the ways makes all masks runs.
+    /// In no order of the ways do all masks have consecutive ways.
     #[error(
         "in no order of the ways are the partitions of every task on CPU {cpu} a run without gaps, and this cache takes no others\n  hint: `isochrome plan --method bfd` shares no partitions, which always fits"
     )]
     Gaps {
-        /// Where.
+        /// The CPU.
         cpu: u32,
     },
-    /// More ways than a mask has bits.
+    /// The cache has more ways than a mask has bits.
     #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: --ways is the number of ways of one cache")]
     Count {
-        /// How many.
+        /// Number of ways of the cache.
         ways: u32,
     },
-    /// More different masks than classes.
+    /// More different masks are needed than there are classes of service.
     #[error(
         "{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions: `isochrome plan --objective partitions`"
     )]
     Classes {
-        /// Needed, the default included.
+        /// Number of masks needed, including the default one.
         wanted: usize,
-        /// Available.
+        /// Number of classes available.
         classes: u32,
     },
 }
 
-/// Steps of the search for an order; beyond these it counts as not found.
+/// Most steps of the search for an order; after these, no order counts as found.
 const STEPS_MAX: u32 = 1_000_000;
 
-/// Ways for the tasks of a plan with `partitions` partitions per cache, such that every mask is one that the cache takes.
+/// Arranges ways for the tasks of a plan with `partitions` partitions per cache, such that the cache accepts every mask.
 ///
-/// Partitions that different tasks use together stay together: partitions are only renumbered, the same for all tasks of a cache. Where
-/// masks may have no gaps, an order is searched in which each task's partitions are consecutive (the consecutive-ones property). Cores with disjoint partitions
-/// share a cache; where cores use the same ones, each has its own.
+/// Partitions that different tasks use together stay together: partitions are only renumbered, in the same way for all tasks of a cache. If
+/// masks must not have gaps, an order is searched in which the partitions of each task are consecutive (the consecutive-ones property).
+/// Cores with disjoint partitions share a cache; if cores use the same partitions, each core has a cache of its own.
 ///
 /// Fails with [`WaysError`].
 pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrangement, WaysError> {
@@ -164,14 +164,15 @@ pub fn arrange(plan: &Plan, partitions: u32, rules: &WayRules) -> Result<Arrange
     Ok(arrangement)
 }
 
-/// Whether the cores of the plan share one cache: their partitions are disjoint.
+/// Returns whether the cores of the plan share one cache, that is, whether their partitions are disjoint.
 pub fn is_shared(plan: &Plan) -> bool {
     let mut all: Vec<u32> = plan.cores.iter().flat_map(|core| core.partitions.iter().copied()).collect();
     all.sort_unstable();
     all.windows(2).all(|pair| pair[0] != pair[1])
 }
 
-/// Tasks with the same ways of the same core need one class: `(position of the core, mask)` and the positions of its tasks.
+/// Groups tasks of one core that have the same ways, and so need only one class: from `(position of the core, mask)` to the
+/// positions of the tasks.
 pub fn groups(plan: &Plan, arrangement: &Arrangement) -> BTreeMap<(usize, u64), Vec<usize>> {
     let mut groups: BTreeMap<(usize, u64), Vec<usize>> = BTreeMap::new();
     for (core, masks) in arrangement.tasks.iter().enumerate().take(plan.cores.len()) {
@@ -182,7 +183,7 @@ pub fn groups(plan: &Plan, arrangement: &Arrangement) -> BTreeMap<(usize, u64), 
     groups
 }
 
-/// The lowest `count` bits.
+/// Returns a mask of the lowest `count` bits.
 fn ones(count: u32) -> u64 {
     1u64.checked_shl(count).map_or(u64::MAX, |bit| bit - 1)
 }
@@ -194,10 +195,10 @@ fn in_use(sets: &[&[u32]]) -> Vec<u32> {
     used
 }
 
-/// An order of all partitions in which each set is a run.
+/// Finds an order of all partitions in which the partitions of each set are consecutive.
 ///
-/// Partitions that are in the same sets stay side by side, so an order of these types is searched depth first: a set that has begun
-/// must go on until it is complete.
+/// Partitions that are in the same sets stay side by side, so the depth-first search orders these types of partitions: a set that
+/// has begun must continue until it is complete.
 fn consecutive(sets: &[&[u32]]) -> Option<Vec<u32>> {
     let mut types: BTreeMap<Vec<usize>, Vec<u32>> = BTreeMap::new();
     for partition in in_use(sets) {

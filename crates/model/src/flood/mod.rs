@@ -1,7 +1,7 @@
-//! Flooding: access patterns that leave a cache in the state a task likes least.
+//! Flooding: access patterns that leave a cache in the worst state for another task.
 //!
-//! The pattern is decided here and carried out elsewhere, on real memory or on a modeled cache. What it achieved on real memory is
-//! judged by an experiment.
+//! This module decides the pattern. Others carry it out, on real memory or on a modeled cache, and an experiment judges what it
+//! achieved on real memory.
 
 pub mod parameters;
 
@@ -31,11 +31,11 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// All of them.
+    /// All patterns.
     pub const ALL: [Pattern; 5] =
         [Pattern::Write, Pattern::Read, Pattern::DoublePurge, Pattern::Storm, Pattern::Chains];
 
-    /// Its name on the command line.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Write => "write",
@@ -53,7 +53,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// No pattern has this name.
+/// Error for a name that no pattern has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no flood is called `{0}`\n  hint: choose one of write, read, double-purge, storm, chains")]
 pub struct NoSuchPattern(String);
@@ -66,28 +66,28 @@ impl FromStr for Pattern {
     }
 }
 
-/// What a flood leaves behind in the lines it touches.
+/// State in which a flood leaves the lines it touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// Lines that must be written back before they can be replaced.
+    /// The lines must be written back before they can be replaced.
     Dirty,
-    /// Lines that can be replaced at once.
+    /// The lines can be replaced at once.
     Clean,
 }
 
 /// One access of a flood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Offset into the flooder's memory, at the beginning of a line.
+    /// Offset into the flooder's memory; it is the beginning of a line.
     pub offset: Bytes,
-    /// Whether it writes.
+    /// Whether the access is a store.
     pub write: bool,
 }
 
 /// A flood of the whole of a memory area, line by line: the naive flooder of [Liedtke1997, §5.1].
 ///
-/// With as many lines of a color as the cache has ways, each touched twice or more, it displaces everything else of that color
-/// under least-recently-used replacement; twice as many lines do so under the approximations in use. The patterns of
+/// With as many lines of a color as the cache has ways, each touched at least twice, it displaces everything else of that
+/// color under least-recently-used replacement; twice as many lines do so under the approximations in use. The patterns of
 /// Löser and Härtig [Loeser1999, §3.2] for the state in which two write-backs precede each refill are in [`DoublePurge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flood {
@@ -95,14 +95,14 @@ pub struct Flood {
     pub area: Bytes,
     /// Bytes per line.
     pub line_bytes: Bytes,
-    /// Times the area is traversed.
+    /// Number of times that the area is traversed.
     pub passes: u32,
     /// State of the lines afterwards.
     pub leaves: Leaves,
 }
 
 impl Flood {
-    /// The accesses, in order.
+    /// Returns the accesses, in order.
     pub fn accesses(self) -> impl Iterator<Item = Access> {
         let lines = self.area.0 / self.line_bytes.0.max(1);
         let write = self.leaves == Leaves::Dirty;
@@ -111,25 +111,26 @@ impl Flood {
     }
 }
 
-/// A flood of stores that leave no store without a write-back: all lines of the area that fall into one set, then those of the next.
+/// A flood in which every store causes a write-back: it stores to all lines of the area that fall into one set, then to those of the
+/// next set.
 ///
-/// In order of addresses a write-back comes once in as many stores as the area has lines per set; here, from the first line that does
-/// not fit on, every store displaces a line that was written a moment before.
+/// In the order of addresses, one of as many stores as the area has lines per set causes a write-back. Here, from the first line on
+/// that does not fit, every store displaces a line that was written a moment before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
-    /// The cache, or the part of it that the area lies in.
+    /// The cache, or the part of it that the area maps to.
     pub geometry: Geometry,
-    /// Lines written in each set; more than the ways of the cache.
+    /// Number of lines written in each set; must be more than the ways of the cache.
     pub depth: u32,
 }
 
 impl Storm {
-    /// Size of the area.
+    /// Returns the size of the area.
     pub fn area(self) -> Bytes {
         Bytes(self.geometry.set_count * u64::from(self.depth) * self.geometry.line_bytes.0)
     }
 
-    /// The accesses, in order.
+    /// Returns the accesses, in order.
     pub fn accesses(self) -> impl Iterator<Item = Access> {
         let Geometry { set_count, line_bytes, .. } = self.geometry;
         let line = move |set, x| Bytes((x * set_count + set) * line_bytes.0);
@@ -138,18 +139,20 @@ impl Storm {
     }
 }
 
-/// A flood of loads in random order, several at once: each chain is a cycle through lines of its own, whose loads wait for each other.
+/// A flood of loads in random order, several at once. Each chain is a cycle through lines of its own, in which every load waits for
+/// the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chains {
-    /// The lines, chain after chain, in the order of the loads.
+    /// Numbers of the lines, chain after chain, in the order of the loads.
     order: Vec<u32>,
     line_bytes: Bytes,
-    /// Lines of a chain; the last may have fewer.
+    /// Number of lines of a chain; the last chain may have fewer.
     length: usize,
 }
 
 impl Chains {
-    /// At most `count` chains through an area of `lines` lines, all of about the same length; the same for the same `seed`.
+    /// Creates at most `count` chains through an area of `lines` lines, all of about the same length. The same `seed` gives
+    /// the same chains.
     pub fn new(lines: u32, line_bytes: Bytes, count: usize, seed: u64) -> Chains {
         let mut order: Vec<u32> = (0..lines).collect();
         fastrand::Rng::with_seed(seed).shuffle(&mut order);
@@ -160,12 +163,12 @@ impl Chains {
         Bytes(u64::from(line) * self.line_bytes.0)
     }
 
-    /// Where each chain begins.
+    /// Returns the offset at which each chain begins.
     pub fn starts(&self) -> impl Iterator<Item = Bytes> {
         self.order.chunks(self.length).map(|chain| self.offset(chain[0]))
     }
 
-    /// Offset of each line, and of the line that follows it in its chain.
+    /// Returns the offset of each line, with the offset of the line that follows it in its chain.
     pub fn links(&self) -> impl Iterator<Item = (Bytes, Bytes)> {
         self.order.chunks(self.length).flat_map(|chain| {
             let next = chain.iter().cycle().skip(1);
@@ -173,7 +176,7 @@ impl Chains {
         })
     }
 
-    /// Loads along each chain after which every line was loaded.
+    /// Returns the number of loads along each chain after which every line was loaded.
     pub fn steps(&self) -> usize {
         self.length
     }
@@ -193,10 +196,10 @@ pub struct DoublePurge {
     second: Geometry,
 }
 
-/// Why a pair of levels does not admit the double-purge state for all lines.
+/// Reasons why a pair of levels does not admit the double-purge state for all lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDoublePurge {
-    /// Whatever the first level holds is in the second.
+    /// The first level is direct-mapped, so the second holds every line that it holds.
     #[error(
         "a direct-mapped first level holds nothing that the second does not hold: the double-purge state cannot be reached"
     )]
@@ -207,7 +210,7 @@ pub enum NoDoublePurge {
     /// A level is exclusive, so no line is in both.
     #[error("with an exclusive level every victim of the first enters the second: the pattern does not apply")]
     Exclusive,
-    /// The order of replacement is not that of use.
+    /// A level does not replace the least recently used line.
     #[error(
         "a level that is not replaced least recently used first follows no such pattern\n  hint: search for one and see its share"
     )]
@@ -215,7 +218,7 @@ pub enum NoDoublePurge {
     /// A level is written through.
     #[error("a write-through level has nothing to write back")]
     WriteThrough,
-    /// The address does not split as the pattern assumes.
+    /// The geometries do not split an address as the pattern assumes.
     #[error(
         "both levels need lines of one size, a power of two of sets, and the second at least four times the sets of the first"
     )]
@@ -223,7 +226,8 @@ pub enum NoDoublePurge {
 }
 
 impl DoublePurge {
-    /// For a first level of `n1` > 1 ways and a second of at least four times its sets, with lines of one size.
+    /// Creates the pattern for a first level of at least two ways and a second of at least four times its sets, with lines
+    /// of one size.
     pub fn new(first: Geometry, second: Geometry) -> Result<DoublePurge, NoDoublePurge> {
         if first.ways < 2 {
             return Err(NoDoublePurge::DirectMappedFirst);
@@ -236,8 +240,7 @@ impl DoublePurge {
         if fits && second.ways > 0 { Ok(DoublePurge { first, second }) } else { Err(NoDoublePurge::Shape) }
     }
 
-    /// The same between the first level and no more than so many `rows` of the second: a flooder that is kept out of the others. At
-    /// least four.
+    /// Limits the pattern to `rows` rows of the second level, at least four, for a flooder that is kept out of the other rows.
     pub fn within(self, rows: u64) -> Result<DoublePurge, NoDoublePurge> {
         if rows < 4 {
             return Err(NoDoublePurge::Shape);
@@ -245,23 +248,23 @@ impl DoublePurge {
         Ok(DoublePurge { second: Geometry { set_count: rows * self.first.set_count, ..self.second }, ..self })
     }
 
-    /// Offset of line `Ax.y.z` into memory that is aligned to the second level's sets.
+    /// Returns the offset of line `Ax.y.z` into memory that is aligned to the second level's sets.
     pub fn offset(&self, x: u64, y: u64, z: u64) -> Bytes {
         Bytes((x * self.second.set_count + y * self.first.set_count + z) * self.first.line_bytes.0)
     }
 
-    /// Rows y of the second level per row of the first.
+    /// Returns the number of rows y: the sets of the second level per set of the first.
     pub fn rows(&self) -> u64 {
         self.second.set_count / self.first.set_count
     }
 
-    /// Memory the flooder needs: the representatives 0 to n1 + n2 - 2.
+    /// Returns the size of the memory that the flooder needs: the representatives 0 to n1 + n2 - 2.
     pub fn area(&self) -> Bytes {
         self.offset(u64::from(self.first.ways + self.second.ways) - 1, 0, 0)
     }
 
-    /// The general algorithm: first every line of rows 2 and up, n2 deep, then per first-level set the lines that pin n1 - 1
-    /// modified lines in the first level while the second loses them. [Loeser1999, §3.2.2]
+    /// Returns the accesses of the general algorithm: first every line of rows 2 and up, n2 deep, then for each first-level
+    /// set the lines that pin n1 - 1 modified lines in the first level while the second loses them. [Loeser1999, §3.2.2]
     ///
     /// Afterwards an access to any `Ax.y.z` with y > 1 and x >= n2 costs two writes and one read of memory. (The paper says
     /// x > 1, which holds for n2 <= 2: the flooder's own lines are those with x < n2.)
@@ -275,7 +278,8 @@ impl DoublePurge {
         fill.chain(purge)
     }
 
-    /// The second step for one set of the first level, as the paper gives it for `n1` and `n2` ways.
+    /// Returns the accesses of the second step for one set of the first level, as the paper gives it for `n1` and `n2`
+    /// ways.
     fn purge(self, z: u64, n1: u64, n2: u64) -> impl Iterator<Item = Access> {
         let write = move |x, y| Access { offset: self.offset(x, y, z), write: true };
         let pinned = move || (0..n1 - 1).map(move |x| write(x, 0));
@@ -285,8 +289,9 @@ impl DoublePurge {
             .chain(std::iter::once(write(0, 1)))
     }
 
-    /// The second step for all sets, as if the first level had `n1` ways and the second `n2`, `rounds` times: where
-    /// replacement is not LRU, more ways and rounds than there are may come closer.
+    /// Returns the accesses with the second step for all sets made `rounds` times, as if the first level had `n1` ways and
+    /// the second `n2`. Where replacement is not LRU, more ways and rounds than there are may come closer to the
+    /// double-purge state.
     pub fn exaggerated(self, n1: u64, n2: u64, rounds: u32) -> impl Iterator<Item = Access> {
         let fill = self.accesses();
         let purge = move |_| (0..self.first.set_count).flat_map(move |z| self.purge(z, n1, n2));

@@ -1,8 +1,8 @@
-//! What a flood is made for: the ways of the first level and of the one that is flooded, n1 and n2 of [Loeser1999, §3.2], and where they are from.
+//! Parameters of a flood: the ways of the first level and of the flooded one, n1 and n2 of [Loeser1999, §3.2], and their source.
 //!
-//! Checks what the system says of its caches against what loads measured. A virtual machine may be shown a smaller cache than it has: then a flood that is made
-//! for what is shown leaves lines. One that is made for more than there is leaves no more than one that fits. So what was measured counts where it is
-//! larger, and nowhere else.
+//! Checks the caches that the system declares against the sizes that loads measured. A virtual machine may be shown a smaller cache than it
+//! has, and a flood made for that size leaves lines of other tasks. A flood made for a larger cache than there is leaves no more lines than
+//! one that fits. So the measured size counts where it is larger, and only there.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::geometry::Geometry;
 use crate::machine::Source;
 use crate::units::Bytes;
 
-/// Sizes that differ by less are the same: the curve of loads rises over an octave.
+/// Least factor between two sizes that counts as a difference, because the curve of loads rises over an octave.
 const APART: u64 = 2;
 
 /// The geometry that a flood is made for.
@@ -18,14 +18,15 @@ const APART: u64 = 2;
 pub struct Parameters {
     /// Number of the level.
     pub level: u8,
-    /// What the system says.
+    /// Geometry that the system declares.
     pub declared: Geometry,
-    /// Size that loads felt, if it was measured.
+    /// Size that loads measured; `None` if it was not measured.
     pub felt: Option<Bytes>,
 }
 
 impl Parameters {
-    /// What to make the flood for: as many ways as the sets that the system tells need to hold what loads felt, where that is more.
+    /// Returns the geometry to make the flood for. If loads measured a larger cache, it has the declared sets and as many ways as
+    /// these need to hold that size.
     pub fn geometry(&self) -> Geometry {
         match self.felt {
             Some(felt) if self.source() == Source::Measured => {
@@ -36,7 +37,7 @@ impl Parameters {
         }
     }
 
-    /// Where the ways are from.
+    /// Returns where the number of ways comes from.
     pub fn source(&self) -> Source {
         let larger = self.felt.is_some_and(|felt| felt.0 >= APART * self.declared.cache_bytes().0);
         if larger { Source::Measured } else { Source::Sysfs }

@@ -1,4 +1,4 @@
-//! Which color a page has, decided from eviction tests one after the other.
+//! Decides the color of a page from a sequence of eviction tests.
 //!
 //! A test touches the page, traverses the eviction sets of some colors (the *tested* colors) and sees whether the page is gone. A
 //! page of a tested color should be gone, any other page should still be there. Each result shifts the
@@ -6,57 +6,57 @@
 //! together reach `(1 - error) / error`: the sequential probability ratio test of Wald (1945) for more than two hypotheses, which
 //! bounds the probability of a wrong decision by `error` as long as the assumed rates are not better than the true ones.
 //!
-//! Pages that are gone whatever is traversed (written to from another CPU, say) have an answer of their own, so that they are not
-//! mistaken for pages of some color.
+//! Pages that are gone whatever is traversed (because another CPU writes to them, say) have an answer of their own, so that they
+//! are not mistaken for pages of some color.
 
 use crate::units::Color;
 
-/// How often a test shows what it should.
+/// Error rates of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TestRates {
-    /// Probability that a page of a tested color is gone. Below 1, since replacement spares some pages.
+    /// Probability that a page of a tested color is gone. It is below 1, since replacement spares some pages.
     pub evicted: f64,
-    /// Probability that a page of another color is gone all the same.
+    /// Probability that a page of another color is gone.
     pub noise: f64,
 }
 
-/// Probability that a page which is lost whatever is traversed is found gone.
+/// Probability that an unsteady page, which is lost whatever is traversed, is found gone.
 const UNSTEADY_GONE: f64 = 0.7;
 
-/// Odds of an unsteady page against each other answer before the first test. They are rare, and to rule them out at even odds
-/// would take twice as many tests of every page.
+/// Odds of an unsteady page against each other answer before the first test. Such pages are rare, and ruling them out at even
+/// odds would take twice as many tests of every page.
 const UNSTEADY_ODDS: f64 = 1e-2;
 
-/// What is concluded of a page.
+/// Decision about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It has this color.
+    /// The page has this color.
     Color(Color),
-    /// It has none of the candidate colors.
+    /// The page has none of the candidate colors.
     Other,
-    /// It is lost whatever is traversed, so its color cannot be seen.
+    /// The page is lost whatever is traversed, so its color cannot be observed.
     Unsteady,
 }
 
 /// The odds between the answers for one page.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// Logarithm of the probability of each candidate, of none of them, and of an unsteady page, up to a common term.
+    /// Logarithms of the probabilities of each candidate, of no candidate, and of an unsteady page, up to a common term.
     log_odds: Vec<f64>,
 }
 
 impl Decoder {
-    /// A page of which nothing is known yet: every color, and none of them, is as likely as any other. `candidates`: how many
-    /// colors are asked about.
+    /// Starts with a page about which nothing is known: every color, and no color, is equally likely. `candidates`: the
+    /// number of candidate colors.
     ///
-    /// Even odds, not those of a page drawn at random, as the error is to hold for every kind of page.
+    /// The odds are even, not those of a page drawn at random, because the error bound has to hold for every kind of page.
     pub fn new(candidates: usize) -> Decoder {
         let mut log_odds = vec![0.0; candidates + 1];
         log_odds.push(UNSTEADY_ODDS.ln());
         Decoder { log_odds }
     }
 
-    /// Takes in one result. `tested`: for each candidate, whether its eviction set was traversed.
+    /// Updates the odds by one test result. `tested`: for each candidate, whether its eviction set was traversed.
     pub fn observe(&mut self, tested: &[bool], gone: bool, rates: TestRates) {
         let likelihood = |probability: f64| (if gone { probability } else { 1.0 - probability }).max(1e-6).ln();
         let (evicted, noise) = (likelihood(rates.evicted), likelihood(rates.noise));
@@ -68,7 +68,7 @@ impl Decoder {
         rest[1] += likelihood(UNSTEADY_GONE.max(rates.noise));
     }
 
-    /// Probability of each candidate, of none of them, and of an unsteady page; they add up to 1.
+    /// Returns the probabilities of each candidate, of no candidate, and of an unsteady page; they add up to 1.
     fn probabilities(&self) -> Vec<f64> {
         let highest = self.log_odds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let mut probabilities: Vec<f64> = self.log_odds.iter().map(|odds| (odds - highest).exp()).collect();
@@ -77,8 +77,8 @@ impl Decoder {
         probabilities
     }
 
-    /// The answer, once its probability of being wrong is at most `error`; `candidates`: which colors are asked about.
-    /// `error_other`: the same where the answer is not a color.
+    /// Returns the answer once its probability of being wrong is at most `error`, or `error_other` if the answer is not a
+    /// color. `candidates`: the candidate colors.
     pub fn decision(&self, candidates: &[Color], error: f64, error_other: f64) -> Option<Answer> {
         let probabilities = self.probabilities();
         let (best, probability) = probabilities.iter().copied().enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;

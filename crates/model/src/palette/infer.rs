@@ -1,4 +1,4 @@
-//! From samples to colors.
+//! Infers colors from samples.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,15 +11,16 @@ use super::{Palette, Rule, SCHEMA};
 use crate::gf2::{self, Linearity};
 use crate::units::{Color, FrameNumber};
 
-/// Percent of a page's lines from which a set counts as evicting it.
+/// Percentage of a page's lines from which on an eviction set counts as evicting the page.
 const EVICTED_PERCENT: u8 = 50;
-/// Share of both directions of eviction from which two groups are one color. Below half, since replacement luck keeps part of
-/// a page; far above what a set of another color evicts in the best of several tests, which is next to nothing.
+/// Share of evictions in both directions from which on two groups count as one color. It is below half, since replacement
+/// luck keeps part of a page, and far above what a set of another color evicts in the best of several tests, which is next to
+/// nothing.
 const SAME_COLOR_SHARE: f32 = 0.3;
 /// Share of pages without a color above which a palette is in doubt.
 const AMBIGUOUS_SHARE: f64 = 0.02;
 
-/// Share of the frames that a linear rule must explain: measured colors are wrong now and then.
+/// Share of the frames that a linear rule must explain. It is below 1 because a measured color is wrong now and then.
 const LINEAR_AGREEMENT: f64 = 0.97;
 
 /// A reason not to trust a palette.
@@ -63,12 +64,12 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// What samples say about the colors of their pages.
+/// Result of inferring a palette from samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Inference {
-    /// The palette.
+    /// The palette inferred.
     pub palette: Palette,
-    /// Colors the geometry leads one to expect.
+    /// Number of colors to expect from the geometry.
     pub colors_expected: u32,
     /// Color of each group.
     pub group_colors: Vec<Color>,
@@ -76,18 +77,18 @@ pub struct Inference {
     pub page_colors: Vec<Option<Color>>,
     /// Pages per color.
     pub per_color: Vec<u64>,
-    /// Pages (by number) without a color.
+    /// Indices of the pages without a color.
     pub ambiguous: Vec<u32>,
-    /// Row i, column j: mean share of a page of color i that an eviction set of color j evicts.
+    /// Eviction matrix: row i, column j has the mean share of a page of color i that an eviction set of color j evicts.
     pub eviction: Vec<Vec<f64>>,
-    /// What speaks against the palette; empty when nothing does.
+    /// Reasons not to trust the palette; empty if there are none.
     pub doubts: Vec<Doubt>,
-    /// How frame numbers lead to colors, in words.
+    /// Description of how frame numbers lead to colors.
     pub rule_in_words: String,
 }
 
-/// Concludes from `samples`: merges groups that evict each other, gives every page the color its tests agree on, looks
-/// for a linear rule over the frame numbers, and lists what speaks against the result.
+/// Infers a palette from `samples`: merges groups that evict each other, gives every page the color its tests agree on,
+/// looks for a linear rule over the frame numbers, and lists reasons to doubt the result.
 pub fn infer(samples: &Samples) -> Inference {
     let colors_expected = samples.geometry.color_count(samples.page_bytes);
     // Colors from frame bits are as many as the geometry has, whatever the eviction tests say of them: that is for the doubts.
@@ -133,7 +134,7 @@ fn color_count(group_colors: &[Color]) -> u32 {
     group_colors.iter().map(|c| u32::from(c.0) + 1).max().unwrap_or(0)
 }
 
-/// Gives the measured colors the numbers that the linear rule gives them.
+/// Renumbers the measured colors as the linear rule numbers them.
 fn renumber(masks: &[u64], samples: &Samples, group_colors: &mut [Color], page_colors: &mut [Option<Color>]) {
     let mut common = BTreeMap::<(Color, Color), usize>::new();
     for (page, color) in samples.pages.iter().zip(page_colors.iter()) {
@@ -147,7 +148,7 @@ fn renumber(masks: &[u64], samples: &Samples, group_colors: &mut [Color], page_c
     }
 }
 
-/// Pairs of colors of two numberings, each used once, those with the most pages in common first.
+/// Matches the colors of two numberings one to one, those with the most pages in common first.
 fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
     let mut pairs: Vec<_> = common.into_iter().collect();
     pairs.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
@@ -161,9 +162,9 @@ fn matched(common: BTreeMap<(Color, Color), usize>) -> BTreeMap<Color, Color> {
     numbers
 }
 
-/// Color of each group: groups that evict each other, in both directions, get one color.
+/// Returns the color of each group: groups that evict each other in both directions get one color.
 ///
-/// A single direction is not enough: noise adds misses to one test, hardly to both.
+/// A single direction is not enough: noise adds misses to one test, but hardly ever to both.
 pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
     let mut colors: Vec<Color> = Vec::with_capacity(cross.len());
     let mut next = 0;
@@ -180,12 +181,12 @@ pub fn merge_groups(cross: &[Vec<f32>]) -> Vec<Color> {
     colors
 }
 
-/// The color that the tests of a page agree on.
+/// Returns the color that the tests of a page agree on; `None` if they do not agree.
 ///
 /// Noise only adds evictions, so the lowest share per color over all tests decides first. Now and then a page survives its
-/// own color's set in one test, by luck of replacement; then the tests that are decisive by themselves vote.
+/// own color's set in one test, by luck of replacement; then those tests vote that are decisive by themselves.
 ///
-/// `group_colors`: the color of each group, from [`merge_groups`]. `None` when the tests do not agree.
+/// `group_colors`: the color of each group, from [`merge_groups`].
 pub fn color_of_tests(page: &PageSample, group_colors: &[Color]) -> Option<Color> {
     let colors = color_count(group_colors) as usize;
     let by_color = |test: &Vec<u8>| {
@@ -208,7 +209,7 @@ pub fn color_of_tests(page: &PageSample, group_colors: &[Color]) -> Option<Color
     })
 }
 
-/// The one color whose set evicts the page: at least half of it, and twice as much as any other.
+/// Returns the one color whose set evicts the page: at least half of it, and at least twice as much as any other.
 fn decisive(shares: &[u8]) -> Option<Color> {
     let (best, share) = shares.iter().enumerate().max_by_key(|(_, share)| **share)?;
     let second = shares.iter().enumerate().filter(|(i, _)| *i != best).map(|(_, s)| *s).max().unwrap_or(0);
@@ -251,7 +252,7 @@ fn doubts(
     doubts
 }
 
-/// The rule over frame numbers, and the same in words.
+/// Returns the rule over frame numbers, and its description in words.
 fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Rule, String) {
     if samples.method == Method::Bits {
         return (Rule::Bits, "the set-index bits of the frame number, confirmed by eviction tests".to_owned());
@@ -283,8 +284,8 @@ fn rule_of(samples: &Samples, page_colors: &[Option<Color>], colors: u32) -> (Ru
     )
 }
 
-/// The palette of `colors` colors in which a linear function of the frame number gives the color, if there is one that explains
-/// `known`. Its numbers need not be those of `known`.
+/// Finds a palette of `colors` colors in which a linear function of the frame number gives the color; `None` if none explains
+/// `known`. Its color numbers may differ from those of `known`.
 pub fn linear_palette(level: u8, colors: u32, known: &[(FrameNumber, Color)]) -> Option<Palette> {
     linear(known, colors).map(|(rule, _)| palette(level, colors, rule))
 }
@@ -293,7 +294,8 @@ fn palette(level: u8, colors: u32, rule: Rule) -> Palette {
     Palette { schema: SCHEMA.to_owned(), level, colors, rule, fingerprint: None, boot_id: None }
 }
 
-/// A linear function of the frame number that gives the color, and the share (0 to 1) of the frames that agree.
+/// Finds a linear function of the frame number that gives the color, and the share (0 to 1) of the frames that agree with
+/// it.
 fn linear(known: &[(FrameNumber, Color)], colors: u32) -> Option<(Rule, f64)> {
     let labelled: Vec<(u64, u16)> = known.iter().map(|(frame, color)| (frame.0, color.0)).collect();
     match gf2::infer_masks(&labelled, LINEAR_AGREEMENT, 1) {
@@ -304,9 +306,9 @@ fn linear(known: &[(FrameNumber, Color)], colors: u32) -> Option<(Rule, f64)> {
     }
 }
 
-/// Share (0 to 1) of the pages colored by both that two colorings agree on, whatever numbers they give the colors.
+/// Returns the share (0 to 1) of the pages colored by both on which two colorings agree, however they number the colors.
 ///
-/// Colors are matched greedily by the number of pages they have in common. `None` when no page is colored by both.
+/// Colors are matched greedily by the number of pages they have in common. Returns `None` if no page is colored by both.
 pub fn agreement(a: &[Option<Color>], b: &[Option<Color>]) -> Option<f64> {
     let mut common = BTreeMap::<(Color, Color), usize>::new();
     let mut both = 0;

@@ -1,33 +1,34 @@
-//! What two tables of the same machine know together.
+//! Merges two color tables of the same machine.
 
 use std::collections::BTreeMap;
 
 use super::{Palette, Rule};
 use crate::units::{Color, FrameNumber};
 
-/// Share of the frames known before that must still have their color for the others to be believed.
+/// Share of the frames in both tables that must have the same color for the other frames of the earlier table to be
+/// trusted.
 pub const SAME: f64 = 0.98;
 
-/// A palette that was measured now, extended by the colors that an earlier one has for other frames.
+/// A new palette, extended by the colors that an earlier one has for other frames.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
-    /// The newer palette; where the earlier one still holds, with the frames that only that one knows.
+    /// The newer palette, extended by the frames that only the earlier one knows if that one still holds.
     pub palette: Palette,
-    /// Frames known to both.
+    /// Number of frames that both palettes know.
     pub common: usize,
-    /// Share (0 to 1) of them that have the same color in both.
+    /// Share (0 to 1) of these frames that have the same color in both.
     pub agreement: f64,
 }
 
 impl Merged {
-    /// Whether the frames measured before still have their colors.
+    /// Returns whether the frames measured before still have their colors.
     pub fn holds(&self) -> bool {
         self.agreement >= SAME
     }
 }
 
-/// `newer` and what `older` knows besides, as far as the two agree on the frames that both know. Colors have the same numbers in
-/// both.
+/// Extends `newer` by the frames that only `older` knows, if the two agree on the frames that both know. Colors must have the
+/// same numbers in both.
 pub fn merge(newer: &Palette, older: &Palette) -> Merged {
     let alone = |common, agreement| Merged { palette: newer.clone(), common, agreement };
     let (Rule::Table { frames, colors }, Rule::Table { frames: old_frames, colors: old_colors }) =

@@ -1,9 +1,9 @@
 //! Page colors: which pages compete for the same sets of a cache.
 //!
-//! Color is a property of a page *frame*. On bare metal it is a few bits of the frame number, on processors that hash the
-//! set index a linear function of them, and inside a virtual machine, where the frame numbers one sees are not those the
-//! cache sees, nothing but a table made by measuring. [`samples::Samples`] are what the host collects; [`infer()`]
-//! concludes.
+//! Color is a property of a page *frame*. On bare metal the color is a few bits of the frame number, and on processors that
+//! hash the set index it is a linear function of them. A virtual machine sees frame numbers that differ from those that the
+//! cache sees, so there the color comes from a table made by measuring. The host collects [`samples::Samples`], and
+//! [`infer()`] derives the palette from them.
 
 pub mod decode;
 pub mod infer;
@@ -67,7 +67,7 @@ pub struct Palette {
 }
 
 impl Palette {
-    /// Color of `frame`; `None` when the palette does not know it.
+    /// Returns the color of `frame`; `None` if the palette does not know it.
     pub fn color_of(&self, frame: FrameNumber) -> Option<Color> {
         match &self.rule {
             Rule::Bits => Some(Color((frame.0 % u64::from(self.colors.max(1))) as u16)),
@@ -77,10 +77,11 @@ impl Palette {
         }
     }
 
-    /// Forgets the frames of every aligned block of `frames_per_block` frames of which all are known; says how many.
+    /// Forgets every aligned block of `frames_per_block` frames of which all frames are known, and returns how many frames
+    /// it forgot.
     ///
-    /// A virtual machine that reports free memory gives such a block back to its host once it is free, and finds it on other frames of
-    /// the host, of other colors, when it is used again.
+    /// A virtual machine that reports free memory returns such a block to its host once it is free. When the block is used again, it
+    /// may be backed by other frames of the host, of other colors.
     pub fn forget_whole_blocks(&mut self, frames_per_block: u64) -> usize {
         let Rule::Table { frames, colors } = &mut self.rule else { return 0 };
         let before = frames.len();
@@ -97,7 +98,7 @@ impl Palette {
         before - frames.len()
     }
 
-    /// Frames whose color was measured one by one, ascending; `None` where a rule gives the color of every frame.
+    /// Returns the frames whose color was measured one by one, ascending; `None` if a rule gives the color of every frame.
     pub fn frames(&self) -> Option<&[FrameNumber]> {
         match &self.rule {
             Rule::Table { frames, .. } => Some(frames),

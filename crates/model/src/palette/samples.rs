@@ -1,4 +1,4 @@
-//! What the host collects about pages and evictions.
+//! Samples of pages and evictions, which the host collects to infer a palette.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The name used on the command line and in files.
+    /// Returns the name used on the command line and in files.
     pub fn name(self) -> &'static str {
         match self {
             Method::Bits => "bits",
@@ -72,17 +72,17 @@ pub struct Samples {
     pub pages: Vec<PageSample>,
 }
 
-/// Samples that do not fit together: a file that was cut or edited.
+/// Error for samples that do not fit together, because the file was cut or edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} has {found} entries where {expected} are due\n  hint: the samples were cut or edited; collect them again with `isochrome palette --samples FILE`"
 )]
 pub struct Misshapen {
-    /// What does not fit.
+    /// The part that does not fit.
     pub what: String,
-    /// Entries there are.
+    /// Number of entries found.
     pub found: usize,
-    /// Entries there should be.
+    /// Number of entries expected.
     pub expected: usize,
 }
 

@@ -1,8 +1,8 @@
-//! One core: the best way to give `k` partitions to a set of tasks. [Kim2013, Algorithm 1], exactly.
+//! Allocation on one core: the best way to give `k` partitions to a set of tasks. [Kim2013, Algorithm 1], exactly.
 //!
-//! Partitions are interchangeable. All that matters of one is *which* tasks use it, so an allocation is a count per
-//! nonempty subset of the tasks. Every partition that two tasks or more use costs each of them a warm-up per job, and each
-//! but the lowest a refill of what it displaces:
+//! Partitions are interchangeable: only *which* tasks use a partition matters, so an allocation is a count per nonempty
+//! subset of the tasks. Every partition that at least two tasks use costs each of them a warm-up per job, and each but the
+//! lowest a refill of what it displaces:
 //!
 //! ```text
 //! U = Σ C(i)^p(i) / T(i) + Σ over shared partitions: Σ 2Δ / T(i) - Δ / T(lowest)
@@ -23,44 +23,45 @@ pub const TOLERANCE: f64 = 1e-9;
 /// What an allocation must respect besides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The test of deadlines.
+    /// Analysis that tests the deadlines.
     pub analysis: Analysis,
     /// Whether tasks may share partitions.
     pub sharing: bool,
 }
 
 impl Rules {
-    /// Whether a utilization above 1 by Eq. 1 proves that this analysis finds a miss: it does where the delays of Eq. 2
-    /// are not less than those of Eq. 1.
+    /// Returns whether a utilization above 1 by Eq. 1 proves that this analysis finds a missed deadline. It does if the
+    /// delays of Eq. 2 are not less than those of Eq. 1.
     pub(crate) fn overload_is_a_miss(self) -> bool {
         matches!(self.analysis, Analysis::Kim2013 | Analysis::UcbUnion | Analysis::EcbOnly)
     }
 
-    /// An analysis that is faster and passes nothing that this one does not pass.
+    /// Returns rules with a faster analysis that accepts nothing this one rejects; `None` if there is none.
     pub(crate) fn stricter(self) -> Option<Self> {
         let known = matches!(self.analysis, Analysis::UcbUnionMultiset | Analysis::CombinedMultiset);
         known.then_some(Self { analysis: Analysis::Kim2013, ..self })
     }
 
-    /// What a job that joins a partition pays for it at least: its warm-up, and by some analyses what it displaces.
+    /// Returns the fewest refills that a job pays for joining a partition: its warm-up, and by some analyses what it
+    /// displaces.
     pub(crate) fn least_refills(self) -> f64 {
         if self.overload_is_a_miss() { 2.0 } else { 1.0 }
     }
 
-    /// What jobs are charged.
+    /// Returns the costs that this analysis charges to jobs.
     pub(crate) fn charges(self, set: &TaskSet) -> Charges {
         Charges::of(set).by(self.analysis)
     }
 
-    /// What preemptions cost that do not touch a partition, whatever the allocation: every task but the lowest pays it for
-    /// each of its jobs. `jobs`: how many of each of `members`, which are by priority.
+    /// Returns the cost of preemptions that does not depend on the allocation, in ns: every task but the lowest pays it for
+    /// each of its jobs. `members`: the tasks by priority. `jobs`: the number of jobs of each of them.
     pub(crate) fn preemptions_ns(self, set: &TaskSet, members: &[usize], jobs: impl Fn(usize) -> f64) -> f64 {
         let above = members.split_last().map_or(&[][..], |(_, above)| above);
         above.iter().map(|&task| jobs(task)).sum::<f64>() * self.charges(set).preemption_ns as f64
     }
 }
 
-/// The cheapest completions when some tasks are yet to be placed: `at(left, open)`.
+/// Least costs of completing an allocation when some tasks are yet to be placed: `at(left, open)`.
 #[derive(Clone, Debug)]
 pub struct Completions {
     partitions: usize,
@@ -68,25 +69,25 @@ pub struct Completions {
 }
 
 impl Completions {
-    /// Nothing left to place.
+    /// Returns the table for no tasks left to place.
     pub fn none(partitions: u32) -> Self {
         let partitions = partitions as usize;
         Self { partitions, cost: vec![0.0; (partitions + 1) * (partitions + 1)] }
     }
 
-    /// Least utilization of the tasks yet to be placed, with `left` partitions unused and `open` ones to join.
+    /// Returns the least utilization of the tasks yet to be placed, with `left` partitions unused and `open` ones to join.
     pub fn at(&self, left: usize, open: usize) -> f64 {
         self.cost[left * (self.partitions + 1) + open]
     }
 
-    /// Whether nothing fits, however many partitions there are.
+    /// Returns whether the tasks do not fit, however many partitions there are.
     pub fn is_hopeless(&self) -> bool {
         self.at(self.partitions, 0) == f64::INFINITY
     }
 
-    /// The table when `task`, lower than all in this one, has to be placed too, before them.
+    /// Returns the table with `task` added, which is lower than all tasks in this one and is placed before them.
     ///
-    /// `refills`: what a job that joins a partition pays for it; by Eq. 1, 2.
+    /// `refills`: the number of refills that a job pays for joining a partition; 2 by Eq. 1.
     pub fn before(&self, set: &TaskSet, rules: Rules, task: usize, highest: bool, refills: f64) -> Self {
         self.before_placing(&Placing::new(set, rules, task, 1.0 / set.tasks()[task].period_ns as f64, refills), highest)
     }
@@ -116,21 +117,21 @@ impl Completions {
     }
 }
 
-/// What placing a task costs, in whatever its jobs are weighed: utilization (a job per period), or time in a window.
+/// Costs of placing a task, in the unit in which its jobs are weighed: utilization (a job per period), or time in a window.
 struct Placing {
-    /// Whether it may share partitions.
+    /// Whether the task may share partitions.
     sharing: bool,
     fewest: usize,
-    /// Weighed `C^p` for p = 1..
+    /// `C^p` for p = 1.., each multiplied by the number of jobs.
     own: Vec<f64>,
-    /// For each open partition it joins.
+    /// Cost of each open partition that the task joins.
     joining: f64,
-    /// For each partition it opens.
+    /// Cost of each partition that the task opens.
     opening: f64,
 }
 
 impl Placing {
-    /// `refills`: what a job that joins a partition refills of it.
+    /// `jobs`: the weight of the task. `refills`: the number of refills that a job pays for joining a partition.
     fn new(set: &TaskSet, rules: Rules, task: usize, jobs: f64, refills: f64) -> Self {
         let charges = rules.charges(set);
         let (refill, per_job) = (charges.refill_ns as f64, charges.per_job_ns() as f64);
@@ -152,50 +153,51 @@ impl Placing {
     }
 }
 
-/// An allocation: which tasks use how many partitions in common. Bit i stands for the i-th task, by priority.
+/// An allocation: for each group of tasks, the number of partitions that exactly these tasks use. Bit i stands for the i-th
+/// task by priority.
 pub type Groups = Vec<(u64, u32)>;
 
-/// What [`best`] found out.
+/// Result of [`best`].
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The best allocation found, with its utilization.
+    /// The best allocation found, with its utilization; `None` if none was found.
     pub found: Option<(f64, Groups)>,
-    /// No allocation has a utilization below this; infinite if there is none at all.
+    /// Lower bound on the utilization of every allocation; infinite if there is no allocation.
     pub lower: f64,
 }
 
 impl Outcome {
-    /// The utilization found; infinite if none was.
+    /// Returns the utilization found; infinite if none was found.
     pub fn upper(&self) -> f64 {
         self.found.as_ref().map_or(f64::INFINITY, |found| found.0)
     }
 }
 
-/// A window in which the lowest-priority task may complete. By Eq. 2 it meets its deadline if, and only if, the demand of
-/// one of these is no more than it holds; and demand is weighed like utilization, with jobs in the window for jobs per
-/// unit of time, so the same tables bound it from below.
+/// A window in which the lowest-priority task may complete. By Eq. 2 the task meets its deadline if and only if the demand
+/// of one of these windows is no more than its length. Demand is weighed like utilization, by the jobs in the window
+/// instead of the jobs per unit of time, so the same kind of table bounds it from below.
 struct Window {
-    /// Its end, with room for rounding.
+    /// End of the window in ns, with room for rounding.
     end_ns: f64,
     placing: Vec<Placing>,
     tables: Vec<Completions>,
-    /// What does not depend on the allocation.
+    /// Demand that does not depend on the allocation, in ns.
     fixed_ns: f64,
 }
 
 impl Window {
-    /// The least demand when the `remaining` highest tasks are to be placed and the others `spent` so much.
+    /// Returns the least demand if the `remaining` highest tasks are yet to be placed and the other tasks demand `spent`.
     fn least(&self, remaining: usize, left: usize, open: usize, spent: f64) -> f64 {
         self.fixed_ns + spent + self.tables[remaining].at(left, open)
     }
 }
 
-/// Windows for which tables are made, at most; neighbors are merged where there are more.
+/// Most windows for which tables are made; neighbors are merged if there are more.
 const WINDOWS_MAX: usize = 16;
-/// Scheduling points that are looked at, at most.
+/// Most scheduling points that are considered, both of one task and of all together.
 const POINTS_MAX: usize = 4096;
 
-/// The windows that could hold all `members` (by priority) if each had all partitions and paid for none.
+/// Returns the windows that could hold all `members` (by priority) if each had all partitions and paid for none.
 fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Window> {
     let task = |place: usize| &set.tasks()[members[place]];
     let lowest = task(members.len() - 1);
@@ -245,25 +247,25 @@ fn windows(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> V
     spans.into_iter().map(window).collect()
 }
 
-/// What to look for, and how long.
+/// What to search for, and for how long.
 #[derive(Clone, Copy)]
 pub struct Effort<'a> {
-    /// Any allocation will do, the first one found.
+    /// Whether to stop at the first allocation found.
     pub any: bool,
-    /// Allocations with this utilization or more are of no interest.
+    /// Allocations with this utilization or more are not considered.
     pub cutoff: f64,
-    /// Nodes to visit at most.
+    /// Most nodes to visit.
     pub nodes: u64,
-    /// Asked now and then whether to give up.
+    /// Called now and then; the search stops if it returns true.
     pub should_stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Effort<'static> {
-    /// The optimum, whatever it takes.
+    /// Searches until the optimum is found.
     pub const EXACT: Self = Self { any: false, cutoff: f64::INFINITY, nodes: u64::MAX, should_stop: &|| false };
 }
 
-/// The tables for every number of tasks placed: `[i]` when the i highest of `members` are yet to be placed.
+/// Returns the tables for every number of tasks placed: `[i]` is for the i highest of `members` yet to be placed.
 pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32) -> Vec<Completions> {
     let mut tables = vec![Completions::none(partitions)];
     for (place, &task) in members.iter().enumerate() {
@@ -273,8 +275,8 @@ pub fn completions(set: &TaskSet, rules: Rules, members: &[usize], partitions: u
     tables
 }
 
-/// The allocation of `partitions` to `members` (by priority) with the least utilization (Eq. 1) that satisfies Eq. 2, or
-/// the analysis chosen, and Eq. 3.
+/// Finds the allocation of `partitions` to `members` (by priority) that has the least utilization (Eq. 1) and satisfies Eq.
+/// 3 and Eq. 2, or the analysis chosen instead of Eq. 2.
 pub fn best(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, effort: Effort) -> Outcome {
     if members.is_empty() {
         return Outcome { found: Some((0.0, Vec::new())), lower: 0.0 };
@@ -339,9 +341,9 @@ fn unplaced(set: &TaskSet, task: usize, partitions: u32) -> CoreTask {
 struct Group {
     users: u64,
     count: u32,
-    /// Memory its users take of each partition.
+    /// Memory that the users of the group take of each of its partitions.
     load: u64,
-    /// Whether others may join.
+    /// Whether other tasks may join.
     open: bool,
 }
 
@@ -357,18 +359,18 @@ struct Search<'a> {
     core: Vec<CoreTask>,
     workspace: Workspace,
     windows: Vec<Window>,
-    /// What the tasks placed so far demand of each window.
+    /// Demand of the tasks placed so far on each window.
     spent: Vec<f64>,
     effort: Effort<'a>,
     nodes: u64,
-    /// The least bound of what was not searched because the effort ran out.
+    /// Least lower bound of the branches that were not searched because the effort ran out.
     abandoned: f64,
     found: Option<(f64, Groups)>,
     base: CoreTask,
     done: bool,
 }
 
-/// How a task is placed, up to which open partitions it joins.
+/// Placement of a task, except for which open partitions it joins.
 #[derive(Clone, Copy)]
 struct Step {
     bound: f64,
@@ -457,7 +459,7 @@ impl Search<'_> {
         }
     }
 
-    /// Chooses among the open groups from `from` on the `joined` partitions that `task` joins.
+    /// Chooses which open partitions `task` joins, `joined` of them among the groups from `from` on.
     #[allow(clippy::too_many_arguments)]
     fn join(
         &mut self,
@@ -525,7 +527,7 @@ impl Search<'_> {
         next.truncate(mark);
     }
 
-    /// Gives the tasks from `lowest_placed` down the partitions of the groups, numbered one after the other.
+    /// Assigns the partitions of the groups, numbered consecutively, to the tasks from `lowest_placed` down.
     fn assign(&mut self, groups: &[Group], lowest_placed: usize) {
         for task in &mut self.core[lowest_placed..] {
             (task.partitions, task.useful) = (self.base.partitions, self.base.useful);
@@ -544,7 +546,8 @@ impl Search<'_> {
         }
     }
 
-    /// All are placed, and the analysis of all has passed in [`descend`](Self::descend).
+    /// Records the allocation if it is better than the best so far. All tasks are placed, and [`descend`](Self::descend)
+    /// has analyzed them.
     fn complete(&mut self, groups: &[Group]) {
         // One that was opened and never joined is the same allocation as one that was kept, which is cheaper.
         if groups.iter().any(|group| group.open && group.users.count_ones() == 1) {

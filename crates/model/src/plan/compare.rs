@@ -1,4 +1,4 @@
-//! The methods side by side. [Kim2013, Figures 14 to 16]
+//! Comparison of the planning methods. [Kim2013, Figures 14 to 16]
 
 use std::fmt;
 
@@ -8,51 +8,52 @@ use super::{Method, Objective, PlanError, Request, bars, plan};
 use crate::taskset::TaskSet;
 use crate::units::Bytes;
 
-/// What one method makes of a set.
+/// Result of one method on a task set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// Which.
+    /// The method.
     pub method: Method,
-    /// The fewest partitions with which it finds a plan.
+    /// Fewest partitions with which the method finds a plan; `None` if it finds none.
     pub fewest: Option<u32>,
-    /// The share of all partitions that these are.
+    /// These partitions as a share (0 to 1) of all partitions.
     pub share: Option<f64>,
-    /// The share of their memory that the tasks need.
+    /// Share (0 to 1) of the memory of these partitions that the tasks need.
     pub memory_used: Option<f64>,
-    /// The least utilization it finds with all partitions.
+    /// Least utilization that the method finds with all partitions; `None` if it finds no plan.
     pub least: Option<f64>,
-    /// What is proven about both, for the method that proves.
+    /// Proven lower bounds on the fewest partitions and on the least utilization; `None` for methods that prove none.
     pub bounds: Option<(f64, f64)>,
 }
 
-/// All methods on one set.
+/// Results of all methods on one task set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// How many tasks.
+    /// Number of tasks.
     pub tasks: usize,
-    /// How many cores.
+    /// Number of cores.
     pub cores: u32,
-    /// How many partitions.
+    /// Number of partitions.
     pub partitions: u32,
-    /// How much memory.
+    /// Size of the memory.
     pub memory: Bytes,
-    /// The methods, the paper's first.
+    /// Results of the methods, those of the paper first.
     pub methods: Vec<Compared>,
 }
 
 impl Comparison {
-    /// What `method` makes of the set. Panics for a method that was not compared.
+    /// Returns the result of `method`. Panics for a method that was not compared.
     pub fn of(&self, method: Method) -> &Compared {
         self.methods.iter().find(|compared| compared.method == method).expect("every method is compared")
     }
 }
 
-/// What is compared, what comes out here, and what [Kim2013, §5.5] says of it.
+/// A row of three cells: what is compared, the result here, and what [Kim2013, §5.5] reports.
 pub type Row = [String; 3];
 
-/// Comparisons of one set with more and more copies and memory, beside what [Kim2013, §5.5] reports of its own.
+/// Compares one set, taken with more and more copies and memory, with what [Kim2013, §5.5] reports of its own set.
 ///
-/// Ranges are over all comparisons in which both methods have a plan; the first one is that of 8 tasks in 1 GiB.
+/// Ranges are over all comparisons in which both methods have a plan. The first comparison must be that of 8 tasks in 1
+/// GiB.
 pub fn beside_kim2013(comparisons: &[Comparison]) -> Vec<Row> {
     // What CATA saves against `method`, where that one has a plan.
     let saved = |method: Method, of: fn(&Compared) -> Option<f64>| {
@@ -83,7 +84,7 @@ pub fn beside_kim2013(comparisons: &[Comparison]) -> Vec<Row> {
     rows.map(|(what, here, paper)| [what.to_owned(), here, paper.to_owned()]).to_vec()
 }
 
-/// [Kim2013, Figures 14 to 16] of these comparisons, each with what is to be compared in it.
+/// Draws [Kim2013, Figures 14 to 16] for these comparisons, each with a note of the numbers to compare.
 pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
     let rows = beside_kim2013(comparisons);
     let note = |bfd: usize| {
@@ -96,7 +97,7 @@ pub fn figures_14_to_16(comparisons: &[Comparison]) -> String {
 
 /// Plans `set` by every method, once for the fewest partitions and once for the least utilization.
 ///
-/// `request`: how long, and by which analysis; its method and objectives are not used.
+/// `request`: the time limit and the analysis; its method and objectives are not used.
 pub fn compare(set: &TaskSet, request: &Request) -> Result<Comparison, PlanError> {
     let platform = set.platform();
     let needed: u64 = set.tasks().iter().map(|task| task.memory.0).sum();
@@ -123,7 +124,7 @@ pub fn compare(set: &TaskSet, request: &Request) -> Result<Comparison, PlanError
     })
 }
 
-/// A Markdown table.
+/// Formats the comparison as a Markdown table.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tasks, cores, partitions, memory, .. } = self;

@@ -1,4 +1,4 @@
-//! Plans as pictures: who uses which partitions, and what the critical instant looks like.
+//! Plans as pictures: which task uses which partitions, and the schedule after the critical instant.
 
 use maud::{Markup, html};
 
@@ -6,7 +6,7 @@ use super::{Compared, Comparison, Plan};
 use crate::analysis::schedule::{play, synchronous};
 use crate::analysis::{Analysis, Charges, CoreTask, analyze};
 
-/// Colors that also differ for most color-blind readers. [Okabe and Ito]
+/// Colors that most color-blind readers can tell apart as well. [Okabe and Ito]
 pub const COLORS: [&str; 8] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a8a00", "#666666"];
 const LABEL: f64 = 150.0;
 const CELL: f64 = 18.0;
@@ -24,7 +24,7 @@ fn svg(width: f64, height: f64, title: &str, content: Markup) -> String {
     .into_string()
 }
 
-/// Which task uses which partition on which core, as SVG: a row per task, a column per partition.
+/// Draws which task uses which partition on which core, as SVG: a row per task, a column per partition.
 pub fn color_map(plan: &Plan, partitions: u32) -> String {
     let rows: usize = plan.cores.iter().map(|core| core.tasks.len() + 1).sum();
     let width = LABEL + f64::from(partitions) * CELL + 20.0;
@@ -51,18 +51,18 @@ pub fn color_map(plan: &Plan, partitions: u32) -> String {
     svg(width, rows as f64 * ROW + 16.0, "Cache partitions of each task", content)
 }
 
-/// A core to draw.
+/// A core whose schedule is drawn.
 pub struct Timeline<'a> {
-    /// Which.
+    /// Number of the CPU.
     pub cpu: u32,
-    /// Names of its tasks, as in `core`.
+    /// Names of the tasks, in the order of `core`.
     pub names: Vec<&'a str>,
-    /// Its tasks, highest priority first.
+    /// Tasks of the core, highest priority first.
     pub core: &'a [CoreTask],
 }
 
-/// Cores when all their tasks are released together, as SVG, one below the other: what runs when, refills in black, and
-/// the bounds.
+/// Draws the schedules of cores whose tasks are all released together, as SVG, one below the other: which task runs when,
+/// with refills in black, and the bounds.
 pub fn gantt(timelines: &[Timeline], charges: Charges, analysis: Analysis) -> String {
     let height = |timeline: &Timeline| timeline.names.len() as f64 * ROW + 2.0 * ROW + 10.0;
     let mut y = 8.0;
@@ -116,8 +116,8 @@ fn one_core(timeline: &Timeline, charges: Charges, analysis: Analysis, top: f64)
     }
 }
 
-/// Comparisons as three bar charts, SVG: the fewest partitions, the memory used of these, and the least utilization with
-/// all. A note below each. [Kim2013, Figures 14 to 16]
+/// Draws comparisons as three bar charts in SVG: the fewest partitions, the memory used of these, and the least utilization
+/// with all partitions. Each chart has one of the notes below it. [Kim2013, Figures 14 to 16]
 pub fn bars(comparisons: &[Comparison], notes: [&str; 3]) -> String {
     type Value = fn(&Compared) -> Option<f64>;
     let percent = |value: f64| format!("{:.0} %", value * 100.0);

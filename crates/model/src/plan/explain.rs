@@ -1,4 +1,4 @@
-//! Why a task sits where it does, and what would mend a set that misses a deadline.
+//! Explains why a task is on its core, and what would repair a set that misses a deadline.
 
 use std::fmt;
 
@@ -8,45 +8,45 @@ use crate::analysis::sensitivity::{Change, largest_refill, largest_scale_ppm, la
 use crate::analysis::{Analysis, Bound, Charges, CoreTask, Verdict, Workspace, analyze, core_task, schedulable};
 use crate::taskset::{PartitionSet, Scope, TaskSet, bundles};
 
-/// Why a task has its place.
+/// Reason for the placement of a task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reason {
-    /// The task.
+    /// Name of the task.
     pub task: String,
-    /// In a sentence.
+    /// The reason, in a sentence.
     pub text: String,
 }
 
-/// One change that alone makes all deadlines of a core hold.
+/// A change that by itself makes a core meet all deadlines.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Remedy {
-    /// A longer period of the task that misses (its deadline growing with it).
+    /// A longer period of the task that misses, with its deadline growing by as much.
     Period {
-        /// The task.
+        /// Name of the task.
         task: String,
-        /// The shortest that helps.
+        /// Shortest period that helps.
         period_ns: u64,
     },
     /// A faster refill.
     Refill {
-        /// The longest Δ that helps.
+        /// Longest refill time Δ that helps.
         refill_ns: u64,
     },
-    /// Shorter execution of all tasks of the core.
+    /// Shorter execution times of all tasks of the core.
     Execution {
-        /// The largest factor that helps.
+        /// Largest factor on the execution times that helps.
         factor: f64,
     },
     /// More partitions for the core, allocated anew.
     Partitions {
-        /// The fewest that help.
+        /// Fewest partitions that help.
         count: u32,
     },
     /// Another core for one of its tasks, with the partitions it has.
     Move {
-        /// The task that misses.
+        /// Name of the task that misses.
         task: String,
-        /// A core that can take it.
+        /// The core that can take it.
         cpu: u32,
     },
 }
@@ -67,13 +67,14 @@ impl fmt::Display for Remedy {
     }
 }
 
-/// Whether one task after the other meets its deadline on the core, for some allocation of its partitions.
+/// Returns whether all `members` meet their deadlines on one core for some allocation of its partitions.
 fn fits(set: &TaskSet, analysis: Analysis, members: &[usize], partitions: u32) -> bool {
     let effort = Effort { any: true, nodes: 100_000, ..Effort::EXACT };
     best(set, Rules { analysis, sharing: true }, members, partitions, effort).found.is_some()
 }
 
-/// The fewest partitions with which `members` (by priority) meet their deadlines on one core, allocated anew.
+/// Returns the fewest partitions with which `members` (by priority) meet their deadlines on one core, allocated anew;
+/// `None` if no number suffices.
 pub fn fewest_for_core(set: &TaskSet, members: &[usize], analysis: Analysis) -> Option<u32> {
     let most = set.platform().partitions.min(super::PLAN_PARTITIONS_MAX);
     (1..=most).find(|&count| fits(set, analysis, members, count))
@@ -83,8 +84,8 @@ fn takes(set: &TaskSet, task: usize, lock: u32) -> bool {
     set.holds(task).iter().any(|hold| hold.lock == lock)
 }
 
-/// A bundle to take apart when there is no plan: one that fits no core alone, or one without a place, or else the one
-/// that needs the most memory.
+/// Returns a bundle to take apart when there is no plan: one that fits no core alone, else one without a core, else the one
+/// that needs the most memory. `None` if there is no bundle that can be taken apart.
 pub(super) fn bundle_in_the_way(set: &TaskSet, plan: &Plan) -> Option<String> {
     // Tasks that share a lock must stay on one core.
     let in_bundle = |bundle: &[usize], lock| bundle.iter().filter(|&&task| takes(set, task, lock)).count();
@@ -104,7 +105,7 @@ pub(super) fn bundle_in_the_way(set: &TaskSet, plan: &Plan) -> Option<String> {
     set.tasks()[chosen[0]].bundle.clone()
 }
 
-/// The single changes that make every deadline of core `at` hold. Empty if they hold already.
+/// Returns the single changes that make core `at` meet every deadline; empty if it meets them already.
 pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analysis) -> Vec<Remedy> {
     let charges = Charges::of(set);
     let mut ordered = allocated[at].clone();
@@ -175,7 +176,7 @@ pub fn remedies(set: &TaskSet, allocated: &Allocated, at: usize, analysis: Analy
     found
 }
 
-/// Why each task of a plan has the core and the partitions it has.
+/// Explains why each task of a plan has its core and its partitions.
 pub fn explain(set: &TaskSet, plan: &Plan) -> Vec<Reason> {
     let mut reasons = Vec::new();
     for core in &plan.cores {

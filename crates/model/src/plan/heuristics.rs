@@ -5,20 +5,20 @@ use super::{Objective, Request, Share, Solution};
 use crate::analysis::sensitivity::{Change, last_that_holds};
 use crate::taskset::{Scope, TIME_MAX_NS, TaskSet, bundles};
 
-/// Nodes after which an allocation is taken as it is; the paper's sets never need as many.
+/// Most nodes that are visited for an allocation, which is then used as it is; the sets of the paper never need as many.
 const NODES: u64 = 200_000;
-/// Steps of the factor for the objective `margin`, in millionths.
+/// Step of the scaling factor for the objective `margin`, in millionths.
 pub(crate) const MARGIN_STEP_PPM: u64 = 100;
 
-/// Shares for all cores, or the tasks that found no place.
+/// Shares of all cores, or the tasks that found no core.
 pub(crate) type Placed = Result<Vec<Share>, Vec<usize>>;
 
 /// Which of the cores that can take a task gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// The fullest.
+    /// The fullest core.
     Best,
-    /// The emptiest.
+    /// The emptiest core.
     Worst,
 }
 
@@ -69,13 +69,14 @@ pub(crate) fn for_objective(
     }
 }
 
-/// What an objective makes as large as it can be, in steps.
+/// The quantity that an objective maximizes, counted in steps.
 #[derive(Clone, Copy)]
 pub(crate) struct Growth {
     objective: Objective,
-    /// The fewest steps there are.
+    /// Fewest steps.
     pub(crate) least: u64,
-    /// So many steps that either no plan stands them, or any plan that does stands as many as one likes.
+    /// Number of steps from which on more make no difference: either no plan holds, or a plan that holds does so at any
+    /// number.
     pub(crate) most: u64,
 }
 
@@ -91,7 +92,7 @@ impl Growth {
         }
     }
 
-    /// The set with so many steps.
+    /// Returns the set with the quantity at this many steps.
     pub(crate) fn set(self, set: &TaskSet, steps: u64) -> TaskSet {
         match self.objective {
             Objective::Margin => set.with_wcet_scaled(steps.saturating_mul(MARGIN_STEP_PPM), 1_000_000),
@@ -99,7 +100,7 @@ impl Growth {
         }
     }
 
-    /// The steps of a search; [`TIME_MAX_NS`] where there is no limit.
+    /// Returns the steps that a search found; [`TIME_MAX_NS`] if there is no limit, `None` if no plan holds.
     pub(crate) fn steps(self, last: Change) -> Option<u64> {
         match last {
             Change::Most(steps) => Some(steps),
@@ -109,7 +110,7 @@ impl Growth {
     }
 }
 
-/// More steps of [`MARGIN_STEP_PPM`] than any plan can have: some task alone would miss its deadline.
+/// Returns more steps of [`MARGIN_STEP_PPM`] than any plan can have, because some task alone would miss its deadline.
 fn most_steps(set: &TaskSet) -> u64 {
     let alone = |task: &crate::taskset::Task| {
         let least = *task.wcet_ns.last().expect("a checked task has a curve");
@@ -123,14 +124,14 @@ fn allocate(set: &TaskSet, rules: Rules, members: &[usize], partitions: u32, req
     best(set, rules, members, partitions, Effort { nodes: NODES, should_stop: request.should_stop, ..Effort::EXACT })
 }
 
-/// `members` and `more`, by priority.
+/// Returns `members` and `more` together, by priority.
 fn with(set: &TaskSet, members: &[usize], more: &[usize]) -> Vec<usize> {
     let mut all: Vec<usize> = members.iter().chain(more).copied().collect();
     all.sort_by_key(|&task| set.rank(task));
     all
 }
 
-/// Bundles in decreasing order of `weight`, equal ones in the order of the file.
+/// Returns the bundles in decreasing order of `weight`; those of equal weight keep the order of the file.
 fn decreasing(set: &TaskSet, weight: impl Fn(usize) -> f64) -> Vec<Vec<usize>> {
     let mut items = bundles(set.tasks());
     let total = |item: &[usize]| item.iter().map(|&task| weight(task)).sum::<f64>();
@@ -147,7 +148,7 @@ fn unplaced_after(bins: &[Bin], set: &TaskSet) -> Vec<usize> {
     (0..set.tasks().len()).filter(|task| !bins.iter().any(|bin| bin.members.contains(task))).collect()
 }
 
-/// Best-fit or worst-fit decreasing over an even split of the partitions, none shared. [Kim2013, §5.5]
+/// Places tasks by best-fit or worst-fit decreasing over an even split of the partitions, without sharing. [Kim2013, §5.5]
 pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &Request, fit: Fit) -> Placed {
     let cores = set.platform().cores;
     let mut bins: Vec<Bin> = (0..cores)
@@ -185,11 +186,11 @@ pub(crate) fn even_split(set: &TaskSet, rules: Rules, available: u32, request: &
     Ok(bins.into_iter().zip(groups).map(|(bin, groups)| Share { members: bin.members, groups }).collect())
 }
 
-/// Cache-aware task allocation. [Kim2013, Algorithms 1-3]
+/// Places tasks by cache-aware task allocation. [Kim2013, Algorithms 1-3]
 ///
-/// Tasks go, in decreasing order of their utilization averaged over p, to the core they fit best; only where none fits
-/// do the cores get more partitions, and only the one that then fits best keeps them. With `spend`, partitions left over
-/// then go one by one to the core that saves the most utilization with one.
+/// Tasks go, in decreasing order of their utilization averaged over p, to the core they fit best. Only if a task fits no
+/// core do the cores get more partitions, and only the core that it then fits best keeps them. With `spend`, the remaining
+/// partitions then go one by one to the core whose utilization falls the most by one more.
 pub(crate) fn cata(set: &TaskSet, rules: Rules, available: u32, request: &Request, spend: bool) -> Placed {
     let platform = set.platform();
     let average = |task: usize| {

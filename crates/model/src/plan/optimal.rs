@@ -1,4 +1,4 @@
-//! The best plan, with a proof.
+//! Finds the best plan, with a proof.
 //!
 //! A *column* is a set of tasks on one core with k partitions; its cost is the least utilization of
 //! [`allocate::best`](super::allocate::best). A plan is a partition of the tasks into at most `N_C` columns with at most
@@ -35,19 +35,19 @@ use kinds::Kinds;
 
 /// States up to which partitions are distributed exactly.
 const EXACT_STATES_MAX: usize = 3_000;
-/// Nodes of the first look at a column; doubled whenever they do not suffice.
+/// Nodes of the first evaluation of a column; doubled whenever they do not suffice.
 const COLUMN_NODES: u64 = 100_000;
-/// Nodes of a look at a column by which the best plan seen may be improved, for every round before.
+/// Nodes for evaluating a column that may improve the best plan seen, to be multiplied by the number of rounds so far.
 const IMPROVING_NODES: u64 = 500;
-/// How well the price of a partition is determined.
+/// Precision to which the price of a partition is determined.
 const PRICE_STEP: f64 = 1e-7;
 
-/// How far the search has come.
+/// Progress of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// The best value found, in the unit of the objective.
+    /// Best value found, in the unit of the objective; `None` before a plan is found.
     pub best: Option<f64>,
-    /// No plan is better than this.
+    /// Proven bound: no plan is better than this.
     pub bound: f64,
 }
 

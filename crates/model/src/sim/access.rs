@@ -14,31 +14,31 @@ pub enum Kind {
 /// One access of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Access {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes touched, at least 1.
+    /// Number of bytes touched, at least 1.
     pub bytes: u32,
-    /// What it does.
+    /// Whether the access reads, writes or fetches.
     pub kind: Kind,
 }
 
 impl Access {
-    /// A load of one byte.
+    /// Creates a load of one byte.
     pub fn read(address: u64) -> Access {
         Access { address, bytes: 1, kind: Kind::Read }
     }
 
-    /// A store of one byte.
+    /// Creates a store of one byte.
     pub fn write(address: u64) -> Access {
         Access { address, bytes: 1, kind: Kind::Write }
     }
 
-    /// Last byte, at the end of the address space at most.
+    /// Returns the address of the last byte, which is not beyond the end of the address space.
     pub(crate) fn last(self) -> u64 {
         self.address.saturating_add(u64::from(self.bytes.max(1)) - 1)
     }
 
-    /// Its parts in each of the pages of `1 << page_shift` bytes that it touches.
+    /// Splits the access into its parts in each page of `1 << page_shift` bytes that it touches.
     pub fn by_pages(self, page_shift: u32) -> impl Iterator<Item = Access> {
         let last = self.last();
         (self.address >> page_shift..=last >> page_shift).map(move |page| {

@@ -1,20 +1,20 @@
-//! Useful and evicting cache blocks: what a pre-emption can cost a task, from its trace.
+//! Useful and evicting cache blocks: what a preemption can cost a task, computed from its trace.
 
 use std::collections::BTreeSet;
 
 use super::Access;
 use crate::geometry::Geometry;
 
-/// Lines that a pre-emption can cost, per access of a task at which it may come.
+/// Number of lines that a preemption can cost a task, for each access before which it may come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsefulBlocks {
-    /// For each access, the lines that lie in the cache just before it and are hit later.
+    /// For each access, the number of lines that are in the cache just before it and are hit later.
     pub at: Vec<u32>,
 }
 
 impl UsefulBlocks {
-    /// Useful cache blocks of a task that runs alone on an LRU cache: before access i, the lines present whose next access is a
-    /// hit. A pre-emption there costs at most so many refills. [Lee1998, §3]
+    /// Computes the useful cache blocks of a task that runs alone on an LRU cache: before access i, the lines in the cache
+    /// whose next access is a hit. A preemption there costs at most one refill for each of them. [Lee1998, §3]
     pub fn of(accesses: &[Access], geometry: Geometry) -> UsefulBlocks {
         let shift = geometry.line_bytes.0.trailing_zeros();
         let ways = geometry.ways as usize;
@@ -42,13 +42,14 @@ impl UsefulBlocks {
         UsefulBlocks { at: at.collect() }
     }
 
-    /// The most useful blocks at any point: the bound of the pre-emption delay in refills.
+    /// Returns the largest number of useful blocks at any point: a bound on the preemption delay, in refills.
     pub fn most(&self) -> u32 {
         self.at.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// Evicting cache blocks: the sets a task touches, each with the number of its lines there (up to the ways matters).
+/// Returns the evicting cache blocks: for each set, the number of different lines of the task in it. Only counts up to the
+/// number of ways matter.
 pub fn evicting_blocks(accesses: &[Access], geometry: Geometry) -> Vec<u32> {
     let shift = geometry.line_bytes.0.trailing_zeros();
     let lines: BTreeSet<u64> =
@@ -81,7 +82,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
-        /// A pre-emption that empties the whole cache costs exactly the useful blocks at that point.
+        /// A preemption that empties the whole cache costs exactly the useful blocks at that point.
         #[test]
         fn emptying_the_cache_costs_the_useful_blocks(
             lines in proptest::collection::vec(0u64..30, 1..120),

@@ -1,4 +1,4 @@
-//! One cache: its lines and where they lie.
+//! One cache: its lines, and the sets and ways they are in.
 
 use super::replacement::Replacement;
 use super::{Index, Level, WayMask};
@@ -6,16 +6,16 @@ use super::{Index, Level, WayMask};
 /// Number of a task, as the caller counts them.
 pub(super) type TaskId = u16;
 
-/// One line's place; empty where no sector is valid.
+/// A way of a set and the line in it; the way is empty if no sector is valid.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Slot {
-    /// Address divided by the bytes per line.
+    /// Line number: the address divided by the bytes per line.
     pub line: u64,
-    /// Sectors present, bit by bit.
+    /// Valid sectors, one bit each.
     pub valid: u32,
-    /// Sectors to be written back.
+    /// Dirty sectors, one bit each.
     pub dirty: u32,
-    /// The task that had it installed.
+    /// The task that caused the line to be installed.
     pub owner: TaskId,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Slot {
 enum SetIndex {
     Mask(u64),
     Modulo(u64),
-    /// Masks over the line number, not over the address.
+    /// Masks that apply to the line number, not to the address.
     Xor(Vec<u64>),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// `level` has been checked.
+    /// Creates an empty cache for `level`, which must have been checked.
     pub fn new(level: Level) -> Cache {
         let (sets, ways) = (level.geometry.set_count as usize, level.geometry.ways as usize);
         let line_shift = level.geometry.line_bytes.0.trailing_zeros();
@@ -65,7 +65,7 @@ impl Cache {
         }) as usize
     }
 
-    /// The sectors that `bytes` from `address` touch; they lie within one line.
+    /// Returns the sectors that `bytes` from `address` touch, one bit each. They must lie within one line.
     pub fn sectors(&self, address: u64, bytes: u64) -> u32 {
         let sector_shift = self.line_shift - self.level.sectors.trailing_zeros();
         let in_line = |address: u64| (address & ((1 << self.line_shift) - 1)) >> sector_shift;
@@ -73,12 +73,12 @@ impl Cache {
         (u32::MAX >> (31 - (last - first))) << first
     }
 
-    /// Bytes of one sector.
+    /// Returns the bytes of one sector.
     pub fn sector_bytes(&self) -> u64 {
         self.level.geometry.line_bytes.0 / u64::from(self.level.sectors)
     }
 
-    /// The way that holds `line`, whichever of its sectors.
+    /// Returns the way that holds any sector of `line`; `None` if no way does.
     pub fn find(&self, set: usize, line: u64) -> Option<usize> {
         self.set(set).iter().position(|slot| slot.valid != 0 && slot.line == line)
     }
@@ -108,12 +108,14 @@ impl Cache {
         self.replacement.empty_way(allowed, |way| self.set(set)[way].valid != 0)
     }
 
-    /// The way whose line goes; all allowed ways are occupied. Random replacement draws a number: ask once per line.
+    /// Returns the way whose line is replaced; all allowed ways must be occupied. Call it once per line, because random
+    /// replacement draws a number.
     pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
         self.replacement.victim(set, allowed)
     }
 
-    /// Lines of a set as the policy orders them, the next to go first, empty ways left out; `None` for policies without order.
+    /// Returns the lines of a set in the order of replacement, the next victim first, without empty ways; `None` for policies
+    /// that keep no order.
     pub fn order(&self, set: usize) -> Option<Vec<u64>> {
         let stamps = self.replacement.stamps(set)?;
         let mut lines: Vec<_> = self.set(set).iter().zip(stamps).filter(|(slot, _)| slot.valid != 0).collect();

@@ -1,4 +1,4 @@
-//! Why lines were missing: who evicted whom, and what would have helped.
+//! Causes of misses: which task evicted the line, and whether more ways or fewer conflicts would have helped.
 
 use std::collections::VecDeque;
 
@@ -63,7 +63,7 @@ pub struct Interference {
 }
 
 impl Interference {
-    /// Evictions of one task's lines by another, over all pairs.
+    /// Returns how many lines of one task were evicted by another, summed over all pairs.
     pub fn between_tasks(&self) -> u64 {
         let off_diagonal = |(by, row): (usize, &Vec<u64>)| -> u64 {
             row.iter().enumerate().filter(|(of, _)| *of != by).map(|(_, count)| count).sum()
@@ -71,7 +71,7 @@ impl Interference {
         self.evictions.iter().enumerate().map(off_diagonal).sum()
     }
 
-    /// Everything a task did here, in all colors.
+    /// Returns the tally of a task at this cache, summed over all colors.
     pub fn of_task(&self, task: u16) -> Tally {
         let mut sum = Tally::default();
         self.tallies.get(usize::from(task)).into_iter().flatten().for_each(|tally| sum += *tally);
@@ -79,7 +79,7 @@ impl Interference {
     }
 }
 
-/// The element at `index`, of a list that grows as needed.
+/// Returns the element at `index` of a list, which grows to it with default elements if needed.
 pub(super) fn at_least<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &mut T {
     if list.len() <= index {
         list.resize(index + 1, T::default());
@@ -87,22 +87,22 @@ pub(super) fn at_least<T: Clone + Default>(list: &mut Vec<T>, index: usize) -> &
     &mut list[index]
 }
 
-/// How a line is touched.
+/// Kind of an access to a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Touch {
     Read,
     Write,
-    /// A line that a victim cache is given.
+    /// The level above hands the line to this cache, a victim cache.
     Given,
 }
 
-/// Watches one cache.
+/// Records the interference at one cache.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     pub seen: Interference,
     level: Level,
     page_bytes: Bytes,
-    /// The task that displaced each sector that was there once and is not now.
+    /// For each sector that was in the cache before and is not now, the task that displaced it.
     displaced_by: FxHashMap<u64, u16>,
     shadow: FullyAssociative,
 }
@@ -115,7 +115,7 @@ impl Watch {
         Watch { seen, level: level.clone(), page_bytes, displaced_by, shadow }
     }
 
-    /// A task touches a line of which the sectors `missing` were needed and not there.
+    /// Records an access of `task` to a line. `missing`: the sectors that were needed and absent, one bit each.
     pub fn access(&mut self, task: u16, line: u64, touch: Touch, missing: u32) {
         let hit_in_shadow = self.shadow.access(line);
         let color = self.color_of(line);
@@ -149,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// A line leaves because of a line of the task `by`.
+    /// Records that the line `gone` was evicted for a line of the task `by`.
     pub fn eviction(&mut self, by: u16, gone: &Slot) {
         for sector in (0..32).filter(|sector| gone.valid >> sector & 1 == 1) {
             self.displaced_by.insert(gone.line * u64::from(self.level.sectors) + sector, by);
@@ -167,14 +167,14 @@ impl Watch {
     }
 }
 
-/// A cache without sets, to tell conflicts from lack of room.
+/// A fully associative LRU cache of the same size, which tells conflict misses from capacity misses.
 #[derive(Clone, Debug)]
 struct FullyAssociative {
     capacity: usize,
     now: u64,
-    /// When each line that is there was touched last.
+    /// Time of the last touch of each line that is present.
     last: FxHashMap<u64, u64>,
-    /// Touches, oldest first, with those that were not the last of their line.
+    /// Touches in order of time, including those that are not the last of their line.
     touches: VecDeque<(u64, u64)>,
 }
 

@@ -8,14 +8,14 @@ use super::{Access, ConfigError, Index, Level, StackDistances};
 use crate::geometry::Geometry;
 use crate::units::Bytes;
 
-/// Numbers of colors tried at most.
+/// Most numbers of colors that are tried.
 const COUNTS_MAX: u64 = 32;
-/// Lines of all caches together: half a gigabyte.
+/// Most lines of all caches together: they take half a gigabyte.
 const LINES_MAX: u64 = 1 << 26;
-/// Accesses handed on at a time.
+/// Accesses that are handed on at a time.
 const BATCH: usize = 1 << 16;
 
-/// Counts misses of a program that is given some of a level's colors, for several numbers of colors at once, under LRU.
+/// Counts the misses of a program that is given some of a level's colors, for several numbers of colors at once, under LRU.
 ///
 /// The program's pages are given the colors in turn, in the order in which they are first touched: with k colors, page i gets
 /// color i modulo k, and the sets of these k colors belong to the program. The accesses are not kept.
@@ -24,7 +24,7 @@ pub struct ColorCurve {
     page_shift: u32,
     ways: usize,
     pages: HashMap<u64, u64>,
-    /// Accesses by numbers of pages instead of their addresses.
+    /// Accesses not counted yet, with the number of the page in place of its address.
     pending: Vec<Access>,
     tried: Vec<Tried>,
 }
@@ -32,14 +32,15 @@ pub struct ColorCurve {
 #[derive(Debug)]
 struct Tried {
     colors: u64,
-    /// The power of two from `colors` up: so many colors has the cache in which it is tried.
+    /// `colors` rounded up to a power of two: the number of colors of the cache in which this number is tried.
     span: u64,
     distances: StackDistances,
     batch: Vec<Access>,
 }
 
 impl ColorCurve {
-    /// All numbers of colors of `geometry`, or 32 of them at equal distances, up to all.
+    /// Tries all numbers of colors of `geometry`; if there are more than 32, at most 32 at equal distances, up to all
+    /// colors.
     pub fn new(geometry: Geometry, page_bytes: Bytes) -> Result<ColorCurve, ConfigError> {
         let wrong = |what: String| Err(ConfigError::Hierarchy { what });
         if !page_bytes.0.is_power_of_two() || page_bytes.0 < geometry.line_bytes.0 {
@@ -72,7 +73,7 @@ impl ColorCurve {
         })
     }
 
-    /// Counts some accesses.
+    /// Counts `accesses`.
     pub fn run(&mut self, accesses: &[Access]) {
         let shift = self.page_shift;
         for part in accesses.iter().flat_map(|access| access.by_pages(shift)) {
@@ -99,7 +100,7 @@ impl ColorCurve {
         self.pending.clear();
     }
 
-    /// Each number of colors tried, with the misses.
+    /// Returns each number of colors that was tried, with the misses.
     pub fn misses(&mut self) -> Vec<(u32, u64)> {
         self.count();
         let ways = self.ways;

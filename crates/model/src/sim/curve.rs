@@ -1,7 +1,7 @@
-//! Misses against cache size, from one pass over a program.
+//! Miss curves: misses against cache size, from one pass over a program.
 //!
-//! Under LRU a set of n ways holds what a set of n - 1 ways holds, so one list per set in the order of use tells for every
-//! number of ways at once whether an access hits: at which position its line is found (its stack distance).
+//! Under LRU, a set of n ways holds everything that a set of n - 1 ways holds. So one list per set in the order of use
+//! tells for every number of ways whether an access hits: by the position at which its line is found (its stack distance).
 
 use fearless_simd::{Simd, dispatch};
 use rayon::prelude::*;
@@ -34,31 +34,32 @@ pub struct StackDistances {
 #[derive(Debug)]
 enum State {
     Vectors(Vectors),
-    /// For more ways than vectors have lanes, and for programs that roam too far.
+    /// Used for more ways than the vectors have lanes, and for programs that touch too many regions.
     Lists(Vec<Lists>),
 }
 
-/// Accesses turned into requests at a time: few enough for the caches, enough to be worth a turn of every worker.
+/// Accesses turned into requests at a time: few enough for the caches, and enough to be worth a dispatch to every worker.
 const CHUNK: usize = 1 << 15;
 
-/// More threads than this would wait for requests, which one thread prepares.
+/// Most threads that are used. Further ones would wait for the requests, which a single thread prepares.
 const THREADS_MAX: usize = 9;
 
-/// Sets in vectors. While one thread turns accesses into requests, the others count those of the chunk before, each for its part
-/// of the sets.
+/// Sets kept in vectors. While one thread turns accesses into requests, the others count the requests of the previous chunk,
+/// each for its own share of the sets.
 #[derive(Debug)]
 struct Vectors {
     requests: Requests,
     parts: Box<dyn AnyParts>,
-    /// Requests so far.
+    /// Number of requests so far.
     taken: u64,
-    /// Still to be counted.
+    /// Requests of the last chunk, which are not counted yet.
     ready: Vec<Request>,
     next: Vec<Request>,
 }
 
 impl Vectors {
-    /// Returns how many accesses were taken: all, unless they touch too much memory. The last of them are still to be counted.
+    /// Counts accesses, except for those of the last chunk, and returns how many were taken. These are fewer than all only if
+    /// they touch too many regions.
     fn run(&mut self, accesses: &[Access]) -> usize {
         let Vectors { requests, parts, taken, ready, next } = self;
         let mut done = 0;
@@ -76,14 +77,14 @@ impl Vectors {
         done
     }
 
-    /// Counts what was taken.
+    /// Counts the requests of the last chunk.
     fn finish(&mut self) {
         self.parts.run(&self.ready);
         self.ready.clear();
     }
 
-    /// For each number of sets: how often a line was found at each position and, last, not found; and the entries, each set's
-    /// least recently used first.
+    /// Returns, for each number of sets: how often a line was found at each position, followed by how often it was not found;
+    /// and the entries, each set's least recently used first.
     fn state(&self, set_counts: &[u64], ways: usize) -> Vec<(Vec<u64>, Vec<Request>)> {
         let stacks = self.parts.stacks();
         let state = |set_count: &u64| {
@@ -99,15 +100,16 @@ impl Vectors {
     }
 }
 
-/// The parts of all workers, whatever the number of ways.
+/// The parts of all workers, independent of the number of vectors per set.
 trait AnyParts: Send + Sync + std::fmt::Debug {
     fn run(&mut self, requests: &[Request]);
-    /// For each number of sets, or part of its sets: the number; how often a line was found at each position and, behind the last
-    /// way, not found, but for the first position; and the entries, each set's least recently used first.
+    /// Returns, for each number of sets or worker's share of it: the number of sets; how often a line was found at each position
+    /// but the first, and behind the last way how often it was not found; and the entries, each set's least recently used first.
     fn stacks(&self) -> Vec<(u64, &[u64; 33], Vec<Request>)>;
 }
 
-/// A number of sets, or some of these sets, and how often a line was found at each position; behind the last way: not found.
+/// All sets of one set count, or a worker's share of them, with how often a line was found at each position; the entry
+/// behind the last way counts the misses.
 #[derive(Debug)]
 struct Stack<const V: usize> {
     set_count: u64,
@@ -115,12 +117,12 @@ struct Stack<const V: usize> {
     found: [u64; 33],
 }
 
-/// What one worker counts: one number of sets or several, in ascending order, and of the requests those of its own sets.
+/// The share of one worker: one or several set counts, ascending, and the requests to its own sets.
 #[derive(Debug)]
 struct Part<const V: usize> {
     stacks: Vec<Stack<V>>,
     ways: usize,
-    /// A request is this worker's if these bits of it are so.
+    /// Bits of a request that decide whose it is: the request belongs to this worker if they equal those of `own`.
     own_mask: Request,
     own: Request,
 }
@@ -184,14 +186,14 @@ impl<const V: usize> AnyParts for Vec<Part<V>> {
     }
 }
 
-/// The plain way: per set a list of lines of 64 bits.
+/// The simple implementation, for any number of ways: a list of 64-bit line numbers per set.
 #[derive(Debug)]
 struct Lists {
     set_mask: u64,
     ways: usize,
-    /// Per set its lines, most recently used first; absent ones are `EMPTY`.
+    /// Lines of each set, most recently used first; empty ways are `EMPTY`.
     lines: Vec<u64>,
-    /// How often a line was found at each position; the last counts those that were not found.
+    /// How often a line was found at each position; the last element counts the lines that were not found.
     found: Vec<u64>,
 }
 
@@ -213,19 +215,19 @@ impl Lists {
 }
 
 impl StackDistances {
-    /// Empty sets; distances up to the ways of the geometry are told apart. The work is divided among rayon's threads, whose number
-    /// changes nothing but the time.
+    /// Starts with empty sets. Distances up to the ways of the geometry are told apart. The work is divided among rayon's threads;
+    /// their number does not change the result.
     pub fn new(geometry: Geometry) -> Result<StackDistances, ConfigError> {
         let Geometry { set_count, ways, line_bytes } = geometry;
         StackDistances::of_set_counts(&[set_count], ways, line_bytes, rayon::current_num_threads())
     }
 
-    /// The same by one thread, for many of them side by side.
+    /// Like [`new`](Self::new), but counts on one thread, for many instances side by side.
     pub(super) fn undivided(geometry: Geometry) -> Result<StackDistances, ConfigError> {
         StackDistances::of_set_counts(&[geometry.set_count], geometry.ways, geometry.line_bytes, 1)
     }
 
-    /// For each of these numbers of sets, which ascend.
+    /// Counts for several numbers of sets, which must ascend.
     fn of_set_counts(
         set_counts: &[u64],
         ways: u32,
@@ -248,7 +250,7 @@ impl StackDistances {
         Ok(StackDistances { line_shift, set_counts: set_counts.to_vec(), ways: ways as usize, state })
     }
 
-    /// Counts some accesses.
+    /// Counts `accesses`.
     pub fn run(&mut self, accesses: &[Access]) {
         let mut left = accesses;
         if let State::Vectors(vectors) = &mut self.state {
@@ -267,12 +269,12 @@ impl StackDistances {
         }
     }
 
-    /// The curve so far, of the first number of sets.
+    /// Returns the miss curve so far, for the first number of sets.
     pub fn curve(&mut self) -> MissCurve {
         self.curves().swap_remove(0)
     }
 
-    /// The curve so far of each number of sets.
+    /// Returns the miss curve so far, for each number of sets.
     fn curves(&mut self) -> Vec<MissCurve> {
         match &mut self.state {
             State::Vectors(vectors) => {
@@ -284,7 +286,8 @@ impl StackDistances {
     }
 }
 
-/// `found`: how often a line was found at each position; the last counts those that were not found.
+/// Builds a miss curve. `found`: how often a line was found at each position; the last element counts those that were not
+/// found.
 fn curve(found: &[u64]) -> MissCurve {
     let accesses: u64 = found.iter().sum();
     let mut misses = accesses;
@@ -296,8 +299,8 @@ fn curve(found: &[u64]) -> MissCurve {
     MissCurve { accesses, misses_by_ways }
 }
 
-/// Several numbers of sets are dealt to the threads. Of one number each thread but the one that prepares gets some of the sets,
-/// distinguished by their upper bits.
+/// Divides the work among the threads. Several numbers of sets are dealt out whole. The sets of a single number are divided by
+/// their upper bits among all threads but the one that prepares requests.
 fn any_parts(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
     fn parts<const V: usize>(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -> Box<dyn AnyParts> {
         let stack = |set_count: u64, cut: u64| {
@@ -329,7 +332,7 @@ fn any_parts(set_counts: &[u64], ways: u32, line_bytes: Bytes, threads: usize) -
     }
 }
 
-/// The same lines and counts.
+/// Converts the state of the vectors into lists with the same lines and counts.
 fn to_lists(vectors: &Vectors, ways: usize, set_counts: &[u64]) -> Vec<Lists> {
     let lists = |((found, entries), set_count): ((Vec<u64>, Vec<Request>), &u64)| {
         let mut lists = Lists::new(*set_count, ways);
@@ -339,8 +342,8 @@ fn to_lists(vectors: &Vectors, ways: usize, set_counts: &[u64]) -> Vec<Lists> {
     vectors.state(set_counts, ways).into_iter().zip(set_counts).map(lists).collect()
 }
 
-/// Misses of every pair of set count (1, 2, 4... up to `1 << set_bits_max`) and ways (1 to `ways`), in one pass over the trace:
-/// row i is `1 << i` sets, column j is j + 1 ways.
+/// Counts the misses of every pair of set count (1, 2, 4... up to `1 << set_bits_max`) and ways (1 to `ways`) in one pass over
+/// the trace. Row i is for `1 << i` sets, column j for j + 1 ways.
 pub fn misses_by_sets_and_ways(
     accesses: &[Access],
     line_bytes: Bytes,

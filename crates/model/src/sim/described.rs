@@ -1,4 +1,4 @@
-//! Machines that are described, not measured.
+//! Machine models that come from a description, not from measurements.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::{ConfigError, Costs, Hierarchy, Level, Semantics};
 use crate::machine::Holds;
 use crate::units::{Bytes, Color};
 
-/// Cycles of one event at most, so that clocks do not overflow.
+/// Most cycles that one event may take, so that clocks do not overflow.
 const CYCLES_MAX: u64 = 1_000_000;
 
 /// Version of the description.
@@ -18,15 +18,15 @@ pub const SCHEMA: &str = "isochrome-described/1";
 pub struct DescribedMachine {
     /// [`SCHEMA`].
     pub schema: String,
-    /// Full name.
+    /// Full name of the machine.
     pub name: String,
-    /// Where each fact comes from, in words, assumptions included.
+    /// Source of each fact, in words, including assumptions.
     pub sources: Vec<String>,
     /// Bytes per page.
     pub page_bytes: Bytes,
     /// Caches of one CPU, innermost first.
     pub levels: Vec<DescribedLevel>,
-    /// The switches.
+    /// Switches in which simulators and machines differ.
     #[serde(default)]
     pub semantics: Semantics,
     /// Time of each kind of transfer.
@@ -37,7 +37,7 @@ pub struct DescribedMachine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DescribedLevel {
-    /// What it holds.
+    /// Whether the cache holds data, instructions or both.
     pub holds: Holds,
     /// Whether all CPUs share it.
     #[serde(default)]
@@ -46,28 +46,29 @@ pub struct DescribedLevel {
     pub cache: Level,
 }
 
-/// Cycles that each event takes, simply added up: nothing overlaps, except writes behind a write buffer. An instruction fetch that
+/// Cycles of each event. They are simply added up: nothing overlaps, except writes in a write buffer. An instruction fetch that
 /// hits its first level takes one cycle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
-    /// An access of the program that hits the first level.
+    /// Cycles of an access of the program that hits the first level.
     pub access_cycles: u64,
-    /// A read by the level above, per level below the first, outwards.
+    /// Cycles of a read by the level above, for each level below the first, outwards.
     pub read_cycles: Vec<u64>,
-    /// A write by the level above, likewise.
+    /// Cycles of a write by the level above, for each level below the first, outwards.
     pub write_cycles: Vec<u64>,
-    /// A line read from memory.
+    /// Cycles to read a line from memory.
     pub memory_read_cycles: u64,
-    /// A line, or a word written through, written to memory.
+    /// Cycles to write a line, or a word that is written through, to memory.
     pub memory_write_cycles: u64,
-    /// Writes to memory that a write buffer takes without the CPU having to wait; 0 where it waits for each.
+    /// Writes to memory that the write buffer holds without the CPU having to wait; 0 if the CPU waits for each.
     #[serde(default)]
     pub write_buffer_entries: u32,
 }
 
 impl Timing {
-    /// Every access one cycle, wherever its line is found, on a machine with `levels` data levels: a clock that counts accesses.
+    /// Gives every access one cycle, wherever its line is found, on a machine with `levels` data levels: the clock counts
+    /// accesses.
     pub fn by_accesses(levels: usize) -> Timing {
         let nothing = vec![0; levels.saturating_sub(1)];
         Timing {
@@ -87,7 +88,7 @@ macro_rules! texts {
     };
 }
 
-/// The machines that come with isochrome, by the names of their folders.
+/// Texts of the machines that come with isochrome, by the names of their folders.
 static TEXTS: [(&str, &str); 9] = texts![
     "486-33",
     "pentium-90",
@@ -101,7 +102,7 @@ static TEXTS: [(&str, &str); 9] = texts![
 ];
 
 impl DescribedMachine {
-    /// A machine with these levels for data and code, innermost first, in which every access takes a cycle.
+    /// Creates a machine with these levels for data and code, given innermost first, in which every access takes one cycle.
     pub fn of_levels(name: &str, levels: impl IntoIterator<Item = Level>) -> DescribedMachine {
         let level = |(number, cache): (usize, Level)| {
             let cache = cache.named(&format!("L{number}"));
@@ -119,19 +120,19 @@ impl DescribedMachine {
         }
     }
 
-    /// A machine that comes with isochrome.
+    /// Returns a machine that comes with isochrome; `None` if none has this name.
     pub fn named(name: &str) -> Option<DescribedMachine> {
         let (_, text) = TEXTS.iter().find(|(known, _)| *known == name)?;
         Some(serde_json::from_str(text).expect("the descriptions are tested"))
     }
 
-    /// Names of the machines that come with isochrome.
+    /// Returns the names of the machines that come with isochrome.
     pub fn names() -> impl Iterator<Item = &'static str> {
         TEXTS.iter().map(|(name, _)| *name)
     }
 
-    /// The caches of `cpus` CPUs: each its own, and one of every shared level. Of several CPUs, the caches of CPU i are called
-    /// `NAME.i`.
+    /// Creates the caches of `cpus` CPUs: one cache per CPU of every private level, and one of every shared level. If there
+    /// are several CPUs, the private caches of CPU i are called `NAME.i`.
     pub fn hierarchy(&self, cpus: u32) -> Result<Hierarchy, ConfigError> {
         let wrong = |what: &str| Err(ConfigError::Hierarchy { what: format!("{}: {what}", self.name) });
         let timing = &self.timing;
@@ -195,7 +196,7 @@ impl DescribedMachine {
         Ok(hierarchy)
     }
 
-    /// Colors of each data level, innermost first.
+    /// Returns the number of colors of each data level, innermost first.
     pub fn colors(&self) -> Vec<(String, u32)> {
         let data = self.levels.iter().filter(|level| level.holds != Holds::Instruction);
         data.map(|level| (level.cache.name.clone(), level.cache.color_count(self.page_bytes))).collect()
@@ -203,7 +204,7 @@ impl DescribedMachine {
 }
 
 impl Level {
-    /// Page colors of this level; of one slice where hashed address bits select it.
+    /// Returns the number of page colors of this level, or of one slice if hashed address bits select the slice.
     pub fn color_count(&self, page_bytes: Bytes) -> u32 {
         match &self.index {
             super::Index::Xor(masks) => {
@@ -215,13 +216,13 @@ impl Level {
         }
     }
 
-    /// Whether pages of different colors share no set: not where the sets are no whole number of pages.
+    /// Returns whether pages of different colors share no set. They may if the sets are not a whole number of pages.
     pub fn colors_are_disjoint(&self, page_bytes: Bytes) -> bool {
         let bytes = self.geometry.set_count * self.geometry.line_bytes.0;
         matches!(self.index, super::Index::Xor(_)) || bytes.is_multiple_of(page_bytes.0)
     }
 
-    /// Color of a page at a physical address.
+    /// Returns the color of the page at a physical address.
     pub fn color_of(&self, address: u64, page_bytes: Bytes) -> Color {
         Color((address / page_bytes.0 % u64::from(self.color_count(page_bytes))) as u16)
     }

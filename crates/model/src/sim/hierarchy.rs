@@ -1,4 +1,4 @@
-//! Caches above caches above memory.
+//! A hierarchy of caches above memory.
 
 mod transfers;
 mod write_buffer;
@@ -48,16 +48,16 @@ pub struct MemoryCounts {
     pub writes: u64,
 }
 
-/// Number of a cache in a hierarchy, in the order in which they were added.
+/// Index of a cache in a hierarchy, in the order in which the caches were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CacheId(pub usize);
 
 /// Cycles that a read or a write of a cache takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
-    /// By a read.
+    /// Cycles of a read.
     pub read_cycles: u64,
-    /// By a write.
+    /// Cycles of a write.
     pub write_cycles: u64,
 }
 
@@ -67,15 +67,15 @@ pub struct Hierarchy {
     caches: Vec<Node>,
     memory: MemoryCounts,
     semantics: Semantics,
-    /// Where each CPU enters: for data and for instructions.
+    /// The caches at which each CPU enters: for data and for instructions.
     entries: Vec<[CacheId; 2]>,
-    /// Ways each task may fill, per cache; everything where the table ends.
+    /// Ways that a task may fill in a cache, by `[task][cache]`; all ways where the table has no entry.
     way_masks: Vec<Vec<WayMask>>,
     memory_costs: Costs,
     write_buffer: WriteBuffer,
-    /// The time, in cycles, of the CPU whose access is under way.
+    /// Time in cycles of the CPU that makes the current access.
     clock: u64,
-    /// When counting began.
+    /// Time in cycles at which the counts were last reset.
     began: u64,
 }
 
@@ -90,7 +90,7 @@ struct Node {
 }
 
 impl Hierarchy {
-    /// Levels in a row for one CPU, innermost first, unified.
+    /// Creates a chain of unified levels for one CPU, given innermost first.
     pub fn chain(levels: Vec<Level>, semantics: Semantics) -> Result<Hierarchy, ConfigError> {
         let mut hierarchy = Hierarchy::new(semantics);
         let mut below = None;
@@ -102,7 +102,7 @@ impl Hierarchy {
         Ok(hierarchy)
     }
 
-    /// No caches yet.
+    /// Creates a hierarchy without caches.
     pub fn new(semantics: Semantics) -> Hierarchy {
         Hierarchy {
             caches: Vec::new(),
@@ -144,7 +144,8 @@ impl Hierarchy {
         Ok(id)
     }
 
-    /// Adds a CPU whose data accesses enter at `data` and whose instruction fetches enter at `instructions`.
+    /// Adds a CPU whose data accesses enter at `data` and whose instruction fetches enter at `instructions`, and returns
+    /// its number.
     pub fn enter(&mut self, data: CacheId, instructions: CacheId) -> CpuId {
         self.entries.push([data, instructions]);
         CpuId(self.entries.len() as u32 - 1)
@@ -173,34 +174,34 @@ impl Hierarchy {
         Ok(())
     }
 
-    /// What reads and writes of a cache cost.
+    /// Sets how many cycles reads and writes of a cache take.
     pub fn set_costs(&mut self, CacheId(cache): CacheId, costs: Costs) {
         self.caches[cache].costs = costs;
     }
 
-    /// What transfers from and to memory cost. A write buffer of some entries takes writes to memory until it is full and
-    /// empties itself one write after the other; reads overtake it. One buffer serves all CPUs.
+    /// Sets how many cycles transfers from and to memory take. A write buffer of `write_buffer_entries` takes writes to
+    /// memory until it is full, and empties itself one write after the other; reads overtake it. All CPUs share the buffer.
     pub fn set_memory_costs(&mut self, costs: Costs, write_buffer_entries: u32) {
         self.memory_costs = costs;
         self.write_buffer = WriteBuffer { entries: write_buffer_entries as usize, done_at: VecDeque::new() };
     }
 
-    /// Cycles of all accesses since the counts were reset; nothing overlaps except writes in the write buffer.
+    /// Returns the cycles of all accesses since the counts were reset. Nothing overlaps except writes in the write buffer.
     pub fn cycles(&self) -> u64 {
         self.clock - self.began
     }
 
-    /// The time at which the last access ended.
+    /// Returns the time in cycles at which the last access ended.
     pub fn clock(&self) -> u64 {
         self.clock
     }
 
-    /// Says at which time the next access begins: of several CPUs, each has its own.
+    /// Sets the time in cycles at which the next access begins: each of several CPUs has its own clock.
     pub fn set_clock(&mut self, cycles: u64) {
         self.clock = cycles;
     }
 
-    /// The caches of this name; of several CPUs, their caches `NAME.0`, `NAME.1`...
+    /// Returns the cache called `name`, or the caches `NAME.0`, `NAME.1`... of several CPUs.
     pub fn caches_named(&self, name: &str) -> Vec<CacheId> {
         let is_it = |found: &str| match found.strip_prefix(name) {
             Some("") => true,
@@ -210,17 +211,17 @@ impl Hierarchy {
         (0..self.caches.len()).map(CacheId).filter(|CacheId(id)| is_it(&self.caches[*id].cache.level.name)).collect()
     }
 
-    /// What a cache is like.
+    /// Returns the level that a cache models.
     pub fn level(&self, CacheId(cache): CacheId) -> &Level {
         &self.caches[cache].cache.level
     }
 
-    /// All caches, innermost first (in the reverse of the order in which they were added).
+    /// Returns all caches, innermost first (in the reverse of the order in which they were added).
     pub fn caches(&self) -> impl Iterator<Item = (CacheId, &Level)> {
         self.caches.iter().enumerate().rev().map(|(id, node)| (CacheId(id), &node.cache.level))
     }
 
-    /// From now on, finds out at this cache who misses and why, by the colors of pages of `page_bytes`.
+    /// Records from now on which task misses at this cache and why, by color of pages of `page_bytes`.
     pub fn watch(&mut self, CacheId(cache): CacheId, page_bytes: Bytes) {
         let node = &mut self.caches[cache];
         node.watch = Some(Box::new(Watch::new(&node.cache.level, page_bytes)));
@@ -231,35 +232,35 @@ impl Hierarchy {
         self.caches[cache].watch.as_ref().map(|watch| &watch.seen)
     }
 
-    /// Events per cache, innermost first (in the reverse of the order in which they were added).
+    /// Returns the event counts of every cache, innermost first (in the reverse of the order in which they were added).
     pub fn level_counts(&self) -> Vec<LevelCounts> {
         let named = |node: &Node| LevelCounts { name: node.cache.level.name.clone(), counts: node.counts };
         self.caches.iter().rev().map(named).collect()
     }
 
-    /// Events at one cache.
+    /// Returns the event counts of one cache.
     pub fn counts(&self, CacheId(cache): CacheId) -> Counts {
         self.caches[cache].counts
     }
 
-    /// Transfers from and to memory.
+    /// Returns the transfers from and to memory.
     pub fn memory(&self) -> MemoryCounts {
         self.memory
     }
 
-    /// Forgets all counts; the caches keep their contents.
+    /// Resets all counts; the caches keep their contents.
     pub fn reset_counts(&mut self) {
         self.memory = MemoryCounts::default();
         self.began = self.clock;
         self.caches.iter_mut().for_each(|node| node.counts = Counts::default());
     }
 
-    /// Line numbers in one set, the next to be replaced first; `None` for policies that keep no order.
+    /// Returns the line numbers in one set, the next to be replaced first; `None` for policies that keep no order.
     pub fn order(&self, CacheId(cache): CacheId, set: usize) -> Option<Vec<u64>> {
         self.caches[cache].cache.order(set)
     }
 
-    /// Whether a cache holds the line of `address`, and whether it is dirty there.
+    /// Returns how a cache holds the line of `address`; `None` if it does not hold it.
     pub fn holds(&self, CacheId(cache): CacheId, address: u64) -> Option<Held> {
         let cache = &self.caches[cache].cache;
         let line = address >> cache.line_shift();
@@ -267,7 +268,7 @@ impl Hierarchy {
         Some(Held { dirty: slot.dirty != 0, task: slot.owner })
     }
 
-    /// Lines a cache holds now: those of task i of color j of pages of `page_bytes` in row i, column j.
+    /// Counts the lines that a cache holds now: row i, column j has those of task i in color j, for pages of `page_bytes`.
     pub fn occupancy(&self, CacheId(cache): CacheId, page_bytes: Bytes) -> Vec<Vec<u64>> {
         let cache = &self.caches[cache].cache;
         let mut lines: Vec<Vec<u64>> = Vec::new();
@@ -279,7 +280,7 @@ impl Hierarchy {
         lines
     }
 
-    /// Lays lines into an empty cache, each set's least recently used first.
+    /// Fills an empty cache with `lines`, each set's least recently used first, and sets its counts.
     pub(super) fn set_state(&mut self, CacheId(id): CacheId, counts: Counts, lines: &[(u64, bool)]) {
         let Node { cache, counts: of_node, .. } = &mut self.caches[id];
         *of_node = counts;
@@ -295,11 +296,11 @@ impl Hierarchy {
     }
 }
 
-/// A line in a cache.
+/// State of a line in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Whether any of it would have to be written back.
+    /// Whether any sector of the line would have to be written back.
     pub dirty: bool,
-    /// The task that had it installed.
+    /// The task that caused the line to be installed.
     pub task: u16,
 }

@@ -1,4 +1,4 @@
-//! What one level of cache is like, and the switches in which simulators differ.
+//! Description of one cache level, and the switches in which simulators differ.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use super::Policy;
 use crate::geometry::Geometry;
 use crate::units::Bytes;
 
-/// Lines of one level that are modeled at most: a 4 GiB cache of 64-byte lines.
+/// Most lines of one level that are modeled: a 4 GiB cache of 64-byte lines.
 const LINES_MAX: u64 = 1 << 26;
 
 /// What happens on a write that hits.
@@ -34,16 +34,17 @@ pub enum WriteMiss {
     AllocateUnlessDirty,
 }
 
-/// How the contents of a level relate to those of the levels above it.
+/// How the contents of a level relate to those of the levels above.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Inclusion {
-    /// Nothing.
+    /// The contents are unrelated.
     #[default]
     NonInclusive,
-    /// Whatever leaves this level is invalidated above, before the victim above is chosen.
+    /// A line that leaves this level is invalidated above, before the victim above is chosen.
     Inclusive,
-    /// A victim cache: filled by what leaves the level above, clean or dirty; a line that is read moves up.
+    /// The level is a victim cache: filled by lines that leave the level above, clean or dirty. A line that is read moves
+    /// up.
     Exclusive,
 }
 
@@ -51,10 +52,10 @@ pub enum Inclusion {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Index {
-    /// Line number modulo the sets, whatever their number.
+    /// The set is the line number modulo the number of sets, which may be any number.
     #[default]
     Modulo,
-    /// Address bits unchanged; the number of sets must be a power of two.
+    /// The set is address bits unchanged; the number of sets must be a power of two.
     Bits,
     /// Bit i of the set index is the parity of the address bits in mask i; the number of sets must be two to the number of
     /// masks. Slices are such masks for the upper bits.
@@ -64,23 +65,23 @@ pub enum Index {
 /// One level of cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Level {
-    /// Name in results: `L1d`.
+    /// Name in results, such as `L1d`.
     pub name: String,
     /// Size and shape.
     pub geometry: Geometry,
-    /// Which line goes.
+    /// Policy that chooses the line to replace.
     pub policy: Policy,
-    /// On a write that hits.
+    /// What happens on a write that hits.
     pub write_hit: WriteHit,
-    /// On a write that misses.
+    /// What happens on a write that misses.
     pub write_miss: WriteMiss,
-    /// Relation to the levels above.
+    /// Relation of the contents to those of the levels above.
     #[serde(default)]
     pub inclusion: Inclusion,
     /// How the set is selected.
     #[serde(default)]
     pub index: Index,
-    /// Parts of a line that are fetched and written back by themselves under one tag; 1 for an ordinary cache.
+    /// Sectors per line, which are fetched and written back separately under one tag; 1 for an ordinary cache.
     #[serde(default = "one")]
     pub sectors: u32,
 }
@@ -89,45 +90,45 @@ fn one() -> u32 {
     1
 }
 
-/// What about a level or a machine cannot be modeled.
+/// Reasons why a level or a machine cannot be modeled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Not a replacement policy.
+    /// The text is not a replacement policy.
     #[error(
         "`{text}` is not a replacement policy\n  hint: lru, tree-plru, bit-plru, fifo, random[=SEED] or one of nanoBench's such as qlru-h11-m1-r0-u0"
     )]
     Policy {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
-    /// Not the short form of a level.
+    /// The text is not the short form of a level.
     #[error(
         "`{text}` is not a cache level: {what}\n  hint: SIZE:WAYS:LINE:POLICY:wb|wt:wa|nwa[:inclusive|exclusive], such as 32K:8:64:lru:wb:wa"
     )]
     Short {
-        /// What was given.
+        /// The text that was given.
         text: String,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
     /// A level's numbers do not fit together.
     #[error("level {name}: {what}")]
     Level {
-        /// Its name.
+        /// Name of the level.
         name: String,
-        /// What is wrong with it.
+        /// Description of the error.
         what: String,
     },
     /// The levels do not fit together.
     #[error("{what}")]
     Hierarchy {
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
 }
 
 impl Level {
-    /// An LRU write-back, write-allocate level. Not yet checked; [`Hierarchy`](super::Hierarchy) does that.
+    /// Creates an LRU, write-back, write-allocate level. It is not checked here; [`Hierarchy`](super::Hierarchy) does that.
     pub fn lru(name: &str, geometry: Geometry) -> Level {
         Level {
             name: name.to_owned(),
@@ -141,12 +142,12 @@ impl Level {
         }
     }
 
-    /// The same level under another name.
+    /// Returns the level under another name.
     pub fn named(self, name: &str) -> Level {
         Level { name: name.to_owned(), ..self }
     }
 
-    /// Whether this level can exist by itself.
+    /// Checks that a level with these numbers can exist.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |what: String| Err(ConfigError::Level { name: self.name.clone(), what });
         let Geometry { set_count, ways, line_bytes } = self.geometry;
@@ -190,8 +191,8 @@ impl Level {
 impl FromStr for Level {
     type Err = ConfigError;
 
-    /// `32K:8:64:lru:wb:wa[:inclusive|exclusive|noninclusive]`: size, ways, bytes per line, policy, `wb` or `wt`, `wa`, `nwa`
-    /// or `wau` ([`WriteMiss::AllocateUnlessDirty`]). The name is left empty.
+    /// Parses `32K:8:64:lru:wb:wa[:inclusive|exclusive|noninclusive]`: size, ways, bytes per line, policy, `wb` or `wt`,
+    /// `wa`, `nwa` or `wau` ([`WriteMiss::AllocateUnlessDirty`]). The name is left empty.
     fn from_str(text: &str) -> Result<Level, ConfigError> {
         let short = |what: String| ConfigError::Short { text: text.to_owned(), what };
         let parts: Vec<&str> = text.split(':').collect();
@@ -232,12 +233,12 @@ impl FromStr for Level {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Semantics {
-    /// Write hits and incoming write-backs count as use for the replacement policy.
+    /// Whether write hits and incoming write-backs count as use for the replacement policy.
     pub writes_refresh: bool,
-    /// A write-back that misses fetches the line before it is installed, even if it covers the whole of it.
+    /// Whether a write-back that misses fetches the line before it is installed, even if it covers the whole line.
     pub write_backs_fetch: bool,
-    /// The victim is written back before the new line is fetched from below, instead of after. Matters where both fall into the
-    /// same set below. [Loeser1999, Table 2] counts on it.
+    /// Whether the victim is written back before the new line is fetched from below, instead of after. It matters where both
+    /// fall into the same set below. [Loeser1999, Table 2] counts on it.
     pub write_back_first: bool,
 }
 
@@ -248,7 +249,8 @@ impl Default for Semantics {
 }
 
 impl Semantics {
-    /// What pycachesim 0.3 does: write hits leave the order as it is, and a write-back that misses fetches the line.
+    /// Returns the semantics of pycachesim 0.3: write hits leave the order as it is, and a write-back that misses fetches
+    /// the line.
     pub fn pycachesim() -> Semantics {
         Semantics { writes_refresh: false, write_backs_fetch: true, write_back_first: false }
     }

@@ -1,7 +1,7 @@
 //! The fast path: a chain of LRU write-back caches with lines of one size.
 //!
-//! What a level hands down does not depend on the levels below, so each runs a batch of requests by itself and collects those
-//! for the next.
+//! What a level hands down does not depend on the levels below. So each level runs a batch of requests by itself, and
+//! collects the requests for the next.
 
 use fearless_simd::{Simd, dispatch};
 
@@ -12,15 +12,15 @@ use super::{
     WriteMiss,
 };
 
-/// Requests that a batch of them can cause at the level below: a fetch and a write-back each.
+/// Most requests that a batch can cause at the level below: a fetch and a write-back each.
 const BELOW: usize = 2 * BATCH;
 
-/// A level, whatever its number of ways.
+/// A level, independent of its number of ways.
 trait AnyLru: Send + std::fmt::Debug {
-    /// Runs at most [`BATCH`] requests; returns how many requests it left for the level below.
+    /// Runs at most [`BATCH`] requests, and returns how many requests it wrote to `below` for the level below.
     fn run(&mut self, requests: &[Request], below: &mut [Request; BELOW]) -> usize;
     fn counts(&self) -> Counts;
-    /// Each set's least recently used first.
+    /// Returns the entries of all sets, each set's least recently used first.
     fn entries(&self) -> Vec<Request>;
 }
 
@@ -29,7 +29,7 @@ trait AnyLru: Send + std::fmt::Debug {
 struct Lru<const V: usize> {
     sets: Sets<V>,
     writes_refresh: bool,
-    /// A line that is written and missing is read from below.
+    /// Whether a line that is written and missing is read from below.
     writes_fetch: bool,
     counts: Counts,
 }
@@ -97,7 +97,7 @@ pub struct LruChain {
 }
 
 impl LruChain {
-    /// `None` when the levels, or their number of ways, are not of this kind.
+    /// Creates the chain; `None` if the levels, or their numbers of ways, are not of this kind.
     pub fn new(levels: &[Level], semantics: Semantics) -> Option<LruChain> {
         let line_bytes = levels.first()?.geometry.line_bytes;
         let fits = |level: &Level| {
@@ -125,21 +125,22 @@ impl LruChain {
         })
     }
 
-    /// Runs accesses; returns how many were run. Fewer than all only where the program touches more than 2047 different
-    /// regions of 2^20 lines.
+    /// Runs accesses, and returns how many were run. These are fewer than all only if the program touches more than 2047
+    /// different regions of 2^20 lines.
     pub fn run(&mut self, accesses: &[Access]) -> usize {
         let LruChain { levels, memory, requests, .. } = self;
         requests.each_batch(accesses, |batch| pass(levels, memory, batch))
     }
 
-    /// Events per level, innermost first, and transfers from and to memory.
+    /// Returns the events per level, innermost first, and the transfers from and to memory.
     pub fn counts(&self) -> (Vec<LevelCounts>, MemoryCounts) {
         let counts = self.levels.iter().map(|level| level.counts());
         let named = self.names.iter().cloned().zip(counts).map(|(name, counts)| LevelCounts { name, counts });
         (named.collect(), self.memory)
     }
 
-    /// The same caches with the same contents and counts, without limits on the address space.
+    /// Converts the chain into a general hierarchy with the same contents and counts, which has no limit on the address
+    /// space.
     pub(super) fn to_hierarchy(&self, levels: &[Level], semantics: Semantics) -> Hierarchy {
         let lines = |entries: Vec<Request>| self.requests.lines(entries.into_iter());
         let carried = self.levels.iter().map(|level| (level.counts(), lines(level.entries()))).collect();
@@ -159,7 +160,7 @@ fn any_lru(level: &Level, semantics: Semantics, writes_fetch: bool) -> Box<dyn A
     }
 }
 
-/// Runs requests on the first level, what is left of them on the next, and so on down to memory.
+/// Runs requests on the first level, those that it hands down on the next, and so on down to memory.
 fn pass(levels: &mut [Box<dyn AnyLru>], memory: &mut MemoryCounts, requests: &[Request]) {
     let Some((level, levels_below)) = levels.split_first_mut() else {
         let writes = requests.iter().map(|request| u64::from(request & DIRTY)).sum::<u64>();

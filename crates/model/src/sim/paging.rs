@@ -1,4 +1,4 @@
-//! From virtual to physical addresses: the operating system's part in which sets a task uses.
+//! Translation of virtual to physical addresses: the operating system's influence on which sets a task uses.
 
 use std::collections::HashSet;
 
@@ -10,31 +10,31 @@ use crate::units::{Bytes, Color, FrameNumber};
 /// Which frame a page gets when it is first touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// The next frame from `first` on.
+    /// A page gets the next frame from `first` on.
     Sequential {
         /// First frame.
         first: FrameNumber,
     },
-    /// Any of the first `frames` frames that is free, by a seeded generator.
+    /// A page gets any of the first `frames` frames that is free, chosen by a seeded generator.
     Random {
-        /// Frames of the machine.
+        /// Number of frames of the machine.
         frames: u64,
-        /// Seed.
+        /// Seed of the generator.
         seed: u64,
     },
-    /// A fresh frame of each of these colors in turn. One color alone makes all pages conflict.
+    /// Pages get fresh frames of these colors in turn. With one color, all pages conflict.
     Colored {
         /// Colors granted.
         colors: Vec<Color>,
-        /// Colors there are: a frame's color is its number modulo these.
+        /// Number of colors of the cache: the color of a frame is its number modulo this.
         color_count: u16,
     },
-    /// Any frame under any color: every frame answers to one physical address per color, of which the upper digits are the
-    /// frame and the lowest the color. [Liedtke1997, §3.2]
+    /// A page gets any frame under any color: every frame has one physical address per color, whose upper digits are the
+    /// frame and whose lowest digit is the color. [Liedtke1997, §3.2]
     Free {
         /// Colors granted, used in turn.
         colors: Vec<Color>,
-        /// Colors there are.
+        /// Number of colors of the cache.
         color_count: u16,
         /// First frame of memory; the following ones are taken in order.
         first: FrameNumber,
@@ -42,7 +42,8 @@ pub enum Allocation {
 }
 
 impl Allocation {
-    /// Frames of memory that nobody else can use: with colors, all frames of the colors granted, used or not.
+    /// Returns the frames of memory that nobody else can use: with colors, all frames of the colors granted, whether used
+    /// or not.
     pub fn reserved_frames(&self, memory_frames: u64, used_frames: u64) -> u64 {
         match self {
             Allocation::Colored { colors, color_count } => {
@@ -52,7 +53,8 @@ impl Allocation {
         }
     }
 
-    /// Bits that physical addresses, and so the tags of the cache, must be wider than memory alone needs.
+    /// Returns by how many bits physical addresses, and so the tags of the cache, must be wider than the memory alone
+    /// needs.
     pub fn extra_address_bits(&self) -> u32 {
         match self {
             Allocation::Free { color_count, .. } => u32::from(*color_count).next_power_of_two().ilog2(),
@@ -62,21 +64,21 @@ impl Allocation {
 }
 
 impl Allocation {
-    /// The first `granted` of `color_count` colors; `None` where their numbers do not fit into 16 bits.
+    /// Grants the first `granted` of `color_count` colors; `None` if their numbers do not fit into 16 bits.
     pub fn first_colors(granted: u32, color_count: u32) -> Option<Allocation> {
         let color_count = u16::try_from(color_count).ok()?;
         Some(Allocation::Colored { colors: (0..granted as u16).map(Color).collect(), color_count })
     }
 }
 
-/// Pages of one task.
+/// Page table of one task.
 #[derive(Clone, Debug)]
 pub struct PageTable {
     page_shift: u32,
     allocation: Allocation,
-    /// The lowest frame.
+    /// Number of the lowest frame.
     base: u64,
-    /// Frames handed out so far.
+    /// Number of frames handed out so far.
     next: u64,
     rng: fastrand::Rng,
     taken: HashSet<u64>,
@@ -84,7 +86,7 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    /// No pages yet. `page_bytes` is a power of two; colored allocation needs at least one color.
+    /// Creates a table without pages. `page_bytes` must be a power of two; colored allocation needs at least one color.
     pub fn new(page_bytes: Bytes, allocation: Allocation) -> PageTable {
         assert!(page_bytes.0.is_power_of_two(), "pages of {page_bytes}");
         let seed = if let Allocation::Random { seed, .. } = allocation { seed } else { 0 };
@@ -103,19 +105,19 @@ impl PageTable {
         }
     }
 
-    /// Lays all frames so much higher, so that tasks with tables of their own do not share frames. A multiple of the colors there
-    /// are leaves every frame its color.
+    /// Shifts all frames up by `first`, so that tasks with tables of their own do not share frames. A multiple of the number of
+    /// colors leaves every frame its color.
     pub fn starting_at(self, first: FrameNumber) -> PageTable {
         PageTable { base: first.0, ..self }
     }
 
-    /// Whether there is a frame for this page.
+    /// Returns whether there is a frame for this page.
     pub fn has_frame_for(&self, page: u64) -> bool {
         let full = matches!(self.allocation, Allocation::Random { frames, .. } if self.taken.len() as u64 == frames);
         !full || self.frames.contains_key(&page)
     }
 
-    /// The frame of a page; it panics where [`has_frame_for`](PageTable::has_frame_for) says no.
+    /// Returns the frame of a page. Panics if [`has_frame_for`](PageTable::has_frame_for) returns false.
     pub fn frame(&mut self, page: u64) -> FrameNumber {
         if let Some(frame) = self.frames.get(&page) {
             return FrameNumber(*frame);
@@ -147,7 +149,7 @@ impl PageTable {
         FrameNumber(frame)
     }
 
-    /// The same access by physical address. An access that straddles pages is followed only in its first page.
+    /// Translates an access to physical addresses. Only the part in its first page is kept.
     pub fn translate(&mut self, access: Access) -> Access {
         let offset = access.address & ((1 << self.page_shift) - 1);
         let frame = self.frame(access.address >> self.page_shift);
@@ -155,7 +157,7 @@ impl PageTable {
         Access { address: frame.0 << self.page_shift | offset, bytes, ..access }
     }
 
-    /// Does `accesses` in `caches` by physical address, those that straddle pages in parts.
+    /// Performs `accesses` in `caches` by physical address. An access that straddles pages is split.
     pub fn run(&mut self, accesses: &[Access], caches: &mut Hierarchy) {
         let shift = self.page_shift;
         for part in accesses.iter().flat_map(|access| access.by_pages(shift)) {
@@ -163,12 +165,12 @@ impl PageTable {
         }
     }
 
-    /// How frames are chosen.
+    /// Returns how frames are chosen.
     pub fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
-    /// Pages that have a frame.
+    /// Returns the number of pages that have a frame.
     pub fn pages(&self) -> usize {
         self.frames.len()
     }

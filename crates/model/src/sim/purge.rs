@@ -1,16 +1,16 @@
-//! What a flood has achieved: the memory transfers that one following access causes.
+//! Evaluates a flood: the memory transfers that a single access causes after it.
 
 use super::{Access, CacheId, ConfigError, Hierarchy, Inclusion, Level, MemoryCounts, Policy, Semantics, WriteHit};
 use crate::flood::{self, DoublePurge, NoDoublePurge};
 
-/// Two levels on which floods are tried.
+/// A model of two cache levels on which floods are tried.
 #[derive(Clone, Debug)]
 pub struct FloodCheck {
     hierarchy: Hierarchy,
     levels: [Level; 2],
 }
 
-/// How many of the lines tried cost what.
+/// Result of trying the lines after a flood.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FloodResult {
     /// Lines tried, each after the same flood.
@@ -31,13 +31,13 @@ impl FloodResult {
 }
 
 impl FloodCheck {
-    /// Empty caches.
+    /// Creates the two levels with empty caches.
     pub fn new(first: Level, second: Level, semantics: Semantics) -> Result<FloodCheck, ConfigError> {
         let hierarchy = Hierarchy::chain(vec![first.clone(), second.clone()], semantics)?;
         Ok(FloodCheck { hierarchy, levels: [first, second] })
     }
 
-    /// The pattern for these levels, or why there is none.
+    /// Returns the double-purge pattern for these levels, or the reason why there is none.
     pub fn pattern(&self) -> Result<DoublePurge, NoDoublePurge> {
         let [first, second] = &self.levels;
         if second.inclusion == Inclusion::Inclusive {
@@ -57,19 +57,19 @@ impl FloodCheck {
         }
     }
 
-    /// Carries out a flood of memory that begins at address 0.
+    /// Carries out a flood of the memory that begins at address 0.
     pub fn flood(&mut self, accesses: impl Iterator<Item = flood::Access>) {
         for flood::Access { offset, write } in accesses {
             self.hierarchy.access(if write { Access::write(offset.0) } else { Access::read(offset.0) });
         }
     }
 
-    /// The caches as they are: the first and the second level.
+    /// Returns the caches in their present state, with the first and the second level.
     pub fn caches(&self) -> (&Hierarchy, [CacheId; 2]) {
         (&self.hierarchy, [CacheId(1), CacheId(0)])
     }
 
-    /// Memory transfers of one read of `address` in the present state, which stays as it is.
+    /// Returns the memory transfers of one read of `address` in the present state, which does not change.
     pub fn cost(&self, address: u64) -> MemoryCounts {
         let mut after = self.hierarchy.clone();
         after.reset_counts();
@@ -77,7 +77,7 @@ impl FloodCheck {
         after.memory()
     }
 
-    /// Tries a read of each of the addresses in the present state.
+    /// Tries a read of each of the addresses separately, all in the present state, and sums the results up.
     pub fn check(&self, addresses: impl Iterator<Item = u64>) -> FloodResult {
         addresses.fold(FloodResult::default(), |sum, address| {
             let MemoryCounts { reads, writes } = self.cost(address);
@@ -90,13 +90,14 @@ impl FloodCheck {
         })
     }
 
-    /// Lines of a victim that shares no line with the flooder: representative `x` (beyond the flooder's) of rows 2 and up.
+    /// Returns the addresses of a victim that shares no line with the flooder: representative `x` (beyond those of the
+    /// flooder) in rows 2 and up.
     pub fn victims(&self, pattern: DoublePurge, x: u64) -> impl Iterator<Item = u64> + use<> {
         let sets = self.levels[0].geometry.set_count;
         (2..pattern.rows()).flat_map(move |y| (0..sets).map(move |z| pattern.offset(x, y, z).0))
     }
 
-    /// For levels that are not LRU: the best of some exaggerations of the pattern, and what it achieves.
+    /// Searches a pattern for levels that are not LRU, and returns the best of several exaggerations with its result.
     pub fn search(
         first: &Level,
         second: &Level,
@@ -126,18 +127,18 @@ impl FloodCheck {
 /// How far a pattern goes beyond what LRU would need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exaggeration {
-    /// Ways assumed of the first level.
+    /// Ways that the pattern assumes for the first level.
     pub first_ways: u64,
-    /// Ways assumed of the second level.
+    /// Ways that the pattern assumes for the second level.
     pub second_ways: u64,
-    /// Times the second step is repeated.
+    /// Number of times that the second step is repeated.
     pub rounds: u32,
 }
 
 /// Why no pattern could be searched for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SearchError {
-    /// There is none.
+    /// The pattern does not exist for these levels.
     #[error(transparent)]
     None(#[from] NoDoublePurge),
     /// The levels cannot be modeled.

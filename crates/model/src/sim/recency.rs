@@ -14,26 +14,28 @@ use fearless_simd::{Simd, prelude::*, u32x8};
 use super::{Access, Kind};
 use crate::geometry::Geometry;
 
-/// A line in 31 bits and, as bit 0, whether it becomes dirty; an entry of a set has the same form.
+/// A request for a line: its number in 31 bits, and bit 0, which says whether the line becomes dirty. An entry of a set has
+/// the same form.
 pub(super) type Request = u32;
 
 pub(super) const DIRTY: Request = 1;
 
-/// Bits of a line number that keep their value; the bits above are replaced by the number of their region.
+/// Number of low bits of a line number that keep their value. The bits above are replaced by the number of their region.
 pub(super) const KEPT_BITS: u32 = 20;
-/// Regions that can be told apart.
+/// Most regions that can be told apart.
 const REGIONS_MAX: u32 = (1 << (31 - KEPT_BITS)) - 1;
-/// A clean entry whose line no access has.
+/// A clean entry for an empty way; no access has its line number.
 const EMPTY: Request = u32::MAX - 1;
 
-/// Requests handed over at a time, at most.
+/// Most requests that are handed over at a time.
 pub(super) const BATCH: usize = 1024;
 
 /// Turns accesses into requests.
 #[derive(Clone, Debug)]
 pub(super) struct Requests {
     line_shift: u32,
-    /// By the lowest bits of the region: the region and its number, already in place.
+    /// Cache of the most recent regions, indexed by their lowest bits: the region, and its number already shifted into
+    /// place.
     recent: Box<[(u64, u32); RECENT]>,
     numbers: HashMap<u64, u32>,
 }
@@ -45,8 +47,8 @@ impl Requests {
         Requests { line_shift, recent: Box::new([(u64::MAX, 0); RECENT]), numbers: HashMap::new() }
     }
 
-    /// Calls `run` for batches of requests, one for each line touched; returns how many accesses were run. Fewer than all only
-    /// where the program touches more than 2047 different regions of 2^20 lines.
+    /// Calls `run` for batches of requests, one request for each line touched, and returns how many accesses were run. These
+    /// are fewer than all only if the program touches more than 2047 different regions of 2^20 lines.
     #[inline]
     pub fn each_batch(&mut self, accesses: &[Access], mut run: impl FnMut(&[Request])) -> usize {
         let line_bytes = 1u64 << self.line_shift;
@@ -83,7 +85,7 @@ impl Requests {
         accesses.len()
     }
 
-    /// The line in 31 bits, if its region was seen lately.
+    /// Returns the line in 31 bits; `None` unless its region is in the cache of recent regions.
     #[inline(always)]
     fn known(&self, line: u64) -> Option<u32> {
         let region = line >> KEPT_BITS;
@@ -91,7 +93,7 @@ impl Requests {
         (recent == region).then_some(number | line as u32 & ((1 << KEPT_BITS) - 1))
     }
 
-    /// Whether all of these regions have a number now.
+    /// Gives each of the regions a number, and returns whether all of them have one now.
     #[cold]
     fn number_regions(&mut self, mut regions: RangeInclusive<u64>) -> bool {
         regions.all(|region| {
@@ -101,7 +103,7 @@ impl Requests {
         })
     }
 
-    /// The line, whose region has a number, in 31 bits.
+    /// Returns the line in 31 bits. Its region must have a number.
     fn look_up(&mut self, line: u64) -> u32 {
         let region = line >> KEPT_BITS;
         let number = self.numbers[&region];
@@ -109,7 +111,7 @@ impl Requests {
         number | line as u32 & ((1 << KEPT_BITS) - 1)
     }
 
-    /// The line numbers of entries, and whether they are dirty.
+    /// Returns the full line number of each entry, and whether the entry is dirty.
     pub fn lines(&self, entries: impl Iterator<Item = Request>) -> Vec<(u64, bool)> {
         let regions: HashMap<u32, u64> = self.numbers.iter().map(|(region, number)| (*number, *region)).collect();
         let kept = (1 << KEPT_BITS) - 1;
@@ -123,7 +125,8 @@ impl Requests {
 #[repr(align(32))]
 struct Lanes([u32; 8]);
 
-/// Loads a set or its masks. Loops here are loops, not closures: a closure that is not inlined loses the CPU's vectors.
+/// Loads a set or its masks into vector registers. The loops here are loops, not closures, because a closure that is not
+/// inlined loses the CPU's vector instructions.
 #[inline(always)]
 fn in_registers<S: Simd, const V: usize>(simd: S, lanes: &[Lanes; V]) -> [u32x8<S>; V] {
     let mut vectors = [u32x8::splat(simd, 0); V];
@@ -133,7 +136,7 @@ fn in_registers<S: Simd, const V: usize>(simd: S, lanes: &[Lanes; V]) -> [u32x8<
     vectors
 }
 
-/// Row i: the lanes up to and including lane i.
+/// Masks by position: row i selects the lanes up to and including lane i.
 const fn lanes_up_to<const V: usize>() -> [[Lanes; V]; 32] {
     let mut masks = [[Lanes([0; 8]); V]; 32];
     let mut position = 0;
@@ -148,12 +151,12 @@ const fn lanes_up_to<const V: usize>() -> [[Lanes; V]; 32] {
     masks
 }
 
-/// Vectors of 8 entries that hold a set of at most 32 ways: 1, 2 or 4.
+/// Returns the number of 8-lane vectors that hold a set of at most 32 ways: 1, 2 or 4.
 pub(super) fn vectors(ways: u32) -> u32 {
     ways.div_ceil(8).next_power_of_two()
 }
 
-/// Sets of up to 8 `V` ways, selected by the lowest bits of the line.
+/// Sets of up to 8 `V` ways, indexed by the lowest bits of the line number.
 #[derive(Clone, Debug)]
 pub(super) struct Sets<const V: usize> {
     sets: Vec<[Lanes; V]>,
@@ -161,7 +164,8 @@ pub(super) struct Sets<const V: usize> {
 }
 
 impl<const V: usize> Sets<V> {
-    /// Empty sets, a power of two of them and at most 2^20, so that the bits that select them are kept.
+    /// Creates empty sets. Their number must be a power of two and at most 2^20, because only the kept bits of a line
+    /// number select its set.
     pub fn new(geometry: Geometry) -> Sets<V> {
         assert!(geometry.set_count.is_power_of_two() && geometry.set_count <= 1 << KEPT_BITS);
         assert!((1..=8 * V).contains(&(geometry.ways as usize)));
@@ -169,13 +173,13 @@ impl<const V: usize> Sets<V> {
         Sets { sets, ways: geometry.ways as usize }
     }
 
-    /// What the sets hold, each set's least recently used first.
+    /// Returns the entries of all sets, each set's least recently used first.
     pub fn entries(&self) -> impl Iterator<Item = Request> {
         let reversed = |set: &[Lanes; V]| set.map(|lanes| lanes.0).into_iter().rev().flat_map(|v| v.into_iter().rev());
         self.sets.iter().flat_map(move |set| reversed(set).filter(|entry| *entry != EMPTY))
     }
 
-    /// The same sets, to be accessed many times.
+    /// Borrows the sets for many accesses, with the constants of the vector code loaded.
     #[inline(always)]
     pub fn with<S: Simd>(&mut self, simd: S) -> SetsInUse<'_, S, V> {
         let last = (self.ways - 1) % (8 * V);
@@ -184,16 +188,16 @@ impl<const V: usize> Sets<V> {
     }
 }
 
-/// Where a line was found.
+/// Result of looking a line up in its set.
 pub(super) enum Found {
-    /// In this place in the order of use.
+    /// The line was at this position in the order of use, 0 the most recent.
     At(usize),
-    /// Nowhere; the entry that it displaced.
+    /// The line was not in the set, and displaced `victim`.
     Missing { victim: Request },
 }
 
 impl Found {
-    /// The place, or `missing`.
+    /// Returns the position at which the line was found, or `missing` if it was not.
     #[inline(always)]
     pub fn position(self, missing: usize) -> usize {
         match self {
@@ -203,7 +207,7 @@ impl Found {
     }
 }
 
-/// Sets with what the vector code wants in registers.
+/// Borrowed sets together with the constants that the vector code keeps in registers.
 pub(super) struct SetsInUse<'a, S: Simd, const V: usize> {
     simd: S,
     sets: &'a mut [[Lanes; V]],
@@ -214,7 +218,8 @@ pub(super) struct SetsInUse<'a, S: Simd, const V: usize> {
 impl<S: Simd, const V: usize> SetsInUse<'_, S, V> {
     const LANES_UP_TO: &'static [[Lanes; V]; 32] = &lanes_up_to::<V>();
 
-    /// Makes the line the first of its set. Without `REFRESH` a line that becomes dirty keeps its place if it has one.
+    /// Makes the line the most recently used of its set, and returns where it was. Without `REFRESH`, a write to a line
+    /// that is present leaves the order unchanged.
     #[inline(always)]
     pub fn access<const REFRESH: bool>(&mut self, request: Request) -> Found {
         let set = &mut self.sets[(request >> 1) as usize & (self.sets.len() - 1)];
@@ -250,7 +255,7 @@ impl<S: Simd, const V: usize> SetsInUse<'_, S, V> {
         Found::At(position)
     }
 
-    /// Stores the set with the lanes of the masks moved back by one and `front` before them.
+    /// Stores the set with the lanes in `masks` moved back by one and `front` put before them.
     #[inline(always)]
     fn shift(simd: S, set: &mut [Lanes; V], vectors: [u32x8<S>; V], masks: [u32x8<S>; V], front: Request) {
         let mut before = u32x8::splat(simd, front);

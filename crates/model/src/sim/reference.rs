@@ -43,7 +43,7 @@ struct ReferenceHierarchy {
     time: u64,
 }
 
-/// The older half of a range of ways, down to one way; the left one where neither was ever used.
+/// Returns the way in the less recently used half of `ways`, halved down to one way; the left half where neither was used.
 fn older(used: &[u64], ways: std::ops::Range<usize>) -> usize {
     if ways.len() == 1 {
         return ways.start;
@@ -228,7 +228,8 @@ impl ReferenceHierarchy {
         }
     }
 
-    /// `back`: a whole line from above; `dirty`: not merely a clean line handed to a victim cache.
+    /// Writes a line at level `at`. `back`: the whole line comes from the level above. `dirty`: false only for a clean line
+    /// that is handed to a victim cache.
     fn write(&mut self, at: usize, line: u64, back: bool, dirty: bool) {
         if at == self.levels.len() {
             self.memory.writes += 1;

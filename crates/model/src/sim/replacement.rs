@@ -1,4 +1,4 @@
-//! Which line of a full set has to go.
+//! Replacement policies: which line of a full set is evicted.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -12,16 +12,16 @@ use super::ConfigError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Policy {
-    /// The least recently used.
+    /// The least recently used line is replaced.
     Lru,
     /// A binary tree of bits, each pointing away from the half used last. Ways must be a power of two.
     TreePlru,
-    /// One bit per way, set on use; when the last bit would be set the others are cleared. The first way whose bit is clear
-    /// goes. Also known as MRU or NRU.
+    /// One bit per way, set on use; when the last bit would be set, the others are cleared. The first way whose bit is
+    /// clear is replaced. Also known as MRU or NRU.
     BitPlru,
-    /// The one filled first.
+    /// The line that was filled first is replaced.
     Fifo,
-    /// Any, by a seeded generator.
+    /// A random line is replaced, chosen by a seeded generator.
     Random {
         /// Seed of the generator.
         seed: u64,
@@ -45,7 +45,7 @@ pub struct Qlru {
     /// 0: the leftmost of age 3, and empty ways fill from the left; 1: like 0, and the leftmost line where none has age 3;
     /// 2: like 0, but empty ways fill from the right.
     pub replacement: u8,
-    /// How ages grow.
+    /// Which ages grow, and how far.
     pub update: Update,
     /// Ages grow only on a miss, before the line to replace is chosen (`umo`), instead of after every access.
     pub on_miss_only: bool,
@@ -61,14 +61,14 @@ pub enum Insertion {
     Rarely {
         /// The age that one in `one_in` new lines gets.
         age: u8,
-        /// One in this many.
+        /// Denominator of the probability of `age`: one new line in this many gets it.
         one_in: u8,
-        /// The usual age.
+        /// The age of all other new lines.
         otherwise: u8,
     },
 }
 
-/// What happens to the ages of a set.
+/// How the ages of a set grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Update {
     /// `u0`: all grow until the oldest is 3.
@@ -131,8 +131,8 @@ impl TryFrom<String> for Policy {
 impl FromStr for Policy {
     type Err = ConfigError;
 
-    /// `lru`, `tree-plru` or `plru`, `bit-plru` or `mru`, `fifo`, `random` or `random=SEED`, `qlru-h11-m1-r0-u0[-umo]`
-    /// (nanoBench's own spelling with underscores and capitals too).
+    /// Parses `lru`, `tree-plru` or `plru`, `bit-plru` or `mru`, `fifo`, `random` or `random=SEED`,
+    /// `qlru-h11-m1-r0-u0[-umo]` (nanoBench's own spelling with underscores and capitals too).
     fn from_str(text: &str) -> Result<Policy, ConfigError> {
         let unknown = || ConfigError::Policy { text: text.to_owned() };
         let name = text.to_ascii_lowercase().replace('_', "-");
@@ -190,16 +190,16 @@ fn parse_qlru(name: &str) -> Option<Qlru> {
 pub struct WayMask(pub u64);
 
 impl WayMask {
-    /// Every way.
+    /// The mask of every way.
     pub const ALL: WayMask = WayMask(u64::MAX);
 
-    /// Whether `way` may be filled. Ways beyond the 64th belong to every mask.
+    /// Returns whether the mask allows to fill `way`. Ways beyond the 64th belong to every mask.
     pub fn allows(self, way: usize) -> bool {
         way >= 64 || self.0 >> way & 1 == 1
     }
 }
 
-/// What the policy remembers of every set.
+/// The state that the replacement policy keeps for every set.
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
     ways: usize,
@@ -208,15 +208,16 @@ pub(super) struct Replacement {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// When each line was last used (LRU) or filled (FIFO).
+    /// Time at which each line was last used (LRU) or filled (FIFO).
     Stamps {
         on_hit: bool,
         now: u64,
         stamps: Vec<u64>,
     },
-    /// Per set, node i of the tree at bit i, the root at bit 1, children of i at 2i and 2i + 1; set: the victim is to the right.
+    /// Per set, node i of the tree at bit i, with the root at bit 1 and the children of i at 2i and 2i + 1. A set bit means that
+    /// the victim is to the right.
     Tree(Vec<u64>),
-    /// Per set, the bits of its ways.
+    /// Per set, the used bits of its ways.
     Used(Vec<u64>),
     Random(fastrand::Rng),
     Ages {
@@ -242,7 +243,7 @@ impl Replacement {
         Replacement { ways, state }
     }
 
-    /// The stamps of a set, where the policy has them.
+    /// Returns the time stamps of a set; `None` for policies that keep none.
     pub fn stamps(&self, set: usize) -> Option<&[u64]> {
         match &self.state {
             State::Stamps { stamps, .. } => Some(&stamps[set * self.ways..][..self.ways]),
@@ -250,7 +251,7 @@ impl Replacement {
         }
     }
 
-    /// A line of the set was hit.
+    /// Updates the state after a hit on the line in `way` of the set.
     pub fn hit(&mut self, set: usize, way: usize) {
         let ways = self.ways;
         match &mut self.state {
@@ -266,7 +267,7 @@ impl Replacement {
         }
     }
 
-    /// A new line came to lie in this way.
+    /// Updates the state after a new line was filled into `way` of the set.
     pub fn filled(&mut self, set: usize, way: usize) {
         let ways = self.ways;
         match &mut self.state {
@@ -311,7 +312,7 @@ impl Replacement {
         }
     }
 
-    /// The empty way to fill; `None` when every allowed way is occupied.
+    /// Returns the empty way to fill; `None` if every allowed way is occupied.
     pub fn empty_way(&self, allowed: WayMask, occupied: impl Fn(usize) -> bool) -> Option<usize> {
         let mut candidates = (0..self.ways).filter(|way| allowed.allows(*way) && !occupied(*way));
         match &self.state {
@@ -320,7 +321,7 @@ impl Replacement {
         }
     }
 
-    /// The way whose line goes, among the allowed ones, all of which are occupied.
+    /// Returns the way whose line is replaced, among the allowed ones, all of which must be occupied.
     pub fn victim(&mut self, set: usize, allowed: WayMask) -> usize {
         let ways = self.ways;
         let mut candidates = (0..ways).filter(|way| allowed.allows(*way));
@@ -367,7 +368,7 @@ fn subtree_allows(mut node: usize, ways: usize, allowed: WayMask) -> bool {
     (node - ways..node - ways + leaves).any(|way| allowed.allows(way))
 }
 
-/// Lets the ages of a set grow.
+/// Lets the ages of a set grow as `update` says. `accessed`: the way just accessed.
 fn grow(ages: &mut [u8], update: Update, accessed: Option<usize>) {
     let spared = match update {
         Update::ToThree | Update::ByOne => None,

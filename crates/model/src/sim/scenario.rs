@@ -1,9 +1,9 @@
-//! Several programs on one machine: who runs when, with which part of the caches, and who evicts whom.
+//! Several programs on one machine: which runs when, with which share of the caches, and which evicts which.
 //!
-//! Every CPU has a clock that the costs of its accesses move on; the CPU whose clock is lowest goes next, so the same scenario
-//! always gives the same counts. On a CPU, tasks run one after the other in the order of the file, or in turns of `slice_cycles`.
-//! A pre-emption lets a task run once, from the first access of its program to the last, on top of whatever runs; then that goes
-//! on. Tasks share no memory.
+//! Every CPU has a clock that advances by the costs of its accesses. The CPU whose clock is lowest goes next, so the same
+//! scenario always gives the same counts. On a CPU, tasks run one after the other in the order of the file, or in time slices of
+//! `slice_cycles`. A preemption lets a task run once, from the first access of its program to the last, on top of the task that
+//! runs; then that one continues. Tasks share no memory.
 
 mod run;
 
@@ -22,7 +22,7 @@ pub use run::run;
 /// Version of the file.
 pub const SCHEMA: &str = "isochrome-scenario/1";
 
-/// CPUs, tasks and pre-emptions that a scenario may have.
+/// Most CPUs, most tasks and most preemptions of a scenario.
 const MOST: usize = 256;
 
 /// What to run on a modeled machine.
@@ -31,65 +31,65 @@ const MOST: usize = 256;
 pub struct Scenario {
     /// [`SCHEMA`].
     pub schema: String,
-    /// A machine by name or file; or else `levels`.
+    /// A machine by name or file; `None` if `levels` are given instead.
     pub machine: Option<String>,
     /// Levels of each CPU in the short form of the command line, innermost first, unified.
     #[serde(default)]
     pub levels: Vec<String>,
-    /// How many of `levels`, counted from the outermost, all CPUs share.
+    /// Number of `levels`, counted from the outermost, that all CPUs share.
     #[serde(default)]
     pub shared_levels: usize,
-    /// Times of `levels`; without them every access takes one cycle.
+    /// Times of `levels`; if `None`, every access takes one cycle.
     pub timing: Option<Timing>,
-    /// CPUs; as many as the tasks name when left out.
+    /// Number of CPUs; if `None`, as many as the tasks name.
     pub cpus: Option<u32>,
-    /// Bytes per page, instead of the machine's.
+    /// Bytes per page; if `None`, those of the machine.
     pub page: Option<String>,
-    /// Memory of the machine: random pages are taken from as much, and with it colors reserve their share of it.
+    /// Memory of the machine. Random pages are taken from it, and colors reserve their share of it.
     pub memory: Option<String>,
-    /// Cycles after which the tasks of a CPU take turns; without it one runs after the other.
+    /// Time slice of the tasks of a CPU in cycles; if `None`, one task runs after the other.
     pub slice_cycles: Option<u64>,
     /// The tasks.
     #[serde(rename = "task", default)]
     pub tasks: Vec<Task>,
-    /// Who pre-empts whom when.
+    /// The preemptions: which task preempts which, and when.
     #[serde(rename = "preemption", default)]
     pub preemptions: Vec<Preemption>,
 }
 
-/// A program on a CPU, with its part of the caches.
+/// A program on a CPU, with its share of the caches.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
-    /// Its name.
+    /// Name of the task.
     pub name: String,
-    /// Its CPU.
+    /// The CPU that the task runs on.
     #[serde(default)]
     pub cpu: u32,
-    /// A built-in workload; or else `trace`.
+    /// A built-in workload; `None` if `trace` is given instead.
     pub workload: Option<String>,
-    /// File of a trace.
+    /// File name of a trace.
     pub trace: Option<String>,
     /// Form of the trace: `din`, `lackey`, `u64` or `iso`.
     pub format: Option<String>,
-    /// Leaves instruction fetches out.
+    /// Whether instruction fetches are left out.
     #[serde(default)]
     pub data_only: bool,
-    /// How often the program runs, one job after the other; 0 for a task that only pre-empts.
+    /// Number of jobs, which run one after the other; 0 for a task that only preempts.
     #[serde(default = "one")]
     pub jobs: u64,
-    /// Runs again and again until all tasks that are not in the background have finished.
+    /// Whether the program runs again and again until all tasks that are not in the background have finished.
     #[serde(default)]
     pub background: bool,
-    /// How it gets its pages; colored if it has colors, else sequential.
+    /// How the task gets its pages; if `None`, colored if the task has colors, else sequential.
     pub pages: Option<Pages>,
-    /// Colors granted at the outermost level, such as `0-7,12`.
+    /// Colors granted to the task at the outermost level, such as `0-7,12`.
     pub colors: Option<String>,
-    /// Ways granted, by level, such as `{ L3 = "0-3" }`. They limit what is filled, not what hits.
+    /// Ways granted to the task, by level, such as `{ L3 = "0-3" }`. They limit fills, not hits.
     #[serde(default)]
     pub ways: BTreeMap<String, String>,
-    /// Pages of other tasks in this task's colors are cached write-through, so that no dirty line of theirs lies there.
-    /// [Liedtke1997, §5.3]
+    /// Whether pages of other tasks in this task's colors are cached write-through, so that no dirty line of theirs is
+    /// there. [Liedtke1997, §5.3]
     #[serde(default)]
     pub single_writer: bool,
 }
@@ -102,71 +102,71 @@ fn one() -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pages {
-    /// The next frame.
+    /// A page gets the next frame.
     Sequential,
-    /// Any frame of the memory.
+    /// A page gets any frame of the memory.
     Random,
-    /// A frame of each color granted in turn.
+    /// Pages get frames of the granted colors in turn.
     Colored,
-    /// All of the first color granted.
+    /// All pages get frames of the first granted color.
     Conflicting,
-    /// Any frame, under each color granted in turn. [Liedtke1997, §3.2]
+    /// Pages get any frame, under each of the granted colors in turn. [Liedtke1997, §3.2]
     Free,
 }
 
-/// When a task pre-empts what runs on its CPU. A release that comes while a job of the task is under way is lost, and counted.
+/// When a task preempts what runs on its CPU. A release during a job of the same task is lost, and counted.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preemption {
-    /// The task that comes in.
+    /// The task that preempts.
     pub by: String,
     /// The task whose accesses are counted, for `at_accesses` and `every_accesses`.
     pub of: Option<String>,
-    /// After so many accesses of `of`.
+    /// Numbers of accesses of `of` after which the task is released.
     #[serde(default)]
     pub at_accesses: Vec<u64>,
-    /// After each so many accesses of `of`.
+    /// Period of the releases in accesses of `of`.
     pub every_accesses: Option<u64>,
-    /// At these times of the CPU's clock.
+    /// Times in cycles of the CPU's clock at which the task is released.
     #[serde(default)]
     pub at_cycles: Vec<u64>,
-    /// At each multiple of this time.
+    /// Period of the releases in cycles of the CPU's clock.
     pub every_cycles: Option<u64>,
 }
 
-/// What cannot be run, and why.
+/// Reasons why a scenario cannot be read or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// Not a scenario.
+    /// The text is not a scenario.
     #[error("not a scenario: {what}\n  hint: examples/interference.toml shows every setting")]
     Toml {
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
-    /// Settings that do not fit together.
+    /// Settings do not fit together.
     #[error("{what}\n  hint: {hint}")]
     Setting {
-        /// What is wrong.
+        /// Description of the error.
         what: String,
-        /// What would be right.
+        /// Hint on how to correct the settings.
         hint: &'static str,
     },
-    /// A task cannot be.
+    /// A task has settings that are not possible.
     #[error("task {task}: {what}\n  hint: {hint}")]
     Task {
-        /// Its name.
+        /// Name of the task.
         task: String,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
-        /// What would be right.
+        /// Hint on how to correct the task.
         hint: &'static str,
     },
     /// A task's list, size, workload or trace form does not parse.
     #[error("task {task}: {source}")]
     Parse {
-        /// Its name.
+        /// Name of the task.
         task: String,
-        /// Why.
+        /// The error of the parser.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// A size of the scenario does not parse.
@@ -181,11 +181,11 @@ pub enum ScenarioError {
     /// A trace cannot be opened.
     #[error("task {task}: {trace}: {source}\n  hint: give the path as seen from where isochrome is started")]
     Open {
-        /// Its name.
+        /// Name of the task.
         task: String,
-        /// The file.
+        /// File name of the trace.
         trace: String,
-        /// Why.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -257,7 +257,7 @@ pub struct CacheOutcome {
 }
 
 impl Scenario {
-    /// Reads a scenario.
+    /// Reads a scenario from TOML, and checks its schema.
     pub fn from_toml(text: &str) -> Result<Scenario, ScenarioError> {
         let scenario: Scenario = toml::from_str(text)
             .map_err(|error| ScenarioError::Toml { what: error.to_string().trim_end().to_owned() })?;
@@ -267,7 +267,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The machine that `levels` describe; `None` where the scenario names one.
+    /// Returns the machine that `levels` describe; `None` if the scenario names a machine.
     pub fn described(&self) -> Result<Option<DescribedMachine>, ScenarioError> {
         let wrong = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         match (&self.machine, self.levels.as_slice()) {
@@ -345,7 +345,7 @@ impl Task {
         result.map_err(|source| ScenarioError::Parse { task: self.name.clone(), source: Box::new(source) })
     }
 
-    /// Colors granted, of `color_count`; all when none are named.
+    /// Returns the colors granted to the task, of `color_count`; all of them if the task names none.
     fn granted(&self, color_count: u16) -> Result<Vec<Color>, ScenarioError> {
         let Some(text) = &self.colors else { return Ok((0..color_count).map(Color).collect()) };
         let colors = self.parsed(parse_list(text, u32::from(color_count)))?;
@@ -355,7 +355,8 @@ impl Task {
         Ok(colors.into_iter().map(|color| Color(color as u16)).collect())
     }
 
-    /// How it gets its pages on a machine of `color_count` colors; random ones from `memory_frames`.
+    /// Returns how the task gets its pages on a machine of `color_count` colors. Random pages are taken from
+    /// `memory_frames`.
     fn allocation(&self, color_count: u16, memory_frames: Option<u64>) -> Result<Allocation, ScenarioError> {
         let colors = self.granted(color_count)?;
         let default = if self.colors.is_some() { Pages::Colored } else { Pages::Sequential };

@@ -1,4 +1,4 @@
-//! One program on one CPU, by the fastest way that counts exactly.
+//! A simulator of one program on one CPU that takes the fastest exact path.
 
 use super::{
     Access, CacheId, ConfigError, DescribedMachine, Hierarchy, Level, LevelCounts, LruChain, MemoryCounts, Semantics,
@@ -19,7 +19,7 @@ enum State {
 }
 
 impl Simulator {
-    /// Unified levels in a row, innermost first.
+    /// Creates a chain of unified levels, given innermost first.
     pub fn chain(levels: Vec<Level>, semantics: Semantics) -> Result<Simulator, ConfigError> {
         let general = Hierarchy::chain(levels.clone(), semantics)?;
         let state = match LruChain::new(&levels, semantics) {
@@ -29,7 +29,7 @@ impl Simulator {
         Ok(Simulator { state, levels, semantics })
     }
 
-    /// The first CPU of a machine.
+    /// Creates the caches of one CPU of a machine.
     pub fn machine(machine: &DescribedMachine) -> Result<Simulator, ConfigError> {
         if machine.levels.iter().all(|level| level.holds == crate::machine::Holds::Unified) {
             let levels = machine.levels.iter().map(|level| level.cache.clone()).collect();
@@ -39,7 +39,7 @@ impl Simulator {
         Ok(Simulator { state: State::General(hierarchy), levels: Vec::new(), semantics: machine.semantics })
     }
 
-    /// Runs accesses.
+    /// Performs `accesses`.
     pub fn run(&mut self, accesses: &[Access]) {
         let mut left = accesses;
         if let State::Fast(chain) = &mut self.state {
@@ -54,7 +54,7 @@ impl Simulator {
         }
     }
 
-    /// Events per cache, innermost first, and transfers from and to memory.
+    /// Returns the events per cache, innermost first, and the transfers from and to memory.
     pub fn counts(&self) -> (Vec<LevelCounts>, MemoryCounts) {
         match &self.state {
             State::Fast(chain) => chain.counts(),
@@ -71,7 +71,7 @@ pub(super) struct Carried {
 }
 
 impl Hierarchy {
-    /// A chain of the levels in the given state.
+    /// Creates a chain of the levels in the given state.
     pub(super) fn resume(levels: &[Level], semantics: Semantics, carried: Carried) -> Hierarchy {
         let mut hierarchy = Hierarchy::chain(levels.to_vec(), semantics).expect("the levels were checked before");
         for (depth, (counts, lines)) in carried.levels.into_iter().enumerate() {

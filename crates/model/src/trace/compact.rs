@@ -1,4 +1,4 @@
-//! The compact binary form.
+//! The compact binary format.
 //!
 //! `isotrace`, the version as one byte (1), then blocks: number of accesses (u32, little-endian), bytes that follow (u32), and
 //! a zstd frame. A block of 0 accesses and 0 bytes ends the trace; without it the trace is truncated. Inside a frame every
@@ -14,12 +14,12 @@ use ruzstd::encoding::{CompressionLevel, compress};
 use super::{Access, BATCH, Kind, Source, TraceError};
 
 const MAGIC: &[u8; 9] = b"isotrace\x01";
-/// Accesses per block.
+/// Number of accesses per block.
 const BLOCK: usize = 1 << 16;
-/// Bytes of one access at most: head, size, difference.
+/// Most bytes of one encoded access: head, size, difference.
 const ACCESS_BYTES_MAX: usize = 1 + 5 + 10;
 
-/// Writes a trace in the compact form.
+/// Writes a trace in the compact format.
 pub struct Writer<W: Write> {
     output: W,
     block: Vec<u8>,
@@ -60,7 +60,7 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// Ends the trace; without this it cannot be read.
+    /// Ends the trace, which cannot be read otherwise.
     pub fn finish(mut self) -> std::io::Result<W> {
         if self.count > 0 {
             self.end_block()?;
@@ -91,7 +91,7 @@ fn varint(mut number: u64, into: &mut Vec<u8>) {
     into.push(number as u8);
 }
 
-/// Reads blocks one after the other.
+/// Reads the blocks of a trace one after the other.
 #[derive(Default)]
 pub(super) struct Blocks {
     begun: bool,

@@ -1,7 +1,7 @@
 //! Memory traces: what a program accessed, in order.
 //!
-//! A [`Reader`] takes any of four forms from any stream, in batches and bounded memory. A [`Writer`] writes the compact one,
-//! an [`AnyWriter`] any.
+//! A [`Reader`] reads any of four formats from any stream, in batches and bounded memory. A [`Writer`] writes the compact
+//! one, and an [`AnyWriter`] any of them.
 
 mod compact;
 mod text;
@@ -14,10 +14,10 @@ pub use crate::sim::{Access, Kind};
 pub use compact::Writer;
 pub use write::AnyWriter;
 
-/// Accesses handed over at a time.
+/// Number of accesses that are handed over at a time.
 const BATCH: usize = 1 << 14;
 
-/// How a trace is written down.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Dinero's text: a label (0 read, 1 write, 2 instruction fetch; or r, w, i) and a hexadecimal address per line; the rest
@@ -57,43 +57,43 @@ impl FromStr for Format {
     }
 }
 
-/// Why a trace cannot be read.
+/// Reasons why a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// A line of text is not an access.
     #[error("{name}:{line}: {what}: `{text}`")]
     Line {
-        /// The trace's name.
+        /// Name of the trace.
         name: String,
-        /// Line, counted from 1.
+        /// Number of the line, counted from 1.
         line: u64,
-        /// What is wrong.
+        /// Description of the error.
         what: &'static str,
         /// The beginning of the line.
         text: String,
     },
-    /// Binary data are not a trace.
+    /// Binary data that are not a valid trace.
     #[error("{name}: byte {offset}: {what}")]
     Binary {
-        /// The trace's name.
+        /// Name of the trace.
         name: String,
-        /// Where, in bytes from the beginning.
+        /// Offset of the error, in bytes from the beginning.
         offset: u64,
-        /// What is wrong.
+        /// Description of the error.
         what: String,
     },
     /// Reading failed.
     #[error("{name}: {source}")]
     Read {
-        /// The trace's name.
+        /// Name of the trace.
         name: String,
-        /// The reason.
+        /// The error of the stream.
         source: std::io::Error,
     },
-    /// Not a format.
+    /// The text is not the name of a format.
     #[error("`{text}` is not a trace format\n  hint: din, lackey, u64 or iso")]
     Format {
-        /// What was given.
+        /// The text that was given.
         text: String,
     },
 }
@@ -102,9 +102,9 @@ pub enum TraceError {
 pub struct Reader<R> {
     form: Form,
     source: Source<R>,
-    /// What was read, in order: one batch, or several where threads share the work.
+    /// Accesses that were read, in order: one batch, or several where threads share the work.
     batches: Vec<Vec<Access>>,
-    /// How many of these were handed over.
+    /// Number of these batches that were handed over.
     handed: usize,
 }
 
@@ -115,7 +115,8 @@ enum Form {
 }
 
 impl<R: Read> Reader<R> {
-    /// `name` stands in error messages. Text is parsed by rayon's threads, whose number changes nothing but the time.
+    /// Creates a reader. `name` is shown in error messages. Text is parsed by rayon's threads; their number does not change
+    /// the result.
     pub fn new(format: Format, name: &str, input: R) -> Reader<R> {
         Reader::with_workers(format, name, input, rayon::current_num_threads())
     }
@@ -131,7 +132,7 @@ impl<R: Read> Reader<R> {
         Reader { form, source, batches: Vec::new(), handed: 0 }
     }
 
-    /// The next accesses; empty at the end of the trace.
+    /// Returns the next accesses; empty at the end of the trace.
     pub fn next_batch(&mut self) -> Result<&[Access], TraceError> {
         while self.batches.get(self.handed).is_none_or(Vec::is_empty) {
             self.handed += 1;
@@ -147,7 +148,7 @@ impl<R: Read> Reader<R> {
         Ok(&self.batches[self.handed - 1])
     }
 
-    /// Calls `each` for all accesses that are left; returns their number.
+    /// Calls `each` for all remaining accesses, batch by batch, and returns their number.
     pub fn for_each(&mut self, mut each: impl FnMut(&[Access])) -> Result<u64, TraceError>
     where
         R: Send,
@@ -158,8 +159,8 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// Calls `each` for all accesses that are left, or until it fails; returns their number. While `each` runs, another thread
-    /// reads on.
+    /// Calls `each` for all remaining accesses, batch by batch, until it fails, and returns their number. While `each` runs,
+    /// another thread reads on.
     pub fn try_for_each<E: From<TraceError>>(
         &mut self,
         mut each: impl FnMut(&[Access]) -> Result<(), E>,
@@ -189,7 +190,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Replaces the batches by the next ones; all are empty at the end of the trace.
+/// Replaces the batches by the next ones. All are empty at the end of the trace.
 fn read<R: Read>(form: &mut Form, source: &mut Source<R>, batches: &mut Vec<Vec<Access>>) -> Result<(), TraceError> {
     batches.resize_with(batches.len().max(1), Vec::new);
     batches.iter_mut().for_each(Vec::clear);
@@ -208,7 +209,7 @@ struct Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    /// Reads until `into` is full or the stream ends; returns the bytes read.
+    /// Reads until `into` is full or the stream ends, and returns the number of bytes read.
     fn fill(&mut self, into: &mut [u8]) -> Result<usize, TraceError> {
         let mut filled = 0;
         while filled < into.len() {

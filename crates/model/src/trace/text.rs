@@ -6,13 +6,13 @@ use rayon::prelude::*;
 
 use super::{Access, Kind, Source, TraceError};
 
-/// Bytes that a worker parses at a time; a line is shorter.
+/// Bytes of text that a worker parses at a time; every line is shorter.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Workers at most: together they parse faster than anything counts, and each takes memory.
+/// Most workers: together they parse faster than anything counts, and each takes memory.
 const WORKERS_MAX: usize = 8;
 
-/// The largest access of a program that is believed: a page.
+/// Largest access of a program that is accepted as valid: a page.
 const BYTES_MAX: u32 = 4096;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,9 +23,9 @@ pub(super) enum Dialect {
 
 pub(super) struct Text {
     dialect: Dialect,
-    /// A piece per worker.
+    /// Buffer for the text, with a piece for each worker.
     buffer: Vec<u8>,
-    /// What of the buffer is read and not yet parsed.
+    /// Begin of the text that was read and is not yet parsed.
     begin: usize,
     end: usize,
     line: u64,
@@ -38,8 +38,8 @@ impl Text {
         Text { dialect, buffer, begin: 0, end: 0, line: 0, at_end: false }
     }
 
-    /// Appends to each batch, of which there may have to be more, the accesses of a piece of the text; to none when the trace
-    /// ends.
+    /// Parses a piece of the text into each batch, and adds batches as needed. All batches stay empty at the end of the
+    /// trace.
     pub fn read<R: Read>(&mut self, source: &mut Source<R>, batches: &mut Vec<Vec<Access>>) -> Result<(), TraceError> {
         let workers = self.buffer.len() / PIECE_BYTES;
         batches.resize_with(batches.len().max(workers), Vec::new);
@@ -103,8 +103,8 @@ struct Parsed {
     wrong: Option<&'static str>,
 }
 
-/// Parses lines up to a wrong one. `line` gets the text from the beginning of a line, and returns where in it the line's text was
-/// left.
+/// Parses lines up to a wrong one. `line` gets the text from the beginning of a line, and returns the offset at which it stopped
+/// parsing it.
 fn lines(
     text: &[u8],
     batch: &mut Vec<Access>,
@@ -125,7 +125,7 @@ fn lines(
     parsed
 }
 
-/// Values of hexadecimal digits; 255 for everything else.
+/// Values of the hexadecimal digits by character; 255 for every other character.
 const DIGITS: [u8; 256] = {
     let mut digits = [255; 256];
     let mut digit = 0;
@@ -137,10 +137,10 @@ const DIGITS: [u8; 256] = {
     digits
 };
 
-/// Up to eight hexadecimal digits that a blank or line end follows within the first eight bytes, and their number; all eight if
-/// none follows yet. `None` where a byte is no digit, for the slow way to say why.
+/// Parses up to eight hexadecimal digits that a blank or line end follows within the first eight bytes, and returns their value
+/// and number; all eight if neither follows yet. `None` if a byte is not a digit; then the slow parser finds out why.
 ///
-/// Eight characters are looked at as one word: a character is recognized by additions that carry into the highest bit of its byte.
+/// The eight characters are tested as one word: additions that carry into the highest bit of each byte recognize a character.
 #[inline]
 fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -170,7 +170,8 @@ fn eight_digits(text: &[u8]) -> Option<(u64, usize)> {
     Some(((fours | fours >> 16) & 0xffff_ffff, digits))
 }
 
-/// The usual line, a label, a blank, up to 16 digits and the line end; its length up to the line end.
+/// Parses a line of the usual form: a label, a blank, up to 16 digits and the line end. Returns the access and the length
+/// up to the line end.
 #[inline]
 fn usual_din(text: &[u8]) -> Option<(Access, usize)> {
     let [label @ b'0'..=b'2', b' ', digits @ ..] = text else { return None };
@@ -184,7 +185,8 @@ fn usual_din(text: &[u8]) -> Option<(Access, usize)> {
     (digits.get(length) == Some(&b'\n')).then_some((Access { address, bytes: 1, kind }, 2 + length))
 }
 
-/// A hexadecimal number at the beginning of the text, and its length; the text contains a line end.
+/// Parses a hexadecimal number at the beginning of the text, and returns its value and length. The text must contain a line
+/// end.
 #[inline]
 fn hexadecimal(text: &[u8]) -> Result<(u64, usize), &'static str> {
     let prefix = if let [b'0', b'x' | b'X', ..] = text { 2 } else { 0 };

@@ -1,11 +1,11 @@
-//! Writing traces in any of the forms.
+//! Writes traces in any of the formats.
 
 use std::io::{self, Write};
 
 use super::{Access, Format, Kind, Writer};
 
-/// Writes a trace in one of the forms. Dinero's has no sizes, and raw addresses have neither sizes nor instruction fetches: these
-/// are left out.
+/// Writes a trace in one of the formats. Dinero's format has no sizes, and raw addresses have neither sizes nor instruction
+/// fetches: these are left out.
 pub struct AnyWriter<W: Write> {
     form: Form<W>,
 }

@@ -1,4 +1,4 @@
-//! What watching costs: the watching process, and the records that the kernel writes for it.
+//! The cost of watching: of the watching process, and of the records that the kernel writes for it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::stats::median;
 use crate::units::CpuId;
 
-/// The share of a CPU that watching is to take at most, at 10 000 events a second.
+/// Goal for the cost: at most this share of a CPU at 10 000 events a second.
 pub const COST_GOAL: f64 = 0.01;
 
 /// What watching cost.
@@ -27,7 +27,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The share of one CPU that the kernel's writing took, summed over the CPUs watched: an estimate, with its quartiles.
+    /// Estimates the share of one CPU that the kernel takes to write records, summed over the CPUs watched: median, lower
+    /// and upper quartile.
     pub fn kernel_share(&self) -> Option<[f64; 3]> {
         let record = self.record?;
         Some([record.ns, record.ns_low, record.ns_high].map(|ns| self.events_per_second * ns.max(0.0) / 1e9))
@@ -50,7 +51,7 @@ pub struct RecordCost {
 }
 
 impl RecordCost {
-    /// By what a record took in each pair; `None` without any.
+    /// Summarizes the ns that a record took in each pair; `None` without pairs.
     pub fn of(cpu: CpuId, pairs: &[f64]) -> Option<RecordCost> {
         let mut sorted = pairs.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Slices, and what is known of a watch, that the tests make.
+//! Test fixtures: slices, and states of a watch.
 
 use super::{Cost, CpuSteal, RecordCost, Slice, State, SwitchOut};
 use crate::units::{CpuId, Ns};
@@ -8,7 +8,8 @@ pub fn slice(thread: i32, cpu: u32, begin: u64, end: u64, left: SwitchOut) -> Sl
     Slice { cpu, thread, name: format!("task {thread}"), begin, end, left, counts: None }
 }
 
-/// A quarter of CPU 0's time is steal time; 10 000 records a second of 1 to 3 us each, and 0.5 % of a CPU to read them.
+/// Returns a state in which a quarter of CPU 0's time is steal time, 10 000 records a second take 1 to 3 us each, and
+/// reading them takes 0.5 % of a CPU.
 pub fn state() -> State {
     let pairs = [1000.0, 1500.0, 2000.0, 2500.0, 3000.0];
     let cost = Cost {

@@ -1,11 +1,11 @@
-//! What was watched, as metrics for Prometheus.
+//! The result of a watch as metrics for Prometheus.
 
 use std::fmt::Write;
 
 use super::{TaskStatistics, Watched};
 
 impl Watched {
-    /// In the text form of Prometheus.
+    /// Formats the statistics in the text format of Prometheus.
     pub fn prometheus(&self) -> String {
         let mut text = String::new();
         let escape = |name: &str| name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', " ");

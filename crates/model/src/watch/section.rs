@@ -1,11 +1,11 @@
-//! What tasks did over time, as a report shows it. [Sebek2002, Figure 6]
+//! The section of a report that shows what tasks did over time. [Sebek2002, Figure 6]
 
 use super::{Bar, COLUMNS, COUNTED, Order, TaskStatistics, Watched};
 use crate::evidence::figure::{Hue, Track, TrackBar, Tracks};
 use crate::evidence::{Section, Standing, format};
 use crate::units::Ns;
 
-/// Bars of a timeline of the last slices.
+/// Number of bars in a timeline of the last slices.
 const RECENT: u16 = 120;
 
 fn headline(watched: &Watched) -> (Option<Standing>, String, String) {
@@ -56,7 +56,7 @@ fn tracks(
     }
 }
 
-/// What the bars are.
+/// Describes what the bars mean.
 fn what(watched: &Watched) -> &'static str {
     if watched.has_counters() {
         "the miss ratio while it has a CPU, up to 100 %; pale behind it, the share of the time for which it has one"
@@ -66,7 +66,7 @@ fn what(watched: &Watched) -> &'static str {
 }
 
 impl Watched {
-    /// What was watched as a report shows it.
+    /// Builds the section of a report.
     pub fn section(&self) -> Section {
         let shown = self.sorted(Order::Time);
         let columns: Vec<usize> =

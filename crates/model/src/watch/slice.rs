@@ -1,4 +1,4 @@
-//! What is recorded of a CPU, one entry after the other: slices, gaps, and what is known of the watch itself.
+//! Entries of the record of a CPU: slices, gaps, and the state of the watch itself.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Misses per access; `None` without accesses.
+    /// Returns misses per access; `None` without accesses.
     pub fn miss_ratio(self) -> Option<f64> {
         (self.accesses > 0).then(|| self.misses as f64 / self.accesses as f64)
     }
@@ -103,22 +103,22 @@ pub struct CpuSteal {
     pub share: f64,
 }
 
-/// What is seen of a CPU, one thing after the other.
+/// An entry of the record of a CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Entry {
-    /// A thread had it.
+    /// A thread had the CPU.
     Slice(Slice),
-    /// It is not known who had it.
+    /// It is not known which thread had the CPU.
     Gap(Gap),
-    /// What is known of the watch itself by now.
+    /// What is known of the watch itself so far.
     State(State),
 }
 
-/// The head of [`csv_line`]s.
+/// Head of a file of [`csv_line`]s.
 pub const CSV_HEAD: &str = "begin_ns,end_ns,cpu,thread,name,left,accesses,misses,instructions,cycles\n";
 
-/// A slice as a line of CSV; counts that are absent are empty.
+/// Formats a slice as a line of CSV; absent counts are empty fields.
 pub fn csv_line(slice: &Slice) -> String {
     let left = match slice.left {
         SwitchOut::Preempted => "preempted",

@@ -1,4 +1,4 @@
-//! What is known of a task: statistics of its slices, and what it did in each part of the watch.
+//! Statistics of a task: of all its slices, and of each part of the watch.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,10 +11,10 @@ use super::{Counts, Slice, SwitchOut};
 use crate::stats::HighWaterMark;
 use crate::units::{CpuId, Ns};
 
-/// Slices with fewer accesses are not asked for their miss ratio: a few misses at the switch would be all of it.
+/// Slices with fewer accesses than this get no miss ratio, because a few misses at the switch would determine it.
 const ACCESSES_MIN: u64 = 1000;
 
-/// Slices kept of each task, for its timeline.
+/// Most slices kept of each task, for its timeline.
 pub(super) const KEPT: usize = 64;
 
 /// What a task did in one interval of the watch.
@@ -53,7 +53,7 @@ impl Part {
         self.missed_ns += other.missed_ns;
     }
 
-    /// The mean miss ratio by time; `None` where no slice has one.
+    /// Returns the mean miss ratio by time; `None` if no slice has one.
     pub fn miss_ratio(self) -> Option<f64> {
         (self.rated_ns > 0).then(|| self.missed_ns / self.rated_ns as f64)
     }
@@ -164,17 +164,17 @@ impl TaskStatistics {
         }
     }
 
-    /// Misses per access over all slices.
+    /// Returns misses per access over all slices; `None` without counters or accesses.
     pub fn miss_ratio(&self) -> Option<f64> {
         self.counts?.miss_ratio()
     }
 
-    /// Misses per second on a CPU.
+    /// Returns misses per second on a CPU; `None` without counters or time on a CPU.
     pub fn misses_per_second(&self) -> Option<f64> {
         (self.run_ns > 0).then_some(self.counts?.misses as f64 * 1e9 / self.run_ns as f64)
     }
 
-    /// Instructions per cycle.
+    /// Returns instructions per cycle; `None` without counters or cycles.
     pub fn instructions_per_cycle(&self) -> Option<f64> {
         let counts = self.counts?;
         (counts.cycles > 0).then(|| counts.instructions as f64 / counts.cycles as f64)

@@ -1,11 +1,11 @@
-//! What was watched, as a table of text.
+//! The result of a watch as a table of text.
 
 use std::fmt::Write;
 
 use super::{COST_GOAL, CpuSteal, Order, TaskStatistics, Watched};
 use crate::stats::HighWaterMark;
 
-/// What is said of every task, and how many characters it takes.
+/// Columns of the table: the heading, and the width in characters.
 pub const COLUMNS: [(&str, usize); 13] = [
     ("thread", 8),
     ("name", 16),
@@ -22,11 +22,11 @@ pub const COLUMNS: [(&str, usize); 13] = [
     ("ipc", 5),
 ];
 
-/// Columns that are empty without counters.
+/// Indices of the columns that are empty without counters.
 pub const COUNTED: std::ops::Range<usize> = 9..13;
 
 impl Watched {
-    /// What holds of all tasks together: how many, for how long, the steal time, and how far the counters can be trusted.
+    /// Summarizes all tasks: their number, the duration, the steal time, and how far the counters can be trusted.
     pub fn head(&self) -> String {
         let seconds = self.watched_ns() as f64 / 1e9;
         let tasks = (self.tasks.len() + self.former.len()) as u64 + self.left_out;
@@ -46,7 +46,7 @@ impl Watched {
         text
     }
 
-    /// What is said of a task, column by column as in [`COLUMNS`].
+    /// Returns the cells of a task's row, in the order of [`COLUMNS`].
     pub fn cells(&self, thread: i32, task: &TaskStatistics) -> [String; COLUMNS.len()] {
         let number = |value: Option<f64>, digits| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
         let percent = |share: Option<f64>| share.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
@@ -70,7 +70,7 @@ impl Watched {
         ]
     }
 
-    /// The longest-running `rows` tasks as a table, with the timeline of each.
+    /// Formats the `rows` tasks that ran longest as a table, with the timeline of each.
     pub fn text(&self, rows: usize) -> String {
         let mut text = self.head() + "\n";
         let line = |cells: [&str; COLUMNS.len()]| {
@@ -101,7 +101,7 @@ impl Watched {
         text
     }
 
-    /// What watching cost, if it is known: two lines.
+    /// Describes what watching cost in two lines; empty if the cost is not known.
     pub fn cost_text(&self) -> String {
         let Some(cost) = self.state.cost else { return String::new() };
         let polls = cost.polls_per_second.map_or(String::new(), |polls| format!(", polling {polls:.0} times"));

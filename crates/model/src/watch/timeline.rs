@@ -1,19 +1,19 @@
-//! The time of a watch in bars: for how much of each a task had a CPU, and with which miss ratio. [Sebek2002, Figure 6]
+//! Timelines as bars: the share of each interval for which a task had a CPU, and its miss ratio. [Sebek2002, Figure 6]
 
 use super::task::KEPT;
 use super::{Part, TaskStatistics, Watched};
 use crate::units::Ns;
 
-/// A bar of a timeline.
+/// A bar of a timeline: one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bar {
-    /// Since when.
+    /// Begin of the interval.
     pub from: Ns,
-    /// Until when.
+    /// End of the interval.
     pub to: Ns,
-    /// Share of that time for which a task had a CPU.
+    /// Share of the interval for which a task had a CPU.
     pub share: f64,
-    /// Its miss ratio meanwhile; absent where no slice has one.
+    /// Miss ratio of the task in the interval; `None` if no slice has one.
     pub miss_ratio: Option<f64>,
 }
 
@@ -25,14 +25,14 @@ impl Bar {
 }
 
 impl Watched {
-    /// From when on the slices of all of `tasks` are kept; `None` where there are none.
+    /// Returns the time since which the slices of all of `tasks` are kept; `None` if nothing was watched since then.
     pub fn kept_since(&self, tasks: &[(i32, &TaskStatistics)]) -> Option<Ns> {
         let kept = tasks.iter().filter(|(_, task)| task.timeline.len() == KEPT);
         let from = kept.filter_map(|(_, task)| Some(task.timeline.front()?.0)).max().or(self.begin);
         from.filter(|from| from.0 < self.end.0)
     }
 
-    /// All of the watch in bars: what `task` did in each part of it.
+    /// Returns the whole watch in bars, one for each part of it in which `task` had a CPU.
     pub fn bars(&self, task: &TaskStatistics) -> Vec<Bar> {
         let (Some(begin), width) = (self.begin, self.part_ns.max(1)) else { return Vec::new() };
         let bar = |(at, part): (&u64, &Part)| {
@@ -45,7 +45,7 @@ impl Watched {
         task.parts.iter().map(bar).collect()
     }
 
-    /// The time from `from` on in `columns` bars, by the slices of `task` that are kept.
+    /// Returns the time from `from` on in `columns` bars, computed from the slices of `task` that are kept.
     pub fn recent_bars(&self, task: &TaskStatistics, from: Ns, columns: u16) -> Vec<Bar> {
         let span = self.end.0.saturating_sub(from.0);
         let edge = |column: u16| from.0 + (u128::from(span) * u128::from(column) / u128::from(columns)) as u64;
@@ -60,8 +60,8 @@ impl Watched {
         (0..columns).map(bar).collect()
     }
 
-    /// The time from `from` on in `columns` bars: the miss ratio of `task` where anything is counted, else the share of the time for which it
-    /// had a CPU. [Sebek2002, Figure 6]
+    /// Draws the time from `from` on in `columns` characters: the miss ratio of `task` if there are counters, else the share of the time
+    /// for which it had a CPU. [Sebek2002, Figure 6]
     pub fn strip(&self, task: &TaskStatistics, from: Ns, columns: u16) -> String {
         const LEVELS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let counters = self.has_counters();
@@ -74,7 +74,7 @@ impl Watched {
         self.recent_bars(task, from, columns).into_iter().map(level).collect()
     }
 
-    /// What the bars of [`strip`](Self::strip) mean.
+    /// Describes what the bars of [`strip`](Self::strip) mean.
     pub fn strip_head(&self, from: Ns) -> String {
         let what = if self.has_counters() { "miss ratio" } else { "share of the time on a CPU" };
         format!("the last {:.1} ms, {what}", self.end.0.saturating_sub(from.0) as f64 / 1e6)

@@ -1,4 +1,4 @@
-//! Pages of known color are sought in the memory of a new file, put to the test, and all others given back.
+//! Measures pages of known color: they are found in the memory of a new file and tested, and all other pages are given back.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,13 +29,13 @@ use crate::sys::memory::{Arena, page_bytes};
 /// `TMPFS_MAGIC`. [Linux, include/uapi/linux/magic.h]
 const TMPFS: FsWord = 0x0102_1994;
 
-/// Memory among which pages of all colors are sought, at most; next to nothing of it is kept.
+/// Most memory in which pages of all colors are searched. Hardly any of it is kept.
 const MEMORY_MAX: Bytes = Bytes(128 << 20);
 
-/// Time in which pages are sought on one CPU until none is in doubt.
+/// Time limit of the search on one CPU, which is repeated while pages are in doubt.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// A file of pages that are being measured, removed where it comes to nothing.
+/// A file of pages that are being measured. It is removed if the measurement fails.
 struct Measuring {
     path: PathBuf,
 }
@@ -51,7 +51,7 @@ fn pages_path(folder: &Path, level: u8, maker: &str) -> PathBuf {
     folder.join(format!("reference-l{level}.{maker}.pages"))
 }
 
-/// The name in /dev/shm for a file of pages that belongs to a folder elsewhere.
+/// Returns the path in /dev/shm for a file of pages that belongs to a folder elsewhere.
 fn in_shared_memory(path: &Path) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     path.parent().hash(&mut hasher);
@@ -86,7 +86,7 @@ fn remove_dead(folder: &Path, prefix: &str, kept: Option<&PathBuf>) {
 }
 
 impl Reference {
-    /// Measures pages of a new file in `folder`, again while the outcome is in doubt.
+    /// Measures pages of a new file in `folder`, and repeats this while the outcome is in doubt.
     pub(super) fn make(
         folder: &Path,
         target: Target,
@@ -112,7 +112,7 @@ impl Reference {
         unreachable!("attempts do not end")
     }
 
-    /// The file for the pages: `path` where that lies in memory, else one for the same folder in the memory that programs share.
+    /// Creates the file for the pages and returns its path: `path` if that is on a tmpfs, or else a path in /dev/shm for the same folder.
     fn file(path: &Path) -> Result<(File, PathBuf), HostError> {
         let mut refused = None;
         for path in [path.to_owned(), in_shared_memory(path)] {
@@ -218,7 +218,7 @@ impl Reference {
     }
 }
 
-/// Gives the memory of all pages of `file` back, but for those of `kept`; how long the file is then.
+/// Gives back the memory of all pages of `file` except those of `kept`, and returns the length of the file afterwards.
 fn keep_only(file: &File, mut kept: Vec<u32>) -> io::Result<Bytes> {
     kept.sort_unstable();
     kept.dedup();

@@ -1,11 +1,11 @@
-//! Pages of known color that outlive the process that measured them: what gives colors their numbers.
+//! Pages of known color, which outlive the process that measured them and give colors their numbers.
 //!
-//! They lie in a file in memory (tmpfs) of the runtime folder, whose frames are the same for whoever maps it and stay for as
-//! long as it is there: an eviction set for each color. What one of them evicts has its color, so colors have the same numbers
-//! in every process, whether frame numbers can be seen or not. All other pages of the file are holes. Another file says in
-//! JSON which pages these are, and for which boot.
+//! The pages form an eviction set for each color. They lie in a file on a tmpfs, usually in the runtime folder. Its frames are the same for
+//! every process that maps it, and stay the same as long as the file exists. A page that one of these sets evicts has the set's color, so
+//! colors have the same numbers in every process, even where frame numbers are hidden. All other pages of the file are holes. Another file
+//! says in JSON which pages these are, and for which boot.
 //!
-//! Nobody has to make them beforehand: the first command that needs colors measures them, and the others check them before use.
+//! The first command that needs colors measures these pages. Later commands check them before use.
 
 mod measuring;
 mod numbering;
@@ -36,10 +36,10 @@ use crate::sys::memory::{Arena, page_bytes};
 
 pub use self::numbering::{Order, order_by_eviction};
 
-/// Version of the file.
+/// Version of the file format.
 const SCHEMA: &str = "isochrome-reference/3";
 
-/// Checks that pages left by an earlier command fail before they are measured anew, and attempts to match the numbers of colors.
+/// Number of failed checks after which pages left by an earlier command are measured again, and of attempts to match color numbers.
 const CHECKS: u64 = 3;
 
 /// Time in which checks that come to no decision are repeated.
@@ -54,32 +54,32 @@ pub struct Reference {
     /// Identifies the numbering: two references with the same value give each color the same number.
     #[serde(default)]
     pub numbering: String,
-    /// Which level's colors they are.
+    /// The cache level whose colors these are.
     pub level: u8,
-    /// Of that level.
+    /// Geometry of that level.
     pub geometry: Geometry,
-    /// The level inside it.
+    /// Size of the next data level inside that level.
     inner: Bytes,
     /// The file with the pages; `None` where there is no folder in memory to keep it in.
     pub path: Option<PathBuf>,
-    /// How long it is.
+    /// Length of the file.
     pub bytes: Bytes,
-    /// Page numbers in it, for each color those of an eviction set.
+    /// For each color, the pages of an eviction set, by their numbers in the file.
     pub sets: Vec<Vec<u32>>,
-    /// What of these pages has to be touched.
+    /// Which lines of these pages a traversal has to touch.
     pub traversal: Traversal,
-    /// How frame numbers lead to colors, where a rule does.
+    /// The rule by which frame numbers determine colors, if there is one.
     #[serde(default)]
     pub rule: Option<Palette>,
 }
 
 /// Pages of known color, checked and ready to test others by.
 pub struct Ready {
-    /// Which pages they are.
+    /// The pages of known color.
     pub reference: Reference,
-    /// Tests pages of any process by them.
+    /// Tester by these pages.
     pub tester: Tester<LocalEvictionTest>,
-    /// What became of the color numbers.
+    /// Where the color numbers come from.
     pub numbers: Numbers,
 }
 
@@ -99,7 +99,7 @@ pub enum Numbers {
     Machines,
 }
 
-/// A name that no other numbering has.
+/// Returns a random identifier for a new numbering.
 fn new_numbering() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
@@ -109,9 +109,11 @@ fn path(folder: &Path, level: u8) -> PathBuf {
 }
 
 impl Reference {
-    /// Pages of known color of `target` in `folder`: those that were left there, once they pass the eviction test, else new
-    /// ones, with the numbers of the old where these can still be matched. An ordinary user's get the machine's numbers where root has given
-    /// colors numbers, and so do the grants in the folder. The calling thread should stay on one CPU.
+    /// Returns pages of known color of `target` in `folder`: those that were left there if they pass the eviction test, or else new ones, with
+    /// the numbers of the old ones if these can still be matched.
+    ///
+    /// If root has numbered the colors of the machine, the pages and grants of an ordinary user get these numbers. The calling thread should
+    /// stay on one CPU.
     ///
     /// Fails with [`HostError::CacheUnsteady`], with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
     pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
@@ -120,7 +122,7 @@ impl Reference {
         Self::obtain_as(folder, target, seed, boot, machines.as_ref())
     }
 
-    /// As [`obtain`](Self::obtain), with the numbers of `machines`.
+    /// Does the same as [`obtain`](Self::obtain), with the numbers of `machines`.
     pub fn obtain_as(
         folder: &Path,
         target: Target,
@@ -156,7 +158,7 @@ impl Reference {
         Ok(ready)
     }
 
-    /// Those that were left in the folder, or new ones, which are `kept` there.
+    /// Returns the pages that were left in the folder, or new ones. `keeps`: whether new ones are saved there.
     fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
         let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
         if let Some(old) = &old
@@ -184,7 +186,7 @@ impl Reference {
         Ok(Ready { reference: made, tester, numbers })
     }
 
-    /// As [`order_by`](Self::order_by), again while colors are missing.
+    /// Does the same as [`order_by`](Self::order_by), and repeats it while colors are missing.
     fn matched(&self, tester: &mut Tester<LocalEvictionTest>) -> Order {
         let mut order = Order::default();
         for _ in 0..CHECKS {
@@ -196,7 +198,7 @@ impl Reference {
         order
     }
 
-    /// As [`checked`](Self::checked), again where pages fail or no decision falls: noise passes, lost colors stay lost.
+    /// Does the same as [`checked`](Self::checked), and repeats it if pages fail or stay undecided: noise passes, but lost colors stay lost.
     fn checked_again(&self, seed: u64) -> Result<Option<Ready>, HostError> {
         let begin = Instant::now();
         let (mut failed, mut attempts) = (0, 0);
@@ -214,14 +216,15 @@ impl Reference {
         Ok(None)
     }
 
-    /// The same pages, if they still have their colors, or those in `folder` that have taken their place, or new ones.
+    /// Returns the same pages if they still have their colors, or those in `folder` that have replaced them, or new ones.
     pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, HostError> {
         let boot = Boot { fingerprint: self.fingerprint.clone(), boot_id: self.boot_id.clone() };
         Self::obtain(folder, self.target(), seed, &boot)
     }
 
-    /// A tester by these pages, if they still have their colors; those few that have lost it are left out. Fails with
-    /// [`HostError::ReferenceInDoubt`] where that cannot be told now.
+    /// Checks these pages, and returns them with a tester if they still have their colors. A few pages that have lost theirs are left out.
+    ///
+    /// Fails with [`HostError::ReferenceInDoubt`] if this cannot be decided now.
     fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
         let Some(arena) = self.map() else { return Ok(None) };
         let line_bytes = self.geometry.line_bytes.0 as usize;
@@ -249,13 +252,13 @@ impl Reference {
         Ok(Some(Ready { reference: self, tester, numbers: Numbers::Kept }))
     }
 
-    /// Maps the pages: read only, as others use them.
+    /// Maps the pages privately, because other processes use them. Returns `None` if the file cannot be mapped.
     fn map(&self) -> Option<Arena> {
         let file = runtime::open(self.path.as_ref()?).ok()??;
         Arena::map_file_private(file.as_fd(), self.bytes.0 as usize / page_bytes()).ok()
     }
 
-    /// Writes down which pages these are, in place of `old`.
+    /// Saves which pages these are in `folder`, and removes the file of `old`.
     fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), HostError> {
         let text = serde_json::to_vec(self).expect("a reference is plain data");
         runtime::replace(&path(folder, self.level), &text)?;
@@ -267,14 +270,14 @@ impl Reference {
         Ok(())
     }
 
-    /// What the file at `path` says; `None` where it says nothing that is understood.
+    /// Reads the file at `path`. Returns `None` if it is missing, damaged or of another version.
     fn read(path: &Path) -> Result<Option<Reference>, HostError> {
         let text = runtime::read(path)?.unwrap_or_default();
         let reference = serde_json::from_slice(&text).ok();
         Ok(reference.filter(|reference: &Reference| reference.saved == SCHEMA))
     }
 
-    /// What was saved in `folder` for `level`, if it is of `boot`. Whoever uses it puts it to the test.
+    /// Loads what was saved in `folder` for `level`, if it is of `boot`. The caller has to check it by eviction tests.
     pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, HostError> {
         let path = path(folder, level);
         if !path.exists() {
@@ -292,19 +295,19 @@ impl Reference {
         if there && reference.is_sound() { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
     }
 
-    /// Whether what it says can be worked with: a program would end by SIGBUS that is made to touch what lies behind the file.
+    /// Whether the sets are large enough and lie within the file. A program that is made to touch memory behind the file ends by SIGBUS.
     fn is_sound(&self) -> bool {
         let pages = self.bytes.0 / page_bytes() as u64;
         let sound = |set: &Vec<u32>| set.len() >= 2 && set.iter().all(|page| u64::from(*page) < pages);
         self.sets.len() >= 2 && self.sets.iter().all(sound) && self.geometry.line_bytes.0.is_power_of_two()
     }
 
-    /// The same with other sets of its pages.
+    /// Returns this reference with other sets of its pages.
     pub fn with_sets(self, sets: Vec<Vec<u32>>) -> Reference {
         Reference { sets, ..self }
     }
 
-    /// How many colors there are.
+    /// Returns the number of colors.
     pub fn colors(&self) -> u32 {
         self.sets.len() as u32
     }
@@ -313,22 +316,22 @@ impl Reference {
         Target { level: self.level, geometry: self.geometry, inner: self.inner }
     }
 
-    /// The level and the one inside it.
+    /// Returns the sizes of the level and of the one inside it.
     pub(crate) fn sizes(&self) -> LevelSizes {
         self.target().sizes()
     }
 }
 
-/// What becomes of pages of eviction sets about which no decision fell.
+/// What to do with pages of eviction sets that stay undecided.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Undecided {
-    /// They keep the color that they had, as it was known before.
+    /// Undecided pages keep the color that was known before.
     Kept,
-    /// They have none.
+    /// Undecided pages are dropped.
     Dropped,
 }
 
-/// The pages of `sets` that have the color of their set by `answers`.
+/// Returns the pages of `sets` that have the color of their set by `answers`.
 ///
 /// Fails where a set is left with fewer than `enough` of them, or half of it is not confirmed: one that holds pages of two colors may evict
 /// both, and would give its color to pages of either. The error is the number of pages without a decision of the first such set, or 0

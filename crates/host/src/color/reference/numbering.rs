@@ -14,16 +14,18 @@ use crate::color::tester::{Effort, Tester};
 use crate::error::HostError;
 use crate::sys::memory::Arena;
 
-/// Pages of an eviction set by which its color is matched, at least.
+/// Least number of pages of an eviction set by which its color is matched.
 const VOTES_MIN: usize = 3;
 
-/// Which color here each color of another numbering is, as far as it is known: no color twice.
+/// For each color of another numbering, the color here, if it is known. No color occurs twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order(Vec<Option<Color>>);
 
 impl Order {
-    /// By the colors here that pages of each color there were found to have: the color of most, where there are at least [`VOTES_MIN`].
-    /// Pages that have other frames now have any color. A color here that most pages of two colors there have is neither.
+    /// Matches colors by votes: for each color there, the colors here that its pages were found to have. The majority decides, if it has at
+    /// least [`VOTES_MIN`] pages.
+    ///
+    /// Pages that have other frames now may have any color. A color here with the majority for two colors there matches neither.
     fn by_votes(votes: Vec<BTreeMap<Color, usize>>) -> Order {
         let of_most = |votes: BTreeMap<Color, usize>| {
             let all: usize = votes.values().sum();
@@ -35,7 +37,7 @@ impl Order {
         Order(found.iter().map(|color| color.filter(is_single)).collect())
     }
 
-    /// What is known by this, and else by `other`, where the two do not contradict each other.
+    /// Returns what this order knows, completed by `other` where the two do not contradict each other.
     pub fn or(self, other: Order) -> Order {
         if self.0.len() != other.0.len() {
             return if self.0.is_empty() { other } else { self };
@@ -47,18 +49,18 @@ impl Order {
         Order(joined)
     }
 
-    /// Whether all colors are known, or all but one, which is the one that is left.
+    /// Whether all colors are known, or all but one, which then follows.
     pub fn is_complete(&self) -> bool {
         !self.0.is_empty() && self.0.iter().filter(|color| color.is_none()).count() <= 1
     }
 
-    /// All of them, where they are known for certain.
+    /// Returns the color here for each color there; `None` if two or more of them are unknown.
     pub fn complete(self, colors: u32) -> Option<Vec<Color>> {
         if self.is_complete() { self.filled(colors) } else { None }
     }
 
-    /// For each color there one of the `colors` here: those that are known, and any of the others for those that are not. `None` where
-    /// there are more or fewer of them.
+    /// Returns for each color there one of the `colors` here: the known one, or any remaining one if it is unknown. `None` if the numbers of
+    /// colors differ.
     pub fn filled(self, colors: u32) -> Option<Vec<Color>> {
         if self.0.len() != colors as usize {
             return None;
@@ -68,8 +70,8 @@ impl Order {
     }
 }
 
-/// Which color of `tester` each of `sets` has, which are pages of `arena`. Gives the memory back. `ready`: whether the pages hold chains to
-/// walk along.
+/// Returns which color of `tester` each of `sets`, pages of `arena`, has, and gives `arena` back. `ready`: whether the pages already hold
+/// chains to walk along.
 pub fn order_by_eviction(
     tester: &mut Tester<LocalEvictionTest>,
     arena: Arena,
@@ -99,7 +101,7 @@ fn order_of(tester: &mut Tester<LocalEvictionTest>, first: u32, sets: &[Vec<u32>
 }
 
 impl Reference {
-    /// Which color of `tester` each color of this reference is.
+    /// Returns which color of `tester` each color of this reference is.
     pub fn order_by(&self, tester: &mut Tester<LocalEvictionTest>) -> Order {
         self.map().map_or_else(Order::default, |arena| order_by_eviction(tester, arena, &self.sets, true).0)
     }
@@ -112,8 +114,8 @@ impl Reference {
         self.save(folder, None)
     }
 
-    /// For each color of `palette`, the color here whose pages have frames of it: `None` where the palette knows no frame of theirs, so
-    /// that its numbers have to be the same.
+    /// Returns, for each color of `palette`, the color here whose pages have frames of it; `None` if the palette knows frames of none or only
+    /// some of the colors here, so that its numbers have to be the same.
     ///
     /// Fails with [`HostError::PaletteContradicted`] where frames of one color here have several by the palette.
     pub fn order_by_frames(
@@ -150,7 +152,7 @@ impl Reference {
         }
     }
 
-    /// How frame numbers lead to colors, where they can be seen and a linear function does it.
+    /// Returns the rule by which frame numbers determine colors; `None` if they are hidden or no linear function does it.
     pub(super) fn linear_rule(&self, tester: &Tester<LocalEvictionTest>) -> Option<Palette> {
         let frames = (0u16..).zip(&self.sets).flat_map(|(color, set)| {
             set.iter().filter_map(move |page| Some((tester.eviction_test.frame(*page)?, Color(color))))
@@ -158,7 +160,7 @@ impl Reference {
         infer::linear_palette(self.level, self.colors(), &frames.collect::<Vec<_>>())
     }
 
-    /// Gives the color numbered `order[i]` the number i.
+    /// Renumbers the colors: the color with the number `order[i]` gets the number i.
     pub(super) fn renumber(&mut self, order: &[Color]) {
         self.sets = order.iter().map(|color| self.sets[usize::from(color.0)].clone()).collect();
         // A rule has numbers of its own.

@@ -1,4 +1,4 @@
-//! Colors that follow from the bits of frame numbers, put to the eviction test and given up where it says otherwise.
+//! Colors that follow from the bits of frame numbers, which are checked by eviction tests and given up where these contradict them.
 
 use isochrome_model::palette::infer::color_of_tests;
 use isochrome_model::units::{Bytes, Color, FrameNumber};
@@ -9,8 +9,8 @@ use crate::color::pagemap;
 use crate::error::HostError;
 use crate::sys::memory::page_bytes;
 
-/// Eviction tests against a color taken from frame bits, of which this share may fail before the bits are refused: a test is
-/// the lowest of several, so a wrong one is rare, and wrong bits fail half of them or more.
+/// Largest share of eviction tests of colors from frame bits that may fail before the bits are rejected. Each test is the lowest of
+/// several, so a wrong result is rare, and wrong bits fail half of the tests or more.
 const BITS_CONTRADICTED: f64 = 0.1;
 
 /// One of so many pages that frame bits color is tested, and at least so many: where a host gives its guest memory in huge pages now and
@@ -19,20 +19,20 @@ const BITS_CHECKED: usize = 16;
 
 const BITS_CHECKED_AT_LEAST: usize = 256;
 
-/// Share of the pages tested whose color is not that of their frames' bits, from which the bits are refused.
+/// Share of tested pages with another color than their frame bits say, from which on the bits are rejected.
 const BITS_WRONG: f64 = 0.02;
 
-/// What putting colors of frames to the test showed.
+/// Result of checking the colors of frames by eviction tests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Confirmed {
-    /// Colors tested.
+    /// Number of colors tested.
     colors: usize,
-    /// Colors that do not evict their own pages, or evict others'.
+    /// Number of colors that do not evict their own pages, or that evict pages of others.
     wrong: usize,
 }
 
 impl Survey {
-    /// Groups pages by the color that their frame numbers give, and puts the groups to the eviction test.
+    /// Groups pages by the color that follows from their frame numbers, and checks the groups by eviction tests.
     pub(super) fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
         let geometry = survey.target.geometry;
         let color_of = |frame| Some(geometry.color_of(frame, Bytes(page_bytes() as u64)));
@@ -43,8 +43,8 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Makes one group of each of `colors` colors from pages whose frames have them by `color_of`, touching more memory until every
-    /// group is whole, and puts the groups to the eviction test.
+    /// Makes one group for each of `colors` colors from pages whose frames have that color by `color_of`, and checks the groups by eviction
+    /// tests. Touches more memory until every group is complete.
     fn confirm(
         &mut self,
         colors: usize,
@@ -76,7 +76,7 @@ impl Survey {
         Ok(Confirmed { colors, wrong })
     }
 
-    /// Tests some of the pages of `range` that frame bits have colored.
+    /// Tests a sample of the pages of `range` whose colors follow from frame bits.
     ///
     /// Fails with [`HostError::BitsContradicted`] where eviction tests say otherwise.
     pub(super) fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), HostError> {
@@ -101,7 +101,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Gives the frame bits up, and classifies all pages by eviction tests.
+    /// Gives up the frame bits, and classifies all pages by eviction tests.
     pub(super) fn test_instead(&mut self) -> Result<(), HostError> {
         self.method = self.tested_by;
         self.find_groups()?;

@@ -11,13 +11,13 @@ use crate::color::modeled::ModeledEvictionTest;
 use crate::color::target::Target;
 use crate::error::HostError;
 
-/// 16 colors of an 8-way cache, as on Zen 3.
+/// Returns a target with 16 colors in an 8-way cache, as on Zen 3.
 pub(super) fn target() -> Target {
     let geometry = Geometry::of_size(Bytes(512 << 10), 8, Bytes(64)).unwrap();
     Target { level: 2, geometry, inner: Bytes(32 << 10) }
 }
 
-/// A survey by time, whose eviction sets are known.
+/// Returns a survey by time whose eviction sets have been found.
 pub(super) fn discovered(eviction_test: ModeledEvictionTest) -> Result<Survey, HostError> {
     Survey::discover(target(), Method::Timing, Box::new(eviction_test), 1, Instant::now())
 }
@@ -30,7 +30,7 @@ pub(super) fn survey(eviction_test: ModeledEvictionTest, pages: usize) -> (Colle
     (survey.finish(), truth)
 }
 
-/// Share of the pages with a color whose color is the true one, up to numbering; pages without one.
+/// Returns the share of the colored pages whose color is the true one, up to numbering, and the number of pages without a color.
 pub(super) fn against(truth: &[u16], collection: &Collection) -> (f64, usize) {
     let truth: Vec<Option<Color>> = truth.iter().map(|color| Some(Color(*color))).collect();
     let inference = &collection.inference;

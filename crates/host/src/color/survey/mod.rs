@@ -24,16 +24,16 @@ use crate::interrupt;
 use crate::machine::sysfs::Processor;
 use crate::sys::memory::{Arena, page_bytes};
 
-/// Surveys tried while their outcome is in doubt.
+/// Most surveys that are made while their outcome is in doubt.
 const ATTEMPTS: u64 = 3;
 
-/// For how long a survey is begun again that a disturbance kept from starting.
+/// How long a survey that a disturbance kept from starting is tried again.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Time between two such attempts.
+/// Time between two attempts at starting a survey.
 const START_REST: Duration = Duration::from_millis(50);
 
-/// Time after which the search for eviction sets ends with those found.
+/// Time after which the search for eviction sets ends with those found so far.
 const DISCOVERY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A survey under way: eviction sets are known, pages are being classified.
@@ -51,29 +51,29 @@ pub struct Survey {
     begin: Instant,
     elapsed: Duration,
     classifying: Duration,
-    /// Methods that were tried first and why they did not do.
+    /// Methods that were tried first, and why each was rejected.
     refused: Vec<(Method, HostError)>,
-    /// The method that pages are tested by, and whether frame bits that turn out to be wrong are given up for it.
+    /// The method by which pages are tested, and whether it replaces frame bits that turn out to be wrong.
     tested_by: Method,
     bits_may_be_wrong: bool,
 }
 
-/// Classified memory and how it was classified.
+/// Classified memory, and how it was classified.
 pub struct Collection {
     /// The pages; the first [`Samples::pages`]`.len()` are classified.
     pub arena: Arena,
-    /// What was seen.
+    /// The samples of the classified pages.
     pub samples: Samples,
-    /// What it means.
+    /// The colors inferred from the samples.
     pub inference: Inference,
-    /// Whole time until the last page was classified.
+    /// Total time until the last page was classified.
     pub elapsed: Duration,
     /// Time of classification alone, confirmation of ambiguous pages included.
     pub classifying: Duration,
 }
 
 impl Survey {
-    /// Memory to survey: up to `limit`, of which only what is tested is touched.
+    /// Maps memory to survey, up to `limit`. Only pages that are tested are touched.
     pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
         let needed = target.sizes().pages_needed();
         let pages = limit.0 as usize / page_bytes();
@@ -84,10 +84,10 @@ impl Survey {
         Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
     }
 
-    /// Surveys `pages` pages as `start` begins it, again while the outcome is in doubt or a disturbance kept it from starting. `start` is given a
-    /// number to add to its seed.
+    /// Surveys `pages` pages with a survey that `start` begins. Repeats this while the outcome is in doubt or a disturbance keeps it from
+    /// starting. `start` gets a number to add to its seed.
     ///
-    /// Gives the survey and how many attempts it took; their time is part of its time.
+    /// Returns the survey and the number of attempts. The time of the survey includes all attempts.
     pub fn patiently(
         pages: usize,
         mut start: impl FnMut(u64) -> Result<Survey, HostError>,
@@ -165,7 +165,7 @@ impl Survey {
         }
     }
 
-    /// An eviction test by counters if there are any, else by time.
+    /// Returns an eviction test by hardware counters if there are any, or else by time.
     fn any_eviction_test(
         target: Target,
         arena: Arena,
@@ -238,7 +238,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Takes in the eviction sets and measures how they act on each other.
+    /// Records the eviction sets, and measures which of them evict each other's pages.
     fn know(&mut self, groups: Vec<Vec<u32>>) {
         self.cross = cross_evictions(&mut *self.eviction_test, &groups);
         self.group_colors = merge_groups(&self.cross);
@@ -253,17 +253,17 @@ impl Survey {
         }
     }
 
-    /// Pages that the memory limit allows to classify.
+    /// Returns the number of pages that the memory limit allows to classify.
     pub fn pages_at_most(&self) -> usize {
         self.eviction_test.arena().page_count()
     }
 
-    /// Pages classified so far.
+    /// Returns the number of pages classified so far.
     pub fn pages(&self) -> usize {
         self.pages.len()
     }
 
-    /// Colors found.
+    /// Returns the number of colors found.
     pub fn colors(&self) -> u32 {
         self.group_colors.iter().map(|c| u32::from(c.0) + 1).max().unwrap_or(0)
     }
@@ -297,7 +297,7 @@ impl Survey {
         Ok(())
     }
 
-    /// Methods that were tried before the one that did, and why they did not do.
+    /// Returns the methods that were tried before the one in use, and why each was rejected.
     pub fn refused(&self) -> &[(Method, HostError)] {
         &self.refused
     }
@@ -360,7 +360,7 @@ impl Survey {
         infer(&self.samples())
     }
 
-    /// Ends the survey: what was seen, what it means, and the memory.
+    /// Ends the survey, and returns the samples, the inferred colors, and the memory.
     pub fn finish(mut self) -> Collection {
         // Of gigabytes of memory there are millions of pages: moved, not copied.
         let pages = std::mem::take(&mut self.pages);
@@ -372,12 +372,12 @@ impl Survey {
 }
 
 impl Collection {
-    /// Time to classify one page, in microseconds.
+    /// Returns the mean time to classify one page, in microseconds.
     pub fn us_per_page(&self) -> f64 {
         self.classifying.as_secs_f64() * 1e6 / self.samples.pages.len().max(1) as f64
     }
 
-    /// What a reader learns of it.
+    /// Returns the evidence of the survey for reports.
     pub fn evidence(&self) -> PaletteEvidence {
         PaletteEvidence {
             level: self.samples.level,

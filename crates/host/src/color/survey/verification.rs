@@ -1,4 +1,4 @@
-//! Colors put to a test that does not use the eviction sets they were found by.
+//! Verifies colors by a test that does not use the eviction sets by which they were found.
 
 use isochrome_model::units::Color;
 use schemars::JsonSchema;
@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::Survey;
 
-/// Share of a page from which something of it is lost: three lines of a walk of 16. What the tool itself and the kernel touch lies in some
-/// color, too, and there takes the place of a line or two where pages fill all ways.
+/// Share of a page from which on it counts as evicted in part: three lines of a walk of 16. Memory that the tool and the kernel touch has
+/// colors, too, and evicts a line or two where pages fill all ways.
 const LOST: f32 = 0.2;
 
 /// Shares of a page lost in one color's test of [`Survey::verify`].
@@ -24,7 +24,7 @@ pub struct VerifiedShares {
 }
 
 impl VerifiedShares {
-    /// Below 20 % lost over the control where pages fit, half or more where they thrash.
+    /// Whether the shares are those of one color: less than 20 % above the control where pages fit, and half or more where they thrash.
     pub fn hold(self) -> bool {
         self.fits - self.control < LOST && self.spread - self.control < LOST && self.thrashes >= 0.5
     }
@@ -38,18 +38,18 @@ pub struct Verification {
 }
 
 impl Verification {
-    /// Colors that failed or could not be tested.
+    /// Returns the colors that failed or could not be tested.
     pub fn failed(&self) -> Vec<u32> {
         (0..).zip(&self.shares).filter(|(_, s)| !s.is_some_and(VerifiedShares::hold)).map(|(color, _)| color).collect()
     }
 
-    /// Whether every color acts as one.
+    /// Whether every color passed its test.
     pub fn holds(&self) -> bool {
         !self.shares.is_empty() && self.failed().is_empty()
     }
 
-    /// The worst color's share of each kind: most lost where pages fit and are spread, least where they thrash, most in
-    /// the control.
+    /// Returns the worst share of each kind over all colors: the highest where pages fit, are spread, or in the control, and the lowest where
+    /// they thrash.
     pub fn worst(&self) -> VerifiedShares {
         let tested = || self.shares.iter().flatten();
         VerifiedShares {
@@ -62,8 +62,8 @@ impl Verification {
 }
 
 impl Survey {
-    /// Puts every color to a test that does not use the eviction sets: do as many of its pages as the cache has ways fit, do half
-    /// as many more thrash, and do half as many pages as ways of *every* color together fit?
+    /// Tests every color without its eviction set: do as many of its pages as the cache has ways fit, do half as many more thrash, and do half
+    /// as many pages as ways of *every* color fit together?
     ///
     /// A share that must be small is the lowest of several tests, and a color that fails is tested again with other pages, a few times: noise
     /// makes a true color fail now and then, nothing makes a false one pass.
@@ -89,7 +89,7 @@ impl Survey {
         Verification { shares }
     }
 
-    /// One test of one color; `None` when it has too few pages.
+    /// Tests one color once. Returns `None` if it has too few pages.
     fn verify_color(&mut self, color: usize, by_color: &[Vec<u32>]) -> Option<VerifiedShares> {
         let ways = self.target.geometry.ways as usize;
         let mut choose = |members: &[u32], count| self.rng.choose_multiple(members.iter().copied(), count);
@@ -112,8 +112,10 @@ impl Survey {
         })
     }
 
-    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the median of tests behind each of which
-    /// a test of the page alone loses nothing: replacement luck spares part of it now and then, noise does not count.
+    /// Returns the share of the first of `pages` that is evicted when all of them are traversed in turn.
+    ///
+    /// This is the median of tests that count only if a following test of the page alone evicts nothing. The median removes replacement
+    /// luck, and the control removes noise.
     fn thrashed(&mut self, pages: &[u32]) -> f32 {
         const TESTS: usize = 8;
         let (mut gone, mut shares) = (Vec::new(), Vec::new());
@@ -132,7 +134,7 @@ impl Survey {
         gone.get(gone.len() / 2).copied().unwrap_or(0.0)
     }
 
-    /// Share of the first of `pages` that is gone after all of them were traversed in turn, the lowest of several tests.
+    /// Returns the share of the first of `pages` that is evicted when all of them are traversed in turn: the lowest of several tests.
     fn lost(&mut self, pages: &[u32]) -> f32 {
         self.eviction_test.lowest(pages, pages[0], 4, 8, 0.0)
     }

@@ -22,7 +22,7 @@ pub struct Dct {
 }
 
 impl Dct {
-    /// A transform of `points` and its seeded signal.
+    /// Makes a transform of `points` and its seeded signal.
     ///
     /// Allocates everything here, the tables of the plan included; the planner is a fresh one for the reason given at
     /// [`Fft::new`](super::Fft::new). For powers of two it always plans the split-radix algorithm.
@@ -33,7 +33,7 @@ impl Dct {
         Ok(Dct { plan, signal: Kept::new(points, signal_at), scratch, has_run: false })
     }
 
-    /// Result of the last job; zeros before the first.
+    /// Returns the result of the last job; zeros before the first.
     pub fn spectrum(&self) -> &[f64] {
         self.signal.copy()
     }
@@ -55,7 +55,7 @@ impl Kernel for Dct {
         Bytes((self.signal.bytes() + size_of_val(self.scratch.as_slice()) + table_bytes) as u64)
     }
 
-    /// By Parseval's identity over all points and by the definition at eight of them.
+    /// Checks the result by Parseval's identity over all points and by the definition at eight of them.
     fn check(&self) -> Result<(), KernelError> {
         if !self.has_run {
             return Ok(());
@@ -90,13 +90,13 @@ fn signal_at(index: usize) -> f64 {
     seeded(Stream::Signal, index as u64)
 }
 
-/// `sum_j x_j^2` from the spectrum: the orthonormal transform keeps it.
+/// Returns `sum_j x_j^2` computed from the spectrum, since the orthonormal transform preserves it.
 fn energy_of_spectrum(spectrum: &[f64]) -> f64 {
     let twice: f64 = spectrum.iter().map(|x| 2.0 * x * x).sum();
     (twice - spectrum[0] * spectrum[0]) / spectrum.len() as f64
 }
 
-/// `X_k`; the angle is reduced before it is rounded.
+/// Returns `X_k` by the definition; the angle is reduced before it is rounded.
 fn by_definition(signal: &[f64], k: usize) -> f64 {
     let turn = 4 * signal.len();
     let angle = |j: usize| TAU * (k * (2 * j + 1) % turn) as f64 / turn as f64;

@@ -21,7 +21,7 @@ pub struct Fft {
 }
 
 impl Fft {
-    /// A transform of `points` and its seeded signal.
+    /// Makes a transform of `points` and its seeded signal.
     ///
     /// Allocates everything here, the tables of the plan included: the planner is a fresh one, since a shared one would
     /// hand out tables that lie in someone else's colors. Which algorithm it plans depends on `points` and on the CPU's
@@ -33,7 +33,7 @@ impl Fft {
         Ok(Fft { plan, signal: Kept::new(points, signal_at), scratch, has_run: false })
     }
 
-    /// Result of the last job; zeros before the first.
+    /// Returns the result of the last job; zeros before the first.
     pub fn spectrum(&self) -> &[Complex<f64>] {
         self.signal.copy()
     }
@@ -55,7 +55,7 @@ impl Kernel for Fft {
         Bytes((self.signal.bytes() + size_of_val(self.scratch.as_slice()) + table_bytes) as u64)
     }
 
-    /// By Parseval's identity over all points and by the definition at eight of them.
+    /// Checks the result by Parseval's identity over all points and by the definition at eight of them.
     fn check(&self) -> Result<(), KernelError> {
         if !self.has_run {
             return Ok(());
@@ -90,7 +90,7 @@ fn signal_at(index: usize) -> Complex<f64> {
     Complex::new(seeded(Stream::Signal, index), seeded(Stream::Signal, index + 1))
 }
 
-/// `X_k`; the angle is reduced before it is rounded.
+/// Returns `X_k` by the definition; the angle is reduced before it is rounded.
 fn by_definition(signal: &[Complex<f64>], k: usize) -> Complex<f64> {
     let n = signal.len();
     let angle = |j: usize| -TAU * (j * k % n) as f64 / n as f64;

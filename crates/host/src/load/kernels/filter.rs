@@ -28,14 +28,14 @@ pub struct Filter<T, M = Vec<T>> {
 }
 
 impl<T: Sample> Filter<T> {
-    /// Elements of the memory that a filter of `taps` needs: two arrays of `taps + 1`.
+    /// Returns the elements of memory that a filter of `taps` needs: two arrays of `taps + 1`.
     pub const fn memory_len(taps: usize) -> usize {
         2 * (taps + 1)
     }
 }
 
 impl<T: Sample, M: AsRef<[T]> + AsMut<[T]>> Filter<T, M> {
-    /// A filter of `taps` in `memory` of [`Filter::memory_len`] elements: seeded coefficients, and no input yet.
+    /// Makes a filter of `taps` in `memory` of [`Filter::memory_len`] elements, with seeded coefficients and no input yet.
     pub fn new_in(mut memory: M, taps: usize) -> Result<Self, KernelError> {
         T::FILTER.check_size(taps)?;
         let (needed, found) = (Filter::<T>::memory_len(taps), memory.as_ref().len());
@@ -50,12 +50,12 @@ impl<T: Sample, M: AsRef<[T]> + AsMut<[T]>> Filter<T, M> {
         Ok(Filter { memory, taps, newest: 0, job_count: 0, output: T::ZERO, elements: PhantomData })
     }
 
-    /// Result of the last job; zero before the first.
+    /// Returns the result of the last job; zero before the first.
     pub fn output(&self) -> T {
         self.output
     }
 
-    /// `y_t` for the input `x_t`.
+    /// Returns `y_t` for the input `x_t`.
     #[inline]
     fn feed(&mut self, input: T) -> T {
         let (coefficients, delay_line) = self.memory.as_mut().split_at_mut(self.taps + 1);
@@ -93,7 +93,7 @@ impl<T: Sample, M: AsRef<[T]> + AsMut<[T]> + Send> Kernel for Filter<T, M> {
     }
 }
 
-/// `sum a b` from first to last, and how far another order of the same sum may lie from it: each order is within
+/// Returns `sum a b` from first to last, and how far another order of the same sum may lie from it: each order is within
 /// `count * epsilon / 2 * sum |a b|` of the exact sum.
 fn plain_sum<T: Sample>(pairs: impl Iterator<Item = (T, T)>) -> (T, f64) {
     let (mut sum, mut magnitude, mut count) = (T::ZERO, 0.0, 0.0);

@@ -8,7 +8,7 @@
 /// quarter of the transform or less. One allocation fixes the distance, so that execution times do not depend on the allocator.
 const GAP_BYTES: usize = 64;
 
-/// Both arrays in one allocation.
+/// A signal and its copy, in one allocation.
 pub struct Kept<T> {
     memory: Vec<T>,
     points: usize,
@@ -32,17 +32,17 @@ impl<T: Copy + Default> Kept<T> {
         copy
     }
 
-    /// The copy, or what has been made of it.
+    /// Returns the copy, or what a job has made of it.
     pub fn copy(&self) -> &[T] {
         &self.memory[self.memory.len() - self.points..]
     }
 
-    /// Bytes of both arrays.
+    /// Returns the bytes of both arrays.
     pub fn bytes(&self) -> usize {
         2 * self.points * size_of::<T>()
     }
 
-    /// The signal, to be replaced.
+    /// Returns the signal, to be overwritten.
     #[cfg(test)]
     pub fn signal_mut(&mut self) -> &mut [T] {
         &mut self.memory[..self.points]

@@ -12,7 +12,7 @@ const ORDER: usize = 64;
 /// Rows and columns of a submatrix of the product.
 const BLOCK: usize = 8;
 
-/// Where the three matrices lie; [`Matmul::ELEMENTS`] each.
+/// Memory of the three matrices, [`Matmul::ELEMENTS`] each.
 pub struct Matrices<M = Vec<f64>> {
     /// Left factor, stored by rows.
     pub a: M,
@@ -23,7 +23,7 @@ pub struct Matrices<M = Vec<f64>> {
 }
 
 impl Matrices {
-    /// Three matrices of zeros from the global allocator.
+    /// Allocates three matrices of zeros with the global allocator.
     pub fn allocate() -> Matrices {
         let matrix = || vec![0.0; Matmul::ELEMENTS];
         Matrices { a: matrix(), b: matrix(), c: matrix() }
@@ -67,7 +67,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         Ok(Matmul { matrices, step_count: 0 })
     }
 
-    /// Computes the next eight elements of the product; `false` once the product was complete already.
+    /// Computes the next eight elements of the product; returns `false` if the product was already complete.
     ///
     /// A whole multiplication is `while matmul.step() {}`.
     #[inline]
@@ -94,17 +94,17 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
         self.step_count = 0;
     }
 
-    /// Steps done since the start.
+    /// Returns the steps done since the start.
     pub fn step_count(&self) -> usize {
         self.step_count
     }
 
-    /// The product, by rows; complete after [`Matmul::STEPS`] steps.
+    /// Returns the product, by rows; it is complete after [`Matmul::STEPS`] steps.
     pub fn product(&self) -> &[f64] {
         self.matrices.c.as_ref()
     }
 
-    /// Memory that one multiplication touches: the three matrices.
+    /// Returns the memory that one multiplication touches: the three matrices.
     pub fn working_set(&self) -> Bytes {
         Bytes((3 * Matmul::ELEMENTS * size_of::<f64>()) as u64)
     }
@@ -130,7 +130,7 @@ impl<M: AsRef<[f64]> + AsMut<[f64]>> Matmul<M> {
     }
 }
 
-/// Row and first column of the eight elements that a step computes. Submatrices follow one another along the rows of the
+/// Returns row and first column of the eight elements that a step computes. Submatrices follow one another along the rows of the
 /// product, so that the eight rows of `a` stay in the cache while all of `b` passes by.
 fn place(step: usize) -> (usize, usize) {
     let (block, row_in_block) = (step / BLOCK, step % BLOCK);

@@ -1,4 +1,4 @@
-//! A walk that has something to lose of a cache, and a writer that takes it away.
+//! A walk whose lines stay in a cache, and a writer that evicts them.
 
 use std::cell::Cell;
 use std::io;
@@ -9,7 +9,7 @@ use crate::sys::memory::{Arena, page_bytes};
 
 /// Bytes of a line; where lines are longer some are touched twice.
 const LINE: usize = 64;
-/// Lines that are written in one irregular order, and then as many others: few enough for their pages' translations to stay.
+/// Lines that are written in one irregular order before the next such window: few enough for their pages' translations to stay.
 const WINDOW: usize = 1024;
 /// A walk along a chain through all lines of some memory, in random order: each load waits for the one before.
 pub struct Walk {
@@ -19,7 +19,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// Over so many bytes, of whole pages.
+    /// Makes a walk over `bytes`, rounded up to whole pages.
     pub fn new(bytes: Bytes) -> io::Result<Walk> {
         let memory = Arena::map((bytes.0 as usize).div_ceil(page_bytes()))?;
         let lines = memory.page_count() * page_bytes() / LINE;
@@ -30,7 +30,7 @@ impl Walk {
         Ok(Walk { memory, lines: lines as u32, at: Cell::new(order[0]) })
     }
 
-    /// One pass over all lines.
+    /// Walks over all lines once, and returns the time.
     pub fn pass(&self) -> Cycles {
         let (at, time) = self.memory.chase(self.at.get(), self.lines);
         self.at.set(at);
@@ -38,7 +38,7 @@ impl Walk {
     }
 }
 
-/// A writer to all lines of some memory, in an irregular order: some processors keep stores that come in order out of the cache.
+/// A writer to all lines of some memory, in an irregular order, because some processors keep stores that come in order out of the cache.
 pub struct Writer {
     memory: Arena,
     order: Vec<u16>,
@@ -46,7 +46,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// To so many bytes, of whole pages.
+    /// Makes a writer to `bytes`, rounded up to whole pages.
     pub fn new(bytes: Bytes) -> io::Result<Writer> {
         let memory = Arena::map((bytes.0 as usize).div_ceil(page_bytes()))?;
         let mut order: Vec<u16> = (0..WINDOW as u16).collect();
@@ -66,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Whether all of it is as it was written.
+    /// Whether the whole memory still holds what was written last.
     pub fn is_intact(&mut self) -> bool {
         self.memory.bytes_mut().iter().all(|byte| *byte == self.value)
     }

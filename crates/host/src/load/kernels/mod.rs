@@ -57,23 +57,23 @@ pub enum KernelKind {
 /// The sizes that a kernel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Smallest.
+    /// Smallest size.
     pub min: usize,
-    /// Largest.
+    /// Largest size.
     pub max: usize,
     /// Whether only powers of two are accepted.
     pub power_of_two: bool,
-    /// What the size counts: `taps` or `points`.
+    /// Unit of the size: `taps` or `points`.
     pub unit: &'static str,
     /// Sizes for a sweep, ascending.
     pub sweep: &'static [usize],
 }
 
 impl KernelKind {
-    /// Every kind.
+    /// All kinds of kernels.
     pub const ALL: [KernelKind; 4] = [KernelKind::FilterF64, KernelKind::FilterI32, KernelKind::Dct, KernelKind::Fft];
 
-    /// Name on the command line and in results.
+    /// Returns the name on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             KernelKind::FilterF64 => "filter",
@@ -83,7 +83,7 @@ impl KernelKind {
         }
     }
 
-    /// The sizes accepted. The filter's are those of [Liedtke1997, §5.2].
+    /// Returns the sizes that are accepted. The filter's are those of [Liedtke1997, §5.2].
     pub const fn sizes(self) -> Sizes {
         match self {
             KernelKind::FilterF64 | KernelKind::FilterI32 => Sizes {
@@ -110,14 +110,14 @@ impl KernelKind {
         }
     }
 
-    /// Refuses a size that [`sizes`](Self::sizes) excludes.
+    /// Fails for a size that [`sizes`](Self::sizes) excludes.
     pub fn check_size(self, size: usize) -> Result<(), KernelError> {
         let sizes = self.sizes();
         let accepted = (sizes.min..=sizes.max).contains(&size) && (size.is_power_of_two() || !sizes.power_of_two);
         if accepted { Ok(()) } else { Err(KernelError::Size { kind: self, size }) }
     }
 
-    /// A kernel of this kind with all its memory from the global allocator, the filter's included.
+    /// Builds a kernel of this kind with all its memory from the global allocator, the filter's included.
     pub fn build(self, size: usize) -> Result<Box<dyn Kernel>, KernelError> {
         // Refused before allocating: a size from the command line may be absurdly large.
         self.check_size(size)?;
@@ -167,19 +167,19 @@ pub enum KernelError {
         max = kind.sizes().max
     )]
     Size {
-        /// The kernel asked for.
+        /// The kernel that was asked for.
         kind: KernelKind,
-        /// The size asked for.
+        /// The size that was asked for.
         size: usize,
     },
     /// A slice of the wrong length was supplied.
     #[error("{what} has {found} elements, {needed} are needed\n  hint: hand over a slice of exactly {needed} elements")]
     MemoryLength {
-        /// Which slice.
+        /// Name of the slice.
         what: &'static str,
-        /// Elements needed.
+        /// Number of elements needed.
         needed: usize,
-        /// Elements supplied.
+        /// Number of elements supplied.
         found: usize,
     },
     /// The last result is not what the definition says.
@@ -187,13 +187,13 @@ pub enum KernelError {
         "{kernel}: {what} is {found}, expected {expected}\n  hint: discard the measurement; the memory lost its contents or the CPU is unreliable"
     )]
     WrongResult {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: &'static str,
-        /// Which number of the result.
+        /// The number of the result that is wrong.
         what: String,
-        /// By the definition.
+        /// Value by the definition.
         expected: String,
-        /// As computed by the kernel.
+        /// Value that the kernel computed.
         found: String,
     },
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::KernelKind;
 
-/// Which array of a kernel a seeded value belongs to.
+/// The array of a kernel that a seeded value belongs to.
 #[derive(Clone, Copy)]
 pub enum Stream {
     /// The signal fed into the filter, or transformed.
@@ -19,23 +19,23 @@ pub enum Stream {
 
 /// An element of the filter's arrays: `f64`, or `i32` with wrapping arithmetic.
 pub trait Sample: sealed::Sealed + Copy + fmt::Debug + Send + 'static {
-    /// The filter of these elements.
+    /// Kind of the filter of these elements.
     const FILTER: KernelKind;
     /// Relative error of one operation: the machine epsilon, 0 for integers.
     const EPSILON: f64;
     /// Zero.
     const ZERO: Self;
 
-    /// The sum.
+    /// Returns the sum.
     fn plus(self, other: Self) -> Self;
 
-    /// The product.
+    /// Returns the product.
     fn times(self, other: Self) -> Self;
 
-    /// The same value as a floating-point number; exact.
+    /// Returns the same value as a floating-point number, exactly.
     fn to_f64(self) -> f64;
 
-    /// A value anywhere in the range of `i32`, or in [-1, 1).
+    /// Draws a value anywhere in the range of `i32`, or in [-1, 1).
     fn random(random: &mut fastrand::Rng) -> Self;
 }
 
@@ -95,14 +95,14 @@ impl Sample for i32 {
     }
 }
 
-/// Element `index` of `stream`, the same in every run. Any element can be had without those before it, so that a check
+/// Returns element `index` of `stream`, the same in every run. Any element can be had without those before it, so that a check
 /// need not trust the memory under test.
 #[inline]
 pub fn seeded<T: Sample>(stream: Stream, index: u64) -> T {
     T::random(&mut fastrand::Rng::with_seed((stream as u64) << 48 ^ index))
 }
 
-/// `sum_i a_i b_i` over two slices of equal length.
+/// Returns `sum_i a_i b_i` over two slices of equal length.
 #[inline]
 pub fn dot<T: Sample>(a: &[T], b: &[T]) -> T {
     // Floating-point sums are not reordered by the compiler; eight independent ones let it use vector registers.

@@ -1,4 +1,4 @@
-//! The driver of a stack: frames in the card, in the order they came, and the time that each component takes.
+//! The driver of a stack: it holds the frames of the card in the order of their arrival, and measures the time of each component.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -13,16 +13,16 @@ use crate::sys::clock;
 
 /// Bytes of the largest payload.
 pub const BYTES_MAX: usize = 8192;
-/// Headers of Ethernet, IPv4 and UDP.
+/// Bytes of the headers of Ethernet, IPv4 and UDP together.
 pub(super) const HEADERS: usize = ETHERNET + 20 + 8;
-/// The first of them.
+/// Bytes of the Ethernet header.
 pub const ETHERNET: usize = 14;
 /// Bytes of the largest frame.
 pub const FRAME_MAX: usize = BYTES_MAX + HEADERS;
 /// Frames that the card holds in each direction.
 pub(super) const SLOTS: usize = 2;
 
-/// Attributes time to the components by the machine's counter.
+/// Attributes time to the components, by the machine's counter.
 pub(super) struct Stopwatch(pub(super) Cell<Meter>);
 
 impl Stopwatch {
@@ -40,7 +40,7 @@ struct Slot {
     len: usize,
 }
 
-/// Frames in the order they came.
+/// A ring of frames, in the order of their arrival.
 struct Ring {
     slots: Vec<Slot>,
     first: usize,
@@ -53,7 +53,7 @@ impl Ring {
         Ring { slots, first: 0, count: 0 }
     }
 
-    /// A slot to fill; `None` while all are full.
+    /// Takes the next slot to fill; `None` if all are full.
     fn push(&mut self) -> Option<&mut Slot> {
         let at = (self.first + self.count) % SLOTS;
         (self.count < SLOTS).then(|| {
@@ -62,7 +62,7 @@ impl Ring {
         })
     }
 
-    /// The frame that came first.
+    /// Removes the oldest frame and returns its slot; `None` if there is none.
     fn pop(&mut self) -> Option<&mut Slot> {
         let at = self.first;
         (self.count > 0).then(|| {
@@ -77,7 +77,7 @@ pub struct Driver {
     pub(super) stopwatch: Stopwatch,
     sent: Ring,
     arrived: Ring,
-    /// Where frames are written to and read from, each by a system call; without it the memory is all there is of a card.
+    /// Device that frames are written to and read from, each by a system call. `None` if the card consists of memory alone.
     device: Option<File>,
 }
 
@@ -93,7 +93,7 @@ impl Driver {
         self.arrived.count < SLOTS
     }
 
-    /// Reads the next frame of the device, if there is one and room for it.
+    /// Reads the next frame of the device into the card, if the device has one and the card has room.
     fn fetch(&mut self) {
         if let Some(mut device) = self.device.as_ref()
             && let Some(slot) = self.arrived.push()
@@ -105,12 +105,12 @@ impl Driver {
         }
     }
 
-    /// What the card has sent, in order: the wire takes it.
+    /// Returns the oldest frame that the card has sent, and removes it; `None` if there is none.
     pub fn take_sent(&mut self) -> Option<&[u8]> {
         self.sent.pop().map(|slot| &slot.bytes[..slot.len])
     }
 
-    /// The card gets `frame` from the wire; whether it had room.
+    /// Puts `frame` from the wire into the card, and returns whether the card had room for it.
     pub fn arrive(&mut self, frame: &[u8]) -> bool {
         let Some(slot) = (frame.len() <= FRAME_MAX).then(|| self.arrived.push()).flatten() else { return false };
         slot.bytes[..frame.len()].copy_from_slice(frame);
@@ -119,7 +119,7 @@ impl Driver {
     }
 }
 
-/// A frame that the card has got.
+/// A frame that the card has received.
 pub struct Arrived<'a> {
     slot: &'a Slot,
     stopwatch: &'a Stopwatch,
@@ -134,7 +134,7 @@ impl RxToken for Arrived<'_> {
     }
 }
 
-/// A place in the card for a frame to be sent.
+/// A slot of the card for a frame to be sent.
 pub struct Sending<'a> {
     ring: &'a mut Ring,
     device: Option<&'a File>,

@@ -1,4 +1,4 @@
-//! The kernel's UDP path: of all that works on a packet, only the memory of the application can have colors.
+//! The kernel's UDP path. Only the memory of the application can have colors here, not that of the kernel.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -23,17 +23,17 @@ pub struct Sockets {
     near: UdpSocket,
     far: UdpSocket,
     addresses: [SocketAddr; 2],
-    /// What the application sends and receives, in its own memory.
+    /// Buffers for the packets that the application sends and receives, in its own memory.
     sent: Vec<u8>,
     received: Vec<u8>,
-    /// What the other end receives.
+    /// Buffer for the packets that the other end receives.
     far_received: Vec<u8>,
     stamp: u8,
     _heap: Heap<ColoredRegion>,
 }
 
 impl Sockets {
-    /// Opens both; the application's buffers lie in `heap`.
+    /// Opens both sockets. The application's buffers lie in `heap`.
     pub fn open(heap: Heap<ColoredRegion>) -> Result<Sockets, HostError> {
         let open = || {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -12,14 +12,14 @@ use crate::error::HostError;
 
 /// Something that sends and receives packets for an experiment.
 pub trait Traffic {
-    /// Sends a packet.
+    /// Sends a packet of `bytes`, and returns what it cost.
     fn send(&mut self, bytes: usize) -> Result<Packet, HostError>;
-    /// Takes what was sent off the wire, outside of what is measured, and checks that it is what was sent.
+    /// Takes the sent packet off the wire, outside of the measurement, and checks its contents.
     fn drain(&mut self, bytes: usize) -> Result<(), HostError>;
-    /// Asks for a packet.
+    /// Requests a packet of `bytes`, and returns what that cost.
     fn request(&mut self, bytes: usize) -> Result<Packet, HostError>;
-    /// Has a packet come from the wire, outside of what is measured.
+    /// Has a packet of `bytes` arrive from the wire, outside of the measurement.
     fn arrive(&mut self, bytes: usize) -> Result<(), HostError>;
-    /// Takes the packet, and holds, outside of what is measured, that it is what has come.
+    /// Takes the packet that arrived, returns what that cost, and checks its contents outside of the measurement.
     fn take(&mut self, bytes: usize) -> Result<Packet, HostError>;
 }

@@ -23,33 +23,33 @@ pub const PORT: u16 = 7;
 /// No protocol in use has anything to do with time, so it stands still: no neighbor is forgotten in the middle of a measurement.
 const NOW: Instant = Instant::ZERO;
 
-/// What goes wrong in a stack.
+/// An error of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetError {
-    /// A connection or a packet was turned away.
+    /// A connection or a packet was refused.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// A packet did not get to where it should.
+    /// A packet did not reach its destination.
     #[error("a packet of {bytes} bytes did not arrive\n  hint: please report it, with the seed")]
     Lost {
-        /// Its size.
+        /// Bytes of the packet.
         bytes: usize,
     },
-    /// A packet arrived with other contents.
+    /// A packet arrived with other contents than were sent.
     #[error("a packet of {bytes} bytes arrived with other contents\n  hint: please report it, with the seed")]
     Corrupt {
-        /// Its size.
+        /// Bytes of the packet.
         bytes: usize,
     },
 }
 
-/// Where the memory of a component comes from.
+/// A source of memory for each component.
 pub trait Places {
-    /// Makes something of `component` there.
+    /// Runs `make` with its allocations in the memory of `component`, and returns its result.
     fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T;
 }
 
-/// Ordinary memory.
+/// Ordinary memory for all components.
 pub struct Anywhere;
 
 impl Places for Anywhere {
@@ -58,14 +58,14 @@ impl Places for Anywhere {
     }
 }
 
-/// A heap for each component.
+/// Takes the memory of each component from a heap of its own.
 impl<M: BackingMemory> Places for [Heap<M>; 3] {
     fn within<T>(&self, component: Component, make: impl FnOnce() -> T) -> T {
         self[component as usize].enter(make)
     }
 }
 
-/// Reserves, accounts, polices, and speaks the protocols.
+/// The server: it reserves, accounts and polices, and implements the protocols.
 struct Server {
     interface: Interface,
     sockets: SocketSet<'static>,
@@ -73,7 +73,7 @@ struct Server {
     connections: Vec<Account>,
 }
 
-/// A connection as the server knows it.
+/// State that the server keeps of a connection.
 struct Account {
     socket: SocketHandle,
     peer: IpEndpoint,
@@ -84,9 +84,9 @@ struct Account {
 /// One end of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What is measured.
+    /// The end that is measured.
     Near,
-    /// What it talks to.
+    /// The peer of the end that is measured.
     Far,
 }
 
@@ -98,12 +98,12 @@ impl End {
         }
     }
 
-    /// Its address, in a network of 24 bits.
+    /// Returns the IP address of this end, in a /24 network.
     pub fn address(self) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, 0, self.number())
     }
 
-    /// Its hardware address, a locally administered one.
+    /// Returns the hardware address of this end, a locally administered one.
     pub fn hardware(self) -> [u8; 6] {
         [2, 0, 0, 0, 0, self.number()]
     }
@@ -132,30 +132,30 @@ impl Server {
     }
 }
 
-/// The application.
+/// The client: the application that sends and receives packets.
 struct Client {
-    /// Its connection, as the server numbers it.
+    /// Number of the client's connection at the server.
     connection: usize,
     received: Vec<u8>,
 }
 
-/// The whole stack.
+/// A stack of all three components.
 pub struct Stack {
     driver: Box<Driver>,
     server: Box<Server>,
     client: Box<Client>,
 }
 
-/// How a stack is set up.
+/// Parameters of a stack.
 #[derive(Clone, Copy, Debug)]
 pub struct StackRequest {
-    /// Which end of the wire.
+    /// End of the wire that the stack is at.
     pub end: End,
-    /// What packets are reckoned to cost.
+    /// Estimated cost of packets.
     pub cost: Cost,
     /// Share of the CPU that may be reserved, in millionths.
     pub limit_ppm: u64,
-    /// What the client reserves.
+    /// Reservation of the client.
     pub reservation: Reservation,
 }
 
@@ -163,14 +163,14 @@ fn packet_buffer(payload: Vec<u8>) -> udp::PacketBuffer<'static> {
     udp::PacketBuffer::new(vec![udp::PacketMetadata::EMPTY; 2], payload)
 }
 
-/// The present time, for the accounts.
+/// Returns the present time, for the accounts.
 fn now_ns() -> Ns {
     Ns((clock::now().0 as f64 * (1e9 / clock::rate_hz() as f64)) as u64)
 }
 
 impl Stack {
-    /// Builds the components, each in its own place, and admits the client. Frames are written to `device` and read from it, if there is one,
-    /// without waiting; else they lie in the card's memory until they are taken.
+    /// Builds the components, each in its own memory, and admits the client. Frames are written to `device` and read from it without waiting,
+    /// if there is one; else they lie in the card's memory until they are taken.
     pub fn build(places: &impl Places, request: StackRequest, device: Option<File>) -> Result<Stack, NetError> {
         let StackRequest { end, cost, limit_ppm, reservation } = request;
         let mut driver = places.within(Component::Driver, || Box::new(Driver::new(device)));
@@ -187,12 +187,12 @@ impl Stack {
         Ok(Stack { driver, server, client })
     }
 
-    /// The driver, for the wire.
+    /// Returns the driver, through which the wire takes and delivers frames.
     pub fn driver(&mut self) -> &mut Driver {
         &mut self.driver
     }
 
-    /// Sends a packet of `bytes`, stamped with `stamp`, and tells who spent what on it.
+    /// Sends a packet of `bytes`, stamped with `stamp`, and returns the time that each component spent on it.
     #[inline]
     pub fn send(&mut self, bytes: usize, stamp: u8) -> Result<Packet, NetError> {
         let Stack { driver, server, client } = self;
@@ -211,7 +211,7 @@ impl Stack {
         Ok(Packet { spent: driver.stopwatch.0.get().stop(clock::now()) })
     }
 
-    /// Asks to receive a packet of up to `bytes`: the first part of receiving, up to waiting for the card.
+    /// Requests a packet of up to `bytes`: the first part of receiving, up to the wait for the card.
     #[inline]
     pub fn request(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let Stack { driver, server, client } = self;
@@ -242,18 +242,18 @@ impl Stack {
         if came == Some(bytes) { Ok(packet) } else { Err(NetError::Lost { bytes }) }
     }
 
-    /// Receives, untimed, a packet of `bytes` that has come through the interface already.
+    /// Receives, without timing it, a packet of `bytes` that the interface has already processed.
     pub fn collect(&mut self, bytes: usize) -> Result<(), NetError> {
         let came = self.server.take(self.client.connection, &mut self.client.received)?;
         if came == Some(bytes) { Ok(()) } else { Err(NetError::Lost { bytes }) }
     }
 
-    /// Handles whatever else has arrived, such as questions for addresses.
+    /// Handles all other frames that have arrived, such as ARP requests.
     pub fn settle(&mut self) {
         self.server.interface.poll(NOW, &mut *self.driver, &mut self.server.sockets);
     }
 
-    /// Whether what was received last is a packet of `bytes` with this stamp.
+    /// Checks that the packet received last has `bytes` bytes and this stamp.
     pub fn check(&self, bytes: usize, stamp: u8) -> Result<(), NetError> {
         let as_sent = self.client.received[..bytes].iter().copied().eq(payload(bytes, stamp));
         if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
@@ -261,7 +261,7 @@ impl Stack {
 }
 
 impl Server {
-    /// Admits a client whose packets lie in `shared`, or refuses it.
+    /// Admits a client whose packets lie in `shared` and returns its connection's number, or refuses it.
     fn connect(
         &mut self,
         end: End,
@@ -306,12 +306,12 @@ impl Server {
     }
 }
 
-/// Byte `index` of every packet, but for the stamp in the first.
+/// Returns byte `index` of the contents that every packet has, except for the stamp in the first byte.
 fn content(index: usize) -> u8 {
     (index as u32).wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
 }
 
-/// A packet of `bytes`, at least one.
+/// Returns the contents of a packet of `bytes` bytes, at least one, with this stamp.
 pub fn payload(bytes: usize, stamp: u8) -> impl Iterator<Item = u8> {
     std::iter::once(stamp).chain((1..bytes).map(content))
 }
@@ -331,7 +331,7 @@ pub fn carry(one: &mut Stack, other: &mut Stack) {
     }
 }
 
-/// Has two stacks learn each other's addresses, by a packet each way.
+/// Has two stacks learn each other's addresses, by packets in both directions.
 pub fn meet(near: &mut Stack, far: &mut Stack) -> Result<(), NetError> {
     for round in 0..2 {
         for from_near in [true, false] {

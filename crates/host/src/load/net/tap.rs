@@ -1,4 +1,4 @@
-//! The stack over a TAP device: its driver reads and writes frames by system calls, and what it talks to is the kernel's UDP, in a network
+//! The stack over a TAP device. Its driver reads and writes frames by system calls, and its peer is the kernel's UDP, in a network
 //! namespace of its own.
 
 use std::io;
@@ -13,38 +13,38 @@ use crate::error::HostError;
 use crate::sys::heap::Heap;
 use crate::sys::tap::{Tap, TapRequest};
 
-/// How long a frame may take to the device.
+/// Longest wait for a frame from the device.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 fn trouble(source: io::Error) -> HostError {
     HostError::Socket { device: "a TAP device", source }
 }
 
-/// A stack is at the near end, the kernel at the far one, and no packet of this experiment is cut into fragments.
+/// Returns the request for a wire with a stack at the near end and the kernel at the far end, on which no packet is fragmented.
 pub fn wire() -> TapRequest {
     let (near, far) = (End::Near.address(), End::Far.address());
     TapRequest { near, near_hardware: End::Near.hardware(), far, port: PORT, mtu: FRAME_MAX - ETHERNET }
 }
 
-/// A TAP device for that.
+/// Opens a TAP device for the request of [`wire`].
 ///
 /// Fails with [`HostError::Tap`] where there are no rights, no device or no namespaces.
 pub fn open() -> Result<Tap, HostError> {
     Tap::open(wire()).map_err(|failure| HostError::Tap { action: failure.action, source: failure.source })
 }
 
-/// A stack in memory of its components. The fields drop in order: what was allocated before its memory.
+/// A stack in the memory of its components, over a TAP device. The fields drop in order: what was allocated before its memory.
 pub struct Tapped {
     near: Stack,
     tap: Tap,
     stamp: u8,
-    /// What the kernel receives.
+    /// Buffer for the packets that the kernel receives.
     received: Vec<u8>,
     _heaps: [Heap<ColoredRegion>; 3],
 }
 
 impl Tapped {
-    /// A stack in `heaps` over a device.
+    /// Builds a stack in `heaps` over the device `tap`.
     pub fn build(heaps: [Heap<ColoredRegion>; 3], tap: &Tap) -> Result<Tapped, HostError> {
         let tap = tap.try_clone().map_err(trouble)?;
         let near = near(&heaps, Some(tap.card.try_clone().map_err(trouble)?))?;
@@ -57,7 +57,7 @@ impl Tapped {
         Ok(tapped)
     }
 
-    /// Waits for a frame to be read.
+    /// Waits until the device has a frame to read. Fails with [`NetError::Lost`] if that takes too long.
     fn wait(&self, bytes: usize) -> Result<(), HostError> {
         match poll(&mut [PollFd::new(&self.tap.card, PollFlags::IN)], Some(&PATIENCE)) {
             Ok(0) => Err(NetError::Lost { bytes }.into()),

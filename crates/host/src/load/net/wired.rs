@@ -1,4 +1,4 @@
-//! A stack whose card is memory, and what it talks to.
+//! A stack whose card is memory, and its peer.
 
 use std::fs::File;
 
@@ -11,13 +11,13 @@ use crate::color::pool::ColoredRegion;
 use crate::error::HostError;
 use crate::sys::heap::Heap;
 
-/// What the server reckons a packet to cost, and what the client reserves: more than experiments send.
+/// Cost of a packet as the server estimates it, and reservation of the client, which is more than experiments send.
 const COST: Cost = Cost { packet: Ns(1000), byte_ps: 250 };
 const RESERVATION: Reservation = Reservation { packets_per_s: 20_000, bytes_max: BYTES_MAX, burst: 10_000 };
 /// Share of the CPU that the server may promise, in millionths.
 const LIMIT_PPM: u64 = 900_000;
 
-/// A stack in memory of its components, and what it talks to in ordinary memory. The fields drop in order: what was allocated before its
+/// A stack in the memory of its components, and its peer in ordinary memory. The fields drop in order: what was allocated before its
 /// memory.
 pub struct Wired {
     near: Stack,
@@ -31,7 +31,7 @@ fn stack_request(end: End) -> StackRequest {
     StackRequest { end, cost: COST, limit_ppm: LIMIT_PPM, reservation: RESERVATION }
 }
 
-/// The stack that is measured, in `heaps`.
+/// Builds the stack that is measured, in `heaps`. Fails if the heaps are not used, or too small.
 pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, HostError> {
     let stack = Stack::build(heaps, stack_request(End::Near), device)?;
     for heap in heaps {
@@ -46,7 +46,7 @@ pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Re
 }
 
 impl Wired {
-    /// Builds both; the near one in `heaps`.
+    /// Builds both stacks, the near one in `heaps`.
     pub fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, HostError> {
         let mut near = near(&heaps, None)?;
         let mut far = Stack::build(&Anywhere, stack_request(End::Far), None)?;

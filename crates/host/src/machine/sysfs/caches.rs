@@ -9,11 +9,11 @@ use isochrome_model::units::{Bytes, CpuId};
 use super::{Note, Processor, Sysfs, cpuid};
 use crate::error::HostError;
 
-/// More cache folders than any CPU has.
+/// Upper bound of the number of cache folders of a CPU.
 const CACHE_INDEX_LIMIT: u32 = 32;
 
 impl Sysfs {
-    /// Cache levels, innermost first, and what had to be left out.
+    /// Returns the cache levels, innermost first, and notes on those that had to be left out.
     pub(super) fn levels(
         &self,
         cpus: &[CpuId],
@@ -86,7 +86,7 @@ impl Sysfs {
         Ok((found.into_values().flatten().collect(), notes))
     }
 
-    /// The number of the instance of the data cache of `level` that serves `cpu`, by which resctrl names it; `None` where sysfs has none.
+    /// Returns the number by which resctrl names the data cache of `level` that serves `cpu`; `None` where sysfs has none.
     pub fn cache_id(&self, level: u8, cpu: CpuId) -> Option<u32> {
         let of_data = |folder: &String| {
             let is =
@@ -97,7 +97,7 @@ impl Sysfs {
         self.text(&format!("{folder}/id"))?.parse().ok()
     }
 
-    /// Folders of the caches of `cpu`, relative to the root.
+    /// Returns the folders of the caches of `cpu`, relative to the root.
     fn cache_folders(&self, cpu: CpuId) -> Vec<String> {
         (0..CACHE_INDEX_LIMIT)
             .map(|index| format!("sys/devices/system/cpu/cpu{}/cache/index{index}", cpu.0))
@@ -135,7 +135,7 @@ fn words(holds: Holds) -> &'static str {
     }
 }
 
-/// One cache as far as a source describes it.
+/// One cache, as far as one source describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Described {
     pub(super) level: Option<u8>,
@@ -147,7 +147,7 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// The shape, when at least three of size, ways, sets and line are known.
+    /// Returns the shape; `None` unless at least three of size, ways, sets and line are known and consistent.
     pub(super) fn geometry(&self) -> Option<Geometry> {
         match *self {
             Described { ways: Some(ways), sets: Some(set_count), line: Some(line_bytes), .. } => {
@@ -171,7 +171,7 @@ impl Described {
         }
     }
 
-    /// Whether this describes the same cache as `other`: whatever both say agrees.
+    /// Whether this describes the same cache as `other`: all values that both contain are equal.
     fn describes(&self, other: &Described) -> bool {
         fn agree<T: PartialEq>(a: Option<T>, b: Option<T>) -> bool {
             a.zip(b).is_none_or(|(a, b)| a == b)

@@ -1,4 +1,4 @@
-//! What the processor says of itself: leaf 4 on Intel, leaf 0x8000001D on AMD.
+//! Cache descriptions by the processor itself: CPUID leaf 4 on Intel, leaf 0x8000001D on AMD.
 
 use isochrome_model::machine::Holds;
 use isochrome_model::units::{Bytes, CpuId};
@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::caches::Described;
 
-/// Caches of `cpu`; none when the thread cannot run there or the processor does not say.
+/// Returns the caches of `cpu`; none if the thread cannot run there or the processor does not describe them.
 pub(super) fn caches(cpu: CpuId) -> Vec<Described> {
     // The answer is that of the CPU asked, so ask there; a thread of its own keeps the caller's affinity as it is.
     std::thread::spawn(move || {
@@ -51,7 +51,7 @@ pub(super) fn caches(cpu: CpuId) -> Vec<Described> {
     .unwrap_or_default()
 }
 
-/// Name of the hypervisor.
+/// Returns the name of the hypervisor.
 pub(super) fn hypervisor() -> Option<String> {
     Some(match Identification::new().get_hypervisor_info()?.identify() {
         Hypervisor::Unknown(b, c, d) => {

@@ -1,4 +1,4 @@
-//! What the kernel says of the machine: CPUs, caches, processor, hypervisor.
+//! The machine as the kernel describes it: CPUs, caches, processor, hypervisor.
 //!
 //! Everything is read below one root, so that a described machine is a folder holding `sys/` and `proc/`. Some Arm boards and
 //! virtual machines hide the shape of a cache. Of size, ways, sets and line any three determine the fourth; what is still
@@ -30,46 +30,46 @@ pub struct Sysfs {
     is_this_machine: bool,
 }
 
-/// Something that could not be had, why, and what helps.
+/// A fact or setting that could not be had, with the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Note {
-    /// What it is about.
+    /// Subject of the note.
     pub subject: String,
-    /// Why it could not be had.
+    /// Reason why it could not be had.
     pub reason: String,
-    /// What to do.
+    /// Advice on what to do.
     pub hint: String,
 }
 
 impl Sysfs {
-    /// The kernel that isochrome runs on.
+    /// Returns the kernel that isochrome runs on.
     pub fn system() -> Sysfs {
         Sysfs { root: PathBuf::from("/"), is_this_machine: true }
     }
 
-    /// A machine described in the folder `root`, which holds `sys/` and `proc/`.
+    /// Returns the machine that the folder `root` describes, which holds `sys/` and `proc/`.
     pub fn at(root: &Path) -> Sysfs {
         Sysfs { root: root.to_owned(), is_this_machine: false }
     }
 
-    /// Path of `relative` below the root.
+    /// Returns the path of `relative` below the root.
     pub fn path(&self, relative: &str) -> PathBuf {
         self.root.join(relative)
     }
 
-    /// Text of a file without the white space around it; `None` when it cannot be read.
+    /// Returns the text of a file without the white space around it; `None` if it cannot be read.
     pub fn text(&self, relative: &str) -> Option<String> {
         fs::read_to_string(self.path(relative)).ok().map(|text| text.trim().to_owned())
     }
 
-    /// Bytes of a huge page, where the kernel has them.
+    /// Returns the bytes of a huge page; `None` where the kernel has none.
     pub fn huge_page_bytes(&self) -> Option<usize> {
         let size = self.text("sys/kernel/mm/transparent_hugepage/hpage_pmd_size")?.parse().ok()?;
         let page = self.page_bytes().ok()?.0 as usize;
         Some(size).filter(|size: &usize| size.is_power_of_two() && *size > page)
     }
 
-    /// Text of a file that must be there.
+    /// Returns the text of a file that must exist.
     fn required(&self, relative: &str) -> Result<String, HostError> {
         let path = self.path(relative);
         fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|source| HostError::Unreadable {
@@ -79,7 +79,7 @@ impl Sysfs {
         })
     }
 
-    /// CPUs of a list file; `None` when it cannot be read.
+    /// Returns the CPUs of a list file; `None` if it cannot be read.
     pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, HostError> {
         let Some(text) = self.text(relative) else { return Ok(None) };
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(relative, source))?;
@@ -90,7 +90,7 @@ impl Sysfs {
         HostError::List { path: self.path(relative), source }
     }
 
-    /// Online CPUs, ascending.
+    /// Returns the online CPUs, ascending.
     pub fn online_cpus(&self) -> Result<Vec<CpuId>, HostError> {
         const ONLINE: &str = "sys/devices/system/cpu/online";
         let text = self.required(ONLINE)?;
@@ -101,12 +101,12 @@ impl Sysfs {
         Ok(cpus.into_iter().map(CpuId).collect())
     }
 
-    /// How the processor names itself.
+    /// Returns the processor as it identifies itself.
     pub fn processor(&self) -> Result<Processor, HostError> {
         Ok(Processor::from_cpuinfo(&self.required("proc/cpuinfo")?))
     }
 
-    /// The machine as the kernel and the processor declare it, and what had to be left out.
+    /// Returns the machine as the kernel and the processor declare it, and notes on what had to be left out.
     ///
     /// Rates, load times and refill times are measured elsewhere and absent here.
     pub fn machine(&self) -> Result<(Machine, Vec<Note>), HostError> {
@@ -129,7 +129,7 @@ impl Sysfs {
         Ok((machine, notes))
     }
 
-    /// Bytes per page.
+    /// Returns the bytes per page.
     pub fn page_bytes(&self) -> Result<Bytes, HostError> {
         if self.is_this_machine {
             return Ok(Bytes(rustix::param::page_size() as u64));
@@ -147,8 +147,8 @@ impl Sysfs {
             })
     }
 
-    /// Frames of the pieces in which this virtual machine gives free memory back to its host, where it does: each may lie on other frames
-    /// of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
+    /// Returns the size, in frames, of the blocks in which this virtual machine reports free memory to its host; `None` if it does not. A block
+    /// may lie on other frames of the host afterwards. [Linux, Documentation/mm/free_page_reporting.rst]
     pub fn reported_block_frames(&self) -> Option<u64> {
         /// VIRTIO_BALLOON_F_REPORTING. [Linux, include/uapi/linux/virtio_balloon.h]
         const REPORTING: usize = 5;
@@ -162,7 +162,7 @@ impl Sysfs {
         reports.then(|| 1 << u32::try_from(order).unwrap_or(9).min(30))
     }
 
-    /// Memory of the system under `name` in /proc/meminfo, as `MemFree` or `MemAvailable`.
+    /// Returns the memory that /proc/meminfo lists under `name`, such as `MemFree` or `MemAvailable`.
     pub fn memory(&self, name: &str) -> Option<Bytes> {
         let text = self.text("proc/meminfo")?;
         let size = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -170,7 +170,7 @@ impl Sysfs {
         Some(Bytes(kib << 10))
     }
 
-    /// Architecture as `uname -m` gives it.
+    /// Returns the architecture as `uname -m` prints it.
     fn architecture(&self, processor: &Processor) -> Result<String, HostError> {
         // Linux 6.1 and newer say it.
         if let Some(architecture) = self.text("proc/sys/kernel/arch") {
@@ -191,7 +191,7 @@ impl Sysfs {
         }
     }
 
-    /// Number of threads that are running or runnable now, including the calling one. [proc_loadavg(5)]
+    /// Returns the number of threads that are running or runnable now, including the calling one. [proc_loadavg(5)]
     pub fn running_threads(&self) -> Option<usize> {
         let text = self.text("proc/loadavg")?;
         text.split_ascii_whitespace().nth(3)?.split_once('/')?.0.parse().ok()
@@ -202,7 +202,7 @@ impl Sysfs {
         self.processor().is_ok_and(|processor| self.hypervisor(&processor).is_some())
     }
 
-    /// The hypervisor, as far as it shows itself.
+    /// Returns the name of the hypervisor; `None` if none shows itself.
     fn hypervisor(&self, processor: &Processor) -> Option<String> {
         if let Some(kind) = self.text("sys/hypervisor/type") {
             return Some(kind);
@@ -218,7 +218,7 @@ impl Sysfs {
         if processor.is_arm() { self.virtual_board() } else { None }
     }
 
-    /// Name of the board's vendor when it is known to make virtual boards only.
+    /// Returns the name of the board's vendor; `None` unless that vendor is known to make virtual boards only.
     fn virtual_board(&self) -> Option<String> {
         let vendor = self.text("sys/class/dmi/id/sys_vendor")?;
         ["QEMU", "Amazon EC2", "Google", "VMware, Inc.", "innotek GmbH", "Xen", "Parallels", "KVM"]
@@ -233,7 +233,7 @@ mod cpuid {
 
     use super::caches::Described;
 
-    /// Not readable from user mode on this architecture.
+    /// Returns no caches: they cannot be read from user mode on this architecture.
     pub(super) fn caches(_: CpuId) -> Vec<Described> {
         Vec::new()
     }

@@ -1,26 +1,26 @@
-//! How the processor names itself, in /proc/cpuinfo.
+//! Identification of the processor, from /proc/cpuinfo.
 
-/// How the processor names itself.
+/// Identification of the processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Processor {
-    /// `AuthenticAMD`, `GenuineIntel`; empty on Arm.
+    /// Vendor, such as `AuthenticAMD` or `GenuineIntel`; empty on Arm.
     pub vendor: String,
-    /// Family on x86.
+    /// Family number on x86.
     pub family: u32,
-    /// Model on x86.
+    /// Model number on x86.
     pub model: u32,
-    /// Implementer on Arm; 0x41 is Arm itself.
+    /// Implementer number on Arm; 0x41 is Arm itself.
     pub implementer: u32,
-    /// Part on Arm; 0xd08 is the Cortex-A72.
+    /// Part number on Arm; 0xd08 is the Cortex-A72.
     pub part: u32,
-    /// Model in words.
+    /// Name of the model.
     pub name: String,
     /// Feature flags.
     pub flags: Vec<String>,
 }
 
 impl Processor {
-    /// The processor of the first CPU in the text of /proc/cpuinfo.
+    /// Returns the processor of the first CPU in the text of /proc/cpuinfo.
     pub fn from_cpuinfo(text: &str) -> Processor {
         let mut processor = Processor::default();
         let mut board = None;
@@ -59,7 +59,7 @@ impl Processor {
     }
 }
 
-/// A decimal number, or a hexadecimal one behind `0x`.
+/// Parses a decimal number, or a hexadecimal one behind `0x`.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -67,7 +67,7 @@ fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// Name of an Arm core from its main id register. [Linux, arch/arm64/include/asm/cputype.h]
+/// Returns the name of an Arm core from its main id register. [Linux, arch/arm64/include/asm/cputype.h]
 fn arm_name(implementer: u32, part: u32) -> String {
     match (implementer, part) {
         (0x41, 0xd03) => "Arm Cortex-A53".to_owned(),

@@ -7,8 +7,9 @@ use crate::process::{Mappings, Pid};
 use crate::recolor::error::RecolorError;
 use crate::sys::agent::CAVE;
 
-/// Zeros at the end of a page of executable memory, where no program goes: in the vDSO, or else in another private mapping of the
-/// program's own. `area`: memory mapped for the work.
+/// Returns the address of unused zeros at the end of executable memory: in the vDSO, or else in another private mapping of the program.
+///
+/// `area`: memory mapped for the work, which is left out. Fails with [`RecolorError::NoCave`] where there are none.
 pub(super) fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, RecolorError> {
     if let Some(vdso) = pid.vdso()
         && let Some(end) = Mappings::of(pid)?.executable_end(vdso)?
@@ -26,7 +27,7 @@ pub(super) fn cave_in(pid: Pid, memory: &File, area: (u64, u64)) -> Result<u64, 
     caves.find(|cave| is_cave(memory, *cave)).ok_or(RecolorError::NoCave { pid: pid.0 })
 }
 
-/// Whether `cave` begins with enough zeros, and one word more: the last instruction before them may end in zeros itself.
+/// Whether `cave` holds enough zeros, and so does the word before it: the last instruction before the zeros may end in zeros itself.
 pub(super) fn is_cave(memory: &File, cave: u64) -> bool {
     let mut found = [0xff; CAVE.len() + 8];
     memory.read_exact_at(&mut found, cave - 8).is_ok() && found.iter().all(|byte| *byte == 0)

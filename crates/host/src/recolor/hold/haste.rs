@@ -8,12 +8,12 @@ use crate::process::{Pid, ThreadState};
 use crate::sys::scheduling::Scheduling;
 use crate::sys::trace::ThreadId;
 
-/// While it is there, this thread goes before all that is not real-time, where that is permitted: else a loaded machine has the stopped
-/// process wait for this program's time slice.
+/// Gives this thread the lowest real-time priority while it exists, if permitted. Otherwise the stopped process would wait for this
+/// program's time slice on a loaded machine.
 pub(super) struct Haste {
-    /// What it goes back to.
+    /// Scheduling of the thread to restore; `None` if it was not changed.
     pub(super) before: Option<Scheduling>,
-    /// The CPUs that it may run on otherwise, while it is kept on that of a held thread.
+    /// The CPUs that the thread may otherwise run on; `None` unless it is kept on the CPU of a held thread.
     cpus: Option<CpuSet>,
 }
 
@@ -24,10 +24,11 @@ impl Haste {
         Haste { before: before.filter(|_| Scheduling::fifo(1).apply().is_ok()), cpus: None }
     }
 
-    /// Keeps this thread on the CPU that `thread` of `pid` ran on last. The two take turns, one system call after the other, and at each
-    /// turn the kernel chooses anew who runs on that CPU. It prefers the thread that has run least, so on a CPU that other threads of the
-    /// program keep busy, the held thread would wait for the end of a time slice at every call. A real-time thread is not followed: it may
-    /// never leave its CPU to this one.
+    /// Keeps this thread on the CPU that `thread` of `pid` ran on last, unless that is a real-time thread, which may never yield its CPU.
+    ///
+    /// The two threads alternate at every system call, and the kernel then chooses anew who runs on that CPU. It prefers the thread that has
+    /// run least. So on a CPU that other threads of the program keep busy, the held thread would wait for the end of a time slice at every
+    /// call.
     pub(super) fn share_cpu_with(&mut self, pid: Pid, thread: ThreadId) {
         let Some(state) = pid.thread_state(thread).filter(ThreadState::is_ordinary) else { return };
         self.cpus = self.cpus.or_else(|| sched_getaffinity(None).ok());
@@ -37,7 +38,7 @@ impl Haste {
         let _ = sched_setaffinity(None, &cpu);
     }
 
-    /// The CPUs that this thread may run on while it has no haste.
+    /// Returns the CPUs that this thread may run on when it is not kept on one.
     pub(super) fn cpus(&self) -> io::Result<CpuSet> {
         Ok(self.cpus.map_or_else(|| sched_getaffinity(None), Ok)?)
     }

@@ -20,13 +20,13 @@ use crate::sys::trace::{self, Report, ThreadId};
 /// How a helper is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// As this program is while nobody waits for it, but never real-time: for work while the process goes on.
+    /// With the ordinary priority of this program, never real-time: for work while the process runs.
     Calm,
-    /// As this program is while the process stands still.
+    /// With the priority that this program has while the process stands still.
     Hurried,
 }
 
-/// A thread that works in the process, and the address of its table.
+/// A thread that works in the process, with the address of its table.
 #[derive(Clone, Copy)]
 pub(super) struct Helper {
     pub(super) thread: ThreadId,
@@ -34,8 +34,9 @@ pub(super) struct Helper {
 }
 
 impl Hold {
-    /// Makes a thread in the process that is to run `code` with `argument` and the stack that ends at `stack`, and is stopped as yet.
-    /// It runs where and how this program runs, not as the thread that made it, whose time and CPU are the program's.
+    /// Creates a thread in the process that will run `code` with `argument` and the stack that ends at `stack`. It stays stopped for now.
+    ///
+    /// It runs on the CPUs and with the scheduling of this program, not of the thread that created it, whose CPU time belongs to the program.
     pub fn make_helper(&mut self, code: u64, argument: u64, stack: u64, pace: Pace) -> Result<(), RecolorError> {
         let answer = self.answer(libc::SYS_clone, [HELPER_FLAGS, stack, 0, 0, 0, 0])?;
         let helper = answer.made.ok_or_else(|| RecolorError::Refused {
@@ -60,17 +61,17 @@ impl Hold {
         trace::set_registers(helper, &registers.at(code).with_argument(argument).with_stack(stack)).map_err(&failed)
     }
 
-    /// On how many CPUs helpers may run.
+    /// Returns the number of CPUs on which helpers may run; 1 if it cannot be read.
     pub fn cpus(&self) -> usize {
         self.haste.cpus().map_or(1, |cpus| cpus.count() as usize)
     }
 
-    /// Sends the helpers off, and waits until all have ended.
+    /// Starts the helpers, and waits until all have ended.
     pub fn work(&mut self) -> Result<(), RecolorError> {
         self.send_off().finish()
     }
 
-    /// Has the helpers begin.
+    /// Starts the helpers, and returns them.
     pub fn send_off(&mut self) -> Helpers {
         let helpers = std::mem::take(&mut self.helpers);
         for helper in &helpers {
@@ -90,20 +91,22 @@ impl Hold {
     }
 }
 
-/// Threads that work inside a process that goes on. Dropped, they are waited for.
+/// Threads that work inside a process while it runs. Dropping this waits for them.
 pub struct Helpers {
     pid: Pid,
     helpers: Vec<Helper>,
 }
 
 impl Helpers {
-    /// Waits until all have ended. Where this program is asked to end meanwhile, they leave the rest of their work undone.
+    /// Waits until all helpers have ended. If this program is asked to end meanwhile, they leave the rest of their work undone.
+    ///
+    /// Fails with [`RecolorError::Interrupted`] in that case.
     pub fn wait(mut self) -> Result<(), RecolorError> {
         self.end(true)?;
         if interrupted() { Err(RecolorError::Interrupted { pid: self.pid.0 }) } else { Ok(()) }
     }
 
-    /// Waits until all have done their work and ended.
+    /// Waits until all helpers have done their work and ended.
     pub fn finish(mut self) -> Result<(), RecolorError> {
         self.end(false)
     }
@@ -138,7 +141,8 @@ impl Drop for Helpers {
     }
 }
 
-/// Waits for the end of a helper that runs. `held_back` gathers signals that it was about to be given; `between` is called now and then.
+/// Waits for a running helper to end. `held_back` gathers the signals that were about to be delivered to it; `between` is called about
+/// every 50 ms.
 pub(super) fn wait_for(
     pid: Pid,
     helper: ThreadId,

@@ -1,4 +1,4 @@
-//! The journal of a hold: a file that says what has to be put back, written before the first change.
+//! The journal of a hold: a file that records what has to be restored, written before the first change.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,27 +12,27 @@ use crate::recolor::error::RecolorError;
 use crate::runtime;
 use crate::sys::trace::{Registers, ThreadId};
 
-/// What has to be put back in a process, should this program be killed.
+/// The record of what has to be restored in a process if this program is killed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Journal {
     pub(super) pid: i32,
     pub(super) start_time: u64,
     pub(super) threads: Vec<Thread>,
     pub(super) cave: u64,
-    /// What the cave held.
+    /// The words that the cave held before.
     pub(super) covered: Vec<u64>,
-    /// Memory mapped for the work: first address, bytes. No bytes before it is about to be mapped and once it has been unmapped.
+    /// Memory mapped for the work: first address, bytes. The length is 0 until it is about to be mapped and after it was unmapped.
     pub area: (u64, u64),
-    /// Mappings whose protection is changed for the work: first address, bytes, protection to put back.
+    /// Ranges whose protection was changed for the work: first address, bytes, protection to restore.
     pub protections: Vec<(u64, u64, u64)>,
     /// The userfaultfd opened for the work.
     pub userfault: Option<i32>,
-    /// Userfaultfds that are the program's own, as far as all its threads are held: any other one was opened for the work just before
-    /// this journal could say so.
+    /// Userfaultfds of the program itself; `None` where only one thread is held. Any other userfaultfd was opened for the work just before
+    /// the journal could record it.
     pub(super) own_userfaults: Option<Vec<i32>>,
 }
 
-/// A thread that is parked, and what it goes on with.
+/// A parked thread, with the registers and blocked signals that it resumes with.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Thread {
     pub(super) id: ThreadId,
@@ -45,12 +45,12 @@ impl Journal {
         runtime::folder().join(format!("recolor-{}.json", pid.0))
     }
 
-    /// Where the next journal is written, before it takes the place of the last.
+    /// Returns the path where the next journal is written before it replaces the last one.
     fn beside(pid: Pid) -> PathBuf {
         runtime::folder().join(format!("recolor-{}.new", pid.0))
     }
 
-    /// The journal left for `pid`, if any. That of an earlier process of this number is removed.
+    /// Returns the journal left for `pid`, if any. A journal of an earlier process with this number is removed.
     pub fn left_for(pid: Pid) -> Result<Option<Journal>, RecolorError> {
         let path = Journal::path(pid);
         // A tool that was killed while it wrote leaves this file.
@@ -69,7 +69,7 @@ impl Journal {
         Ok(None)
     }
 
-    /// Written as a whole or not at all. It has to outlive this program, not the machine, so it is not forced to a disk.
+    /// Writes the journal, as a whole or not at all. It has to outlive this program but not the machine, so it is not forced to disk.
     pub fn write(&self) -> Result<(), RecolorError> {
         let path = Journal::path(Pid(self.pid));
         let failed = |source| RecolorError::Journal { path: path.clone(), source };
@@ -82,7 +82,7 @@ impl Journal {
         fs::rename(&beside, &path).map_err(failed)
     }
 
-    /// Removes what is left for `pid`.
+    /// Removes the journal left for `pid`, if any.
     pub fn forget(pid: Pid) -> Result<(), RecolorError> {
         Journal::left_for(pid)?.map_or(Ok(()), |journal| journal.remove())
     }

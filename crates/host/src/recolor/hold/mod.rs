@@ -1,12 +1,12 @@
-//! A process held still: all threads stopped, and parked, so that none goes on by itself if this program should be killed.
+//! Holding a process still: all its threads are stopped and parked, so that none resumes by itself if this program is killed.
 //!
-//! The kernel lets traced threads go on when their tracer dies. A thread is therefore *parked* before anything else happens: its
-//! next instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked.
-//! What it was about to do is in the journal, a file written before the first change. Whoever dies, the process then waits;
-//! [`Hold::resume`] puts everything back, and is what a repair does.
+//! The kernel resumes traced threads when their tracer dies. A thread is therefore *parked* before anything else happens: its next
+//! instruction becomes an endless wait, in a few unused bytes of executable memory (the *cave*), and its signals are blocked. The journal, a
+//! file written before the first change, records the registers that it resumes with. If this program dies, the process waits until a repair
+//! restores everything with [`Hold::resume`].
 //!
-//! To map memory and to make helpers it is enough to hold one thread for an instant. Such memory is in the journal for as long as it
-//! is there.
+//! To map memory and to create helpers it is enough to hold one thread for an instant. Such memory is recorded in the journal as long as it
+//! is mapped.
 
 mod cave;
 mod haste;
@@ -44,15 +44,15 @@ pub use self::seized::{Patience, release_stragglers};
 /// Signals 1 to 64.
 const ALL_SIGNALS: u64 = u64::MAX;
 
-/// Most descriptors that are looked through while the process stands still, which takes about a millisecond.
+/// Most descriptors that are examined while the process stands still. This many take about a millisecond.
 const DESCRIPTORS_MAX: usize = 500;
 
 /// Which threads are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// All: the process stands still.
+    /// All threads: the process stands still.
     All,
-    /// One, while the others go on.
+    /// One thread, while the others run.
     One,
 }
 
@@ -62,18 +62,18 @@ pub enum Whom {
 pub struct Hold {
     pid: Pid,
     memory: File,
-    /// Its mappings.
+    /// The mappings of the process.
     pub mappings: Mappings,
-    /// What to put back.
+    /// The record of what has to be restored.
     pub journal: Journal,
-    /// The thread that issues system calls.
+    /// Index of the thread that issues system calls, in the journal's threads.
     leader: usize,
-    /// Threads that the leader made and that are stopped.
+    /// Threads that the leader created and that have not been started yet.
     helpers: Vec<Helper>,
     held_back: Vec<i32>,
     resumed: bool,
     haste: Haste,
-    /// When the first thread was asked to stop.
+    /// Time at which the first thread was asked to stop.
     pub began: Instant,
     /// Whether the kernel or a device may have begun to work on the memory since [`Pid::asynchronous_io`] was asked.
     pub may_have_begun_io: bool,
@@ -156,9 +156,9 @@ impl Hold {
         Ok(hold)
     }
 
-    /// Holds one thread, while the others go on; where none stops, tries again for a while.
+    /// Stops and parks one thread while the others run. Where no thread stops in time, tries again for up to two seconds.
     pub fn one(pid: Pid, area: (u64, u64)) -> Result<Hold, RecolorError> {
-        /// How long.
+        /// Time after which no further attempt is made.
         const LIMIT: Duration = Duration::from_secs(2);
         let begin = Instant::now();
         loop {
@@ -194,13 +194,13 @@ impl Hold {
         Ok(())
     }
 
-    /// The page that the threads wait in.
+    /// Returns the address of the page with the cave that parked threads wait in.
     pub fn cave_page(&self) -> u64 {
         let page = page_bytes() as u64;
         self.journal.cave / page * page
     }
 
-    /// Pages that the kernel writes to whenever a thread goes on.
+    /// Returns the pages with the restartable-sequence areas of the threads, to which the kernel writes whenever a thread resumes.
     pub fn restartable_pages(&self) -> Vec<u64> {
         let page = page_bytes() as u64;
         let mut pages: Vec<u64> = self
@@ -216,17 +216,17 @@ impl Hold {
         pages
     }
 
-    /// Reads its memory.
+    /// Reads memory of the process from `address` on into `bytes`.
     pub fn read(&self, bytes: &mut [u8], address: u64) -> Result<(), RecolorError> {
         self.memory.read_exact_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
     }
 
-    /// Writes its memory.
+    /// Writes `bytes` into the memory of the process from `address` on.
     pub fn write(&self, bytes: &[u8], address: u64) -> Result<(), RecolorError> {
         self.memory.write_all_at(bytes, address).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
     }
 
-    /// Has the process issue a system call: what it returned, or the error.
+    /// Has the process issue a system call, and returns its result: the value, or the error that it returned.
     pub fn call(&mut self, number: libc::c_long, arguments: [u64; 6]) -> Result<io::Result<u64>, RecolorError> {
         let answer = self.answer(number, arguments)?;
         Ok(match answer.result {
@@ -250,7 +250,9 @@ impl Hold {
         ))
     }
 
-    /// As [`call`](Self::call), for calls that must succeed; `action` says what for.
+    /// Does the same as [`call`](Self::call) for calls that must succeed.
+    ///
+    /// Fails with [`RecolorError::Refused`], in which `action` says what the call was to do.
     pub fn must(
         &mut self,
         action: &'static str,
@@ -261,8 +263,9 @@ impl Hold {
         self.call(number, arguments)?.map_err(|source| RecolorError::Refused { pid, action, source })
     }
 
-    /// Lets the threads go on, while the memory mapped for the work stays and helpers work. Gives these, and how long the threads
-    /// stood still.
+    /// Lets the threads run again while the memory mapped for the work stays, and starts the helpers.
+    ///
+    /// Returns the helpers, and how long the threads stood still.
     pub fn leave(mut self) -> Result<(Helpers, Duration), RecolorError> {
         self.put_right()?;
         self.let_go()?;
@@ -271,14 +274,14 @@ impl Hold {
         Ok((self.send_off(), stop))
     }
 
-    /// Puts everything back and lets the process go on. Gives how long it stood still.
+    /// Restores everything and lets the process run again. Returns how long it stood still.
     pub fn resume(mut self) -> Result<Duration, RecolorError> {
         self.clear_up()?;
         self.let_go()?;
         Ok(self.began.elapsed())
     }
 
-    /// Takes away what was mapped, opened and made writable.
+    /// Undoes everything that was done for the work: ends helpers, closes what was opened, restores protections, and unmaps memory.
     fn clear_up(&mut self) -> Result<(), RecolorError> {
         // Helpers that were made but not sent off.
         for Helper { thread: helper, .. } in std::mem::take(&mut self.helpers) {
@@ -297,7 +300,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Takes away what was opened and made writable.
+    /// Restores protections that were changed, and closes the userfaultfd that was opened.
     fn put_right(&mut self) -> Result<(), RecolorError> {
         for (address, bytes, protection) in self.journal.protections.clone() {
             self.must("protect memory again", libc::SYS_mprotect, [address, bytes, protection, 0, 0, 0])?;
@@ -309,7 +312,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Unparks all threads and ends the tracing.
+    /// Unparks all threads and stops tracing them.
     fn let_go(&mut self) -> Result<(), RecolorError> {
         let leader = self.journal.threads[self.leader].id;
         trace::to_plain_stop(leader, &mut self.held_back).map_err(failed(self.pid, leader, "stop"))?;
@@ -356,7 +359,7 @@ impl Drop for Hold {
     }
 }
 
-/// Whether the memory mapped for the work is still there: a program that has begun another one in its place has lost it.
+/// Whether the memory mapped for the work is still there. A process that has executed another program (execve(2)) has lost it.
 pub fn is_there(pid: Pid, area: (u64, u64)) -> Result<bool, RecolorError> {
     Ok(area.1 > 0 && holds_code(&pid.memory()?, area))
 }
@@ -366,8 +369,10 @@ fn holds_code(memory: &File, (start, _): (u64, u64)) -> bool {
     memory.read_exact_at(&mut found, start).is_ok() && found == agent::code()
 }
 
-/// `registers`, but at the abort handler where the thread is within a restartable sequence: a sequence that was left must not be
-/// finished, and the kernel would not notice, as it looks while the thread is parked. [rseq(2); Linux, kernel/rseq.c]
+/// Returns `registers`, moved to the abort handler if the thread is within a restartable sequence.
+///
+/// An interrupted sequence must not be finished. The kernel would not notice the interruption, because it checks while the thread is
+/// parked. [rseq(2); Linux, kernel/rseq.c]
 fn outside_restartable_sequence(memory: &File, thread: ThreadId, registers: Registers) -> Registers {
     let word = |address: u64| {
         let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! What a recoloring that was killed has left of a process is put right.
+//! Repairing a process that a killed recoloring has left stopped or changed.
 
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::recolor::turn::Turn;
 use crate::sys::agent::CAVE;
 use crate::sys::trace::{self, Registers, ThreadId};
 
-/// How long a process may stand still to be repaired, of which it has stood still for longer already.
+/// How long to wait until all threads stop for a repair. It is long because the process already stands still.
 const REPAIR_LIMIT: Duration = Duration::from_secs(2);
 
-/// Puts right what a recoloring that was killed has left of `pid`. `false`: nothing was left.
+/// Undoes what a killed recoloring has left in `pid`, and lets the process run. Returns `false` if nothing was left.
 pub fn repair(pid: Pid) -> Result<bool, RecolorError> {
     let _turn = Turn::wait(pid)?;
     let Some(mut journal) = Journal::left_for(pid)? else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! Threads of a process are stopped, one or all, within the patience there is, and let go on where that fails.
+//! Stopping the threads of a process, one or all, within a time limit. Where that fails, all threads run again.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,22 +11,24 @@ use crate::process::{Pid, ProcessError, status_of};
 use crate::recolor::error::RecolorError;
 use crate::sys::trace::{self, Registers, Report, StopLimit, ThreadId};
 
-/// For how long a thread may keep the others waiting until it stops.
+/// Longest times that a thread may keep the others waiting until it stops.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// One that waits for something, such as a device.
+    /// Limit for a thread that waits for something, such as a device.
     pub(super) waiting: Duration,
-    /// One that only waits for a CPU.
+    /// Limit for a thread that only waits for a CPU.
     pub(super) runnable: Duration,
 }
 
 impl Patience {
-    /// That of a pause of at most `max_pause`, after so many attempts in vain: a machine with more threads to run than CPUs comes round
-    /// to each of them only after a while.
+    /// Returns the patience for a pause of at most `max_pause`, after `in_vain` failed attempts in a row.
+    ///
+    /// Each failed attempt doubles the limit for runnable threads: a machine with more runnable threads than CPUs takes a while to schedule
+    /// each of them.
     pub fn of(max_pause: Duration, in_vain: u32) -> Patience {
-        /// The least.
+        /// Shortest limit for a waiting thread; half of the shortest for a runnable one.
         const LEAST: Duration = Duration::from_millis(5);
-        /// The most, for one that only waits for a CPU.
+        /// Longest limit for a runnable thread, unless `max_pause` allows more.
         const MOST: Duration = Duration::from_millis(500);
         let runnable = (max_pause / 4 * 3).max(2 * LEAST);
         Patience {
@@ -36,18 +38,18 @@ impl Patience {
     }
 }
 
-/// How long a thread that cannot be stopped as it waits for a child is waited for while all threads run.
+/// How long to wait, while all threads run, for a thread that cannot be stopped because it waits for a child.
 const CHILD_LIMIT: Duration = Duration::from_millis(50);
 
-/// How long a thread that did not stop in time is waited for before it is left for later.
+/// How long to wait for threads that did not stop in time before they are left for [`release_stragglers`].
 const STRAGGLER_LIMIT: Duration = Duration::from_millis(500);
 
 thread_local! {
-    /// Threads that were asked to stop and have not, to be let go when they do. They are traced by this thread alone.
+    /// Threads that were asked to stop and have not stopped yet; they are released when they do. Only this thread traces them.
     static STRAGGLERS: RefCell<Vec<(Pid, ThreadId)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lets those threads go that were asked to stop, did not in time, and have stopped since.
+/// Releases threads that were asked to stop, did not stop in time, and have stopped since.
 pub fn release_stragglers() {
     STRAGGLERS.with_borrow_mut(|stragglers| {
         let mut made = Vec::new();
@@ -56,7 +58,9 @@ pub fn release_stragglers() {
     });
 }
 
-/// Ends the tracing of a thread that was asked to stop, if it has stopped. `made`: threads made by it, which are traced as well.
+/// Stops tracing a thread that was asked to stop, if it has stopped. Returns whether nothing is left to do for the thread.
+///
+/// `made` gathers threads that it created, which are traced as well.
 fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool {
     let signal = match trace::reported(thread) {
         Ok(None) => return false,
@@ -77,14 +81,14 @@ fn release(pid: Pid, thread: ThreadId, made: &mut Vec<(Pid, ThreadId)>) -> bool 
     true
 }
 
-/// Threads stopped so far, with the registers they stopped with; those still here are let go on.
+/// Threads stopped so far, with the registers they stopped with. Dropping this releases the threads that are still in it.
 pub(super) struct Seized {
     pid: Pid,
     pub(super) threads: Vec<(ThreadId, Registers)>,
     pub(super) haste: Option<Haste>,
-    /// When the first thread was asked to stop.
+    /// Time at which the first thread was asked to stop.
     pub(super) began: Instant,
-    /// Whether there are threads of the kernel among those of the process.
+    /// Whether the process has threads that the kernel created for it, as io_uring does.
     pub(super) has_workers: bool,
 }
 
@@ -98,7 +102,7 @@ impl Seized {
         self.threads.iter().any(|(held, _)| *held == thread)
     }
 
-    /// Stops one thread: of those that wait for something, if there are any.
+    /// Stops one thread, preferably one that waits for something.
     pub(super) fn one(pid: Pid) -> Result<Seized, RecolorError> {
         let states = pid.thread_numbers()?.into_iter().filter_map(|thread| Some((thread, pid.thread_state(thread)?)));
         let mut threads: Vec<_> = states.filter(|(_, state)| state.is_running() && !state.is_kernel_worker()).collect();
@@ -140,7 +144,7 @@ impl Seized {
         Err(why)
     }
 
-    /// Stops every thread, but no thread of the kernel. No thread is made any more once all that are known have stopped.
+    /// Stops every thread except those that the kernel created for the process. Once all known threads have stopped, no more are created.
     ///
     /// Fails with [`RecolorError::NotStopping`] where a thread would keep the others waiting for longer than `patience` says.
     pub(super) fn all(pid: Pid, patience: Patience) -> Result<Seized, RecolorError> {
@@ -222,11 +226,12 @@ impl Seized {
         }
     }
 
-    /// Waits until all that were asked to have stopped. Where one does not, all are let go. Gives when the last of them was last seen not to have
-    /// stopped yet; `None` where none of them is any more.
+    /// Waits until all threads that were asked to stop have stopped. If one does not, all are released.
     ///
-    /// A call that breaks off when it is stopped is made to begin again at once: should this program be killed now, the thread goes on with
-    /// what it is found with. The time between is what a kill has to hit for the program to see EINTR.
+    /// Returns when the last of them was last seen running; `None` if all of them have ended.
+    ///
+    /// An interrupted system call is set up for a restart at once, because the thread would resume with its present registers if this program
+    /// were killed now. Only a kill within the short time before that lets the program see EINTR.
     fn gather(&mut self, asked: &[ThreadId], limit: StopLimit) -> Result<Option<Instant>, RecolorError> {
         let mut last = None;
         for (i, thread) in asked.iter().enumerate() {
@@ -260,14 +265,14 @@ impl Seized {
         Ok(last)
     }
 
-    /// Has calls that the kernel would restart by a call of its own made again instead: a filter may forbid that one.
+    /// Sets up calls that the kernel would restart by restart_syscall(2) to be made again instead, because a filter may forbid that call.
     pub(super) fn begin_again(&mut self) {
         for (_, registers) in &mut self.threads {
             *registers = registers.begun_again().unwrap_or(*registers);
         }
     }
 
-    /// Lets all stopped threads go, then those that were `asked` to stop, as each of them does.
+    /// Releases all stopped threads, then those that were `asked` to stop, each when it stops.
     fn give_up(&mut self, asked: &[ThreadId]) {
         self.let_go();
         self.haste = None;
@@ -300,7 +305,7 @@ pub(super) fn is_ours(pid: Pid, thread: ThreadId) -> bool {
     status_of(&status, "TracerPid") == std::process::id().to_string()
 }
 
-/// Sets what a thread goes on with. `blocked`: the signals it blocks, where that was changed.
+/// Sets the registers that a thread resumes with. `blocked`: the signals it blocks; `None` if these were not changed.
 pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocked: Option<u64>) -> io::Result<()> {
     let repeated = registers.repeated();
     if blocked.is_some() || repeated.is_some() {
@@ -312,7 +317,7 @@ pub(super) fn put_back(pid: Pid, thread: ThreadId, registers: &Registers, blocke
     trace::set_registers(thread, &registers)
 }
 
-/// Whether a signal waits that `thread` does not block and handles itself.
+/// Whether a signal is pending that `thread` does not block and has a handler for.
 fn signal_is_due(pid: Pid, thread: ThreadId) -> bool {
     let status = pid.text(&format!("task/{thread}/status")).unwrap_or_default();
     let signals = |key| u64::from_str_radix(status_of(&status, key), 16).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The mappings of pages that are about to be moved: registered with a userfaultfd, made writable, and put back.
+//! The mappings of pages that are about to be moved: they are registered with a userfaultfd, made writable, and restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,10 @@ use crate::recolor::hold::Hold;
 use crate::sys::agent::{Entry, Way};
 
 impl Work<'_, '_> {
-    /// Registers the mappings whose pages are to be moved, so that whoever touches a page that is under way waits, and makes those parts of
-    /// mappings writable in which the helper has to write. `ways`: corrected where a mapping cannot be registered. Mappings whose pages must stay, with the reason.
+    /// Prepares the mappings of the pages `due`. Returns the mappings whose pages must stay, with the reason.
+    ///
+    /// Mappings whose pages are moved are registered, so that a thread that touches a page during its move waits. Ranges in which the helper
+    /// has to write are made writable. `ways`: the move methods, corrected where a mapping cannot be registered.
     pub(super) fn make_ready(
         &self,
         hold: &mut Hold,
@@ -74,7 +76,8 @@ impl Work<'_, '_> {
         Ok(refused)
     }
 
-    /// The part of their mapping that is made writable for `dues`, pages of one mapping, ascending: up to the next page of the plan.
+    /// Returns the range of the mapping to make writable for `dues`, which are pages of one mapping in ascending order. It extends to the
+    /// next page of the plan, or to the end of the mapping.
     ///
     /// The kernel visits every resident page between these addresses, which would take a whole pause where a program's code is large. It
     /// splits the mapping there, and joins it again once all of it was writable for a moment: the parts of a mapping must not leave gaps.
@@ -89,7 +92,7 @@ impl Work<'_, '_> {
         (begin, planned(last.at + 1).filter(inside).unwrap_or(end))
     }
 
-    /// Gives mappings the protection that they had.
+    /// Restores the protections of mappings.
     pub(super) fn put_back_protections(&self, hold: &mut Hold) -> Result<(), RecolorError> {
         let entry = |(page, slot, bits): &(u64, u64, u64)| Entry {
             page: *page,

@@ -1,7 +1,7 @@
-//! Giving pages their frames, in as many pauses of the process as it takes, each of which is bounded.
+//! Gives pages their frames, in as many pauses of the process as necessary, each of bounded length.
 //!
-//! What a pause needs to know is read while the process runs. In the pause only that is looked at again which may have changed: the
-//! mappings of the pages at hand, and what is behind these pages. What changed is left for a later sweep.
+//! What a pause needs to know is read while the process runs. In the pause, only what may have changed is read again: the mappings of
+//! the pages to move, and the frames behind these pages. Pages that changed are left for a later sweep.
 //!
 //! A page is *moved* (UFFDIO_MOVE) where that can be done. The kernel's own accesses then wait for the page, and it refuses to
 //! move a page that is pinned for a device. Neither is true of the other ways, so a process whose memory the kernel or a device may
@@ -29,28 +29,28 @@ use crate::interrupt::interrupted;
 use crate::process::{Pid, Protection, Region};
 use crate::sys::agent::{DONE, Entry, RUN, Way};
 
-/// Attempts at stopping the process are given up after this time in which each was in vain.
+/// Attempts at stopping the process end once all of them have failed for this long.
 const ATTEMPTS_LIMIT: Duration = Duration::from_secs(3);
 
 /// A page that has to move.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
-    /// Its mapping, by its index among those of the process.
+    /// Index of the page's mapping among those of the process.
     pub region: usize,
-    /// Its address.
+    /// Address of the page.
     pub page: u64,
-    /// The address of the page of the pool whose frame it is to have.
+    /// Address of the page of the pool whose frame this page should get.
     pub slot: u64,
 }
 
 /// Outcome for a page that had to move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It has the frame chosen.
+    /// The page has the frame chosen for it.
     Moved,
-    /// It is not resident any more, or has a frame of the colors wanted already.
+    /// The page is no longer resident, or has a frame of an allowed color already.
     Settled,
-    /// It has the frame that it had, for this reason.
+    /// The page keeps its old frame, for this reason.
     Immovable(Cow<'static, str>),
 }
 
@@ -58,26 +58,26 @@ pub enum Fate {
 pub struct Plan<'a> {
     /// The process.
     pub pid: Pid,
-    /// Its mappings.
+    /// The mappings of the process.
     pub regions: &'a [Region],
-    /// The pages, ascending.
+    /// The pages to move, in ascending order.
     pub pages: &'a [Planned],
-    /// Whether a page still has to move, by its address and what is behind it now.
+    /// Whether a page still has to move, given its address and its present pagemap entry.
     pub astray: &'a dyn Fn(u64, PageEntry) -> Result<bool, RecolorError>,
-    /// How far to go.
+    /// Limits of the work.
     pub limits: &'a Limits,
 }
 
 /// A page of the plan that is about to be moved.
 #[derive(Clone, Copy)]
 struct Due {
-    /// Its index in the plan.
+    /// Index of the page in the plan.
     at: usize,
     /// Whether the page is moved without a userfaultfd.
     without: bool,
-    /// Its mapping: first address, end.
+    /// Mapping of the page: first address, end.
     mapping: (u64, u64),
-    /// Whether it is a page of a file, not a private copy.
+    /// Whether the page belongs to a file and is not a private copy.
     of_file: bool,
 }
 
@@ -87,29 +87,29 @@ struct Work<'a, 'r> {
     area: &'a mut ScratchArea<'r>,
     pauses: &'a mut Vec<u64>,
     mover: Option<Mover>,
-    /// The advice that drops pages.
+    /// The madvise(2) advice with which pages are dropped.
     advice: u64,
-    /// What shows that the kernel or a device may access the memory at any time, if something does.
+    /// What shows that the kernel or a device may access the memory at any time; `None` if nothing does.
     sign: Option<&'static str>,
-    /// Pages whose fate is open, and whether they are to be moved without a userfaultfd.
+    /// Pages whose fate is open, as indices into the plan, and whether each is to be moved without a userfaultfd.
     queue: VecDeque<(usize, bool)>,
     fates: Vec<Fate>,
     costs: Costs,
 }
 
-/// What the parts of a pause take, as seen so far, in ns.
+/// Durations of the parts of a pause in ns, as estimated from the pauses so far.
 struct Costs {
-    /// To move a page.
+    /// Time to move one page.
     page: f64,
-    /// To look at a mapping, prepare it and put it back.
+    /// Time to check one mapping, prepare it and restore it.
     region: f64,
-    /// From the last page moved until the process goes on.
+    /// Time from the last page moved until the process runs again.
     end: f64,
 }
 
-/// Moves the pages of `plan`; what became of each. `pauses` gathers for how long a thread of the process, or all, stood still, in ns.
+/// Moves the pages of `plan`, and returns the fate of each. `pauses` gathers how long one thread of the process or all stood still, in ns.
 ///
-/// Where it fails, what has been moved stays moved, and the process goes on as it was.
+/// Where this fails, pages that were moved stay moved, and the process runs on as before.
 pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> Result<Vec<Fate>, RecolorError> {
     let pages = plan.pages.len();
     let mut work = Work {
@@ -160,8 +160,9 @@ pub fn carry_out(plan: &Plan, area: &mut ScratchArea, pauses: &mut Vec<u64>) -> 
 }
 
 impl Work<'_, '_> {
-    /// Stops the process, moves what there is time for, and lets it go on; how long it stood still.
-    /// `in_vain`: how often that was tried in vain.
+    /// Stops the process, moves the pages there is time for, and lets it run again. Returns how long it stood still.
+    ///
+    /// `in_vain`: how many attempts have failed so far.
     fn pause(&mut self, in_vain: u32) -> Result<Duration, RecolorError> {
         let patience = Patience::of(self.plan.limits.max_pause, in_vain);
         let mut hold = Hold::new(self.plan.pid, Whom::All, self.area.range(), patience)?;
@@ -185,7 +186,7 @@ impl Work<'_, '_> {
         outcome.map(|()| stood)
     }
 
-    /// Moves what there is time for; when that was done.
+    /// Moves the pages there is time for while the process stands still. Returns when the last one was moved.
     fn work(&mut self, hold: &mut Hold) -> Result<Instant, RecolorError> {
         let pid = self.plan.pid;
         // Only now can no other process begin to share the memory.
@@ -261,7 +262,7 @@ impl Work<'_, '_> {
         Ok(moved_by)
     }
 
-    /// How each of these pages is to get its frame, where its mapping can be registered.
+    /// Chooses the move method for each page of `due`, on the assumption that its mapping can be registered.
     fn ways(&self, hold: &Hold, due: &[Due]) -> Vec<Way> {
         let restartable = match self.mover {
             Some(mover) if mover.for_user_mode => hold.restartable_pages(),
@@ -282,8 +283,10 @@ impl Work<'_, '_> {
         due.iter().map(way_of).collect()
     }
 
-    /// Takes from the queue what can be moved in so much time, and in the same way: whoever drops a page and touches it again would wait for
-    /// good where its mapping is registered for another page of it.
+    /// Takes from the queue the pages that can be moved within `time`, either all with or all without a userfaultfd.
+    ///
+    /// The two must not mix: a thread that drops a page and touches it again would wait forever if the mapping were registered for another
+    /// of its pages.
     fn batch(&mut self, time: Duration) -> Vec<(usize, bool)> {
         let mut left = 1.2 * time.as_nanos() as f64;
         let mut batch: Vec<(usize, bool)> = Vec::new();
@@ -305,7 +308,7 @@ impl Work<'_, '_> {
         batch
     }
 
-    /// What of these pages is still to be moved, and can be.
+    /// Returns the pages of `batch` that still have to move and can move, and records the fate of the others.
     fn still_due(&mut self, hold: &Hold, mut batch: Vec<(usize, bool)>) -> Result<Vec<Due>, RecolorError> {
         let plan = self.plan;
         let cave = hold.cave_page();

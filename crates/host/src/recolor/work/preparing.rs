@@ -1,4 +1,4 @@
-//! What is done while the program runs: memory is mapped, huge pages are split, and how pages can be moved is found out.
+//! Preparations while the program runs: mapping memory, splitting huge pages, and finding out how pages can be moved.
 
 use std::io;
 
@@ -12,12 +12,12 @@ use crate::recolor::hold::Hold;
 use crate::sys::memory::page_bytes;
 use crate::sys::userfault;
 
-/// How a userfaultfd of the process can be had that moves pages.
+/// How to open a userfaultfd inside the process that can move pages.
 #[derive(Clone, Copy)]
 pub(super) struct Mover {
-    /// As userfaultfd(2) takes them.
+    /// Flags for userfaultfd(2).
     flags: u64,
-    /// Whether the kernel itself, when it comes upon a page under way, would get an error instead of waiting.
+    /// Whether an access of the kernel itself to a page that is being moved would fail instead of waiting.
     pub(super) for_user_mode: bool,
 }
 
@@ -51,7 +51,7 @@ impl Work<'_, '_> {
         allowed
     }
 
-    /// Refuses a process whose memory may be written to at any time, where pages cannot be moved under that.
+    /// Fails with [`RecolorError::AsynchronousIo`] where memory may be written at any time and pages cannot be moved safely meanwhile.
     fn check_io(&self) -> Result<(), RecolorError> {
         let Some(sign) = self.sign.filter(|_| !self.plan.limits.force) else { return Ok(()) };
         let pid = self.plan.pid;
@@ -72,7 +72,7 @@ impl Work<'_, '_> {
         Err(RecolorError::AsynchronousIo { pid: pid.0, sign, why })
     }
 
-    /// Huge pages of which a part is to be moved, as far as they may be split beforehand: within a pause that takes milliseconds.
+    /// Returns the addresses of huge pages with pages to move, as far as they may be split before the pause, where a split takes milliseconds.
     fn huge_blocks(&self) -> Vec<u64> {
         let Some(size) = Sysfs::system().huge_page_bytes().map(|size| size as u64) else { return Vec::new() };
         let in_huge = |planned: &&Planned| {
@@ -84,7 +84,7 @@ impl Work<'_, '_> {
         blocks
     }
 
-    /// How a userfaultfd of the process can be had that moves pages, if it can.
+    /// Returns how to open a userfaultfd inside the process that can move pages; `None` if that is impossible.
     fn find_mover(&self, hold: &mut Hold) -> Result<Option<Mover>, RecolorError> {
         // For a test of what kernels without UFFDIO_MOVE do.
         if std::env::var_os("ISOCHROME_WITHOUT_MOVE").is_some() {
@@ -106,7 +106,7 @@ impl Work<'_, '_> {
         Ok(None)
     }
 
-    /// Opens a userfaultfd in the process: its number, and what it can do.
+    /// Opens a userfaultfd in the process, and returns its number and its features; `None` if that is refused.
     pub(super) fn open(&self, hold: &mut Hold, mover: Mover) -> Result<Option<(u64, u64)>, RecolorError> {
         let Ok(descriptor) = hold.call(libc::SYS_userfaultfd, [mover.flags, 0, 0, 0, 0, 0])? else { return Ok(None) };
         hold.journal.userfault = Some(descriptor as i32);

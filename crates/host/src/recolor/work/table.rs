@@ -1,4 +1,4 @@
-//! The table that a helper works off: written, handed over, and read again.
+//! The table that a helper works off: it is written, handed over, and read back.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,10 @@ use crate::sys::clock;
 use crate::sys::memory::page_bytes;
 
 impl Work<'_, '_> {
-    /// Has a helper work off the table, up to the deadline; what is finished of it, and when that was. The helper closes the userfaultfd. One only: each move would
-    /// interrupt another one on another CPU, which takes longer than the move.
+    /// Has a helper work off `table` until `deadline`. Returns the entries that were finished, and when the helper ended.
+    ///
+    /// The helper closes the userfaultfd. Only one helper works: each move would interrupt a second one on another CPU, which takes longer
+    /// than the move.
     pub(super) fn run(
         &self,
         hold: &mut Hold,
@@ -46,7 +48,9 @@ impl Work<'_, '_> {
     }
 }
 
-/// Makes runs of what is to be moved, and tells neighbors of one mapping. `mappings`: that of each entry.
+/// Joins successive entries of `table` that are to be moved into runs, and marks neighboring pages of one mapping.
+///
+/// `mappings`: the mapping of each entry.
 pub(super) fn join_runs(table: &mut [Entry], mappings: &[(u64, u64)]) {
     let page = page_bytes() as u64;
     let mut head = 0;

@@ -9,11 +9,11 @@ use crate::plan::allocate::{Completions, Effort, Groups, Outcome, Rules, TOLERAN
 use crate::plan::{Request, Share};
 use crate::taskset::{Scope, TaskSet};
 
-/// Pairs of columns that are looked at when two cores are planned anew: where no proof is sought, many short looks find more than a few
-/// long ones.
+/// Most pairs of columns that are tried when two cores are planned anew. Where no proof is sought, many short searches find more than a
+/// few long ones.
 const PAIRS: usize = 64;
 
-/// Splits whose columns are evaluated at once, where finding splits is what takes long.
+/// Number of splits whose columns are evaluated at once if it is finding splits that takes long.
 const ALTERNATIVES: usize = 16;
 
 /// Lower bounds of all columns: `[state * (K + 1) + k]`, non-increasing in k.
@@ -80,7 +80,7 @@ pub(super) fn column_bounds(set: &TaskSet, rules: Rules, kinds: &Kinds, partitio
     bounds
 }
 
-/// Columns as far as they are known.
+/// The columns, with what is known of each.
 pub(super) struct Columns<'a> {
     set: &'a TaskSet,
     rules: Rules,
@@ -92,7 +92,7 @@ pub(super) struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    /// All columns at their lower bounds; only the empty one is known.
+    /// Starts with all columns at their lower bounds; only the empty one is known exactly.
     pub(super) fn new(set: &'a TaskSet, rules: Rules, kinds: &'a Kinds, partitions: u32) -> Columns<'a> {
         Columns {
             set,
@@ -114,7 +114,7 @@ impl<'a> Columns<'a> {
         bound == f64::INFINITY || self.found.get(&column).is_some_and(|found| found.0 <= bound + TOLERANCE)
     }
 
-    /// Evaluates columns, of interest up to `slack` above their bounds.
+    /// Evaluates columns, looking only for costs less than `slack` above their bounds.
     pub(super) fn evaluate(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request) {
         let mut open: Vec<(usize, usize)> = columns.iter().copied().filter(|&column| !self.is_exact(column)).collect();
         open.sort_unstable();
@@ -125,7 +125,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// Looks at columns, each with as many nodes as `nodes` makes of those that are due.
+    /// Searches the columns in parallel, and raises their bounds. `nodes`: turns the nodes that are due for a column into
+    /// those that it gets.
     fn look(&mut self, columns: &[(usize, usize)], slack: f64, request: &Request, nodes: impl Fn(u64) -> u64 + Sync) {
         let zero = vec![0; self.kinds.copies.len()];
         let looked: Vec<((usize, usize), Outcome)> = columns
@@ -155,8 +156,8 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// A better plan than `plan`, if one is found by planning two cores at a time anew, until that helps no more: the tasks and the partitions
-    /// of both, and those that nobody has, are divided again in the ways of least bound. `nodes`: of a look at a column.
+    /// Improves `plan` by planning two cores at a time anew, until that no longer helps. Each time, the tasks and partitions of both cores
+    /// and the unused partitions are divided again in the ways of least bound. `nodes`: most nodes for a column.
     pub(super) fn improved(
         &mut self,
         plan: &[Share],
@@ -184,7 +185,8 @@ impl<'a> Columns<'a> {
         self.plan(&columns)
     }
 
-    /// Two columns for the same tasks, with at most `spare` partitions more together, that cost less: the first that is found.
+    /// Divides the tasks of two columns anew, with at most `spare` more partitions together. Returns the first division found
+    /// that costs less; `None` if none is found.
     fn divided_anew(
         &mut self,
         pair: [(usize, usize); 2],
@@ -230,7 +232,7 @@ impl<'a> Columns<'a> {
         None
     }
 
-    /// Remembers a core of a plan as what is known of its column.
+    /// Records the allocation of a core of a plan as one for its column, and returns the column.
     fn remember(&mut self, share: &Share) -> (usize, usize) {
         let k = match self.set.platform().scope {
             Scope::Shared => share.partitions() as usize,
@@ -244,7 +246,7 @@ impl<'a> Columns<'a> {
         column
     }
 
-    /// The plan made of these columns, if all have an allocation, and its utilization.
+    /// Returns the plan made of these columns, and its utilization; `None` unless all have an allocation.
     pub(super) fn plan(&self, columns: &[(usize, usize)]) -> Option<(f64, Vec<Share>)> {
         let mut chosen = Vec::new();
         let mut total = 0.0;
@@ -256,7 +258,7 @@ impl<'a> Columns<'a> {
         Some((total, self.kinds.shares(self.set, &chosen)))
     }
 
-    /// The plan of least total bound with at most `width - 1` partitions, distributed exactly.
+    /// Returns the plan of least total bound with at most `width - 1` partitions, distributed exactly.
     pub(super) fn cheapest(&self, cores: u32) -> (f64, Vec<(usize, usize)>) {
         let width = self.width;
         let fewest: Vec<usize> = (0..self.kinds.states)
@@ -316,7 +318,8 @@ impl<'a> Columns<'a> {
         (total, columns)
     }
 
-    /// The same where every column has all partitions: the least total bound, and the columns of the best splits.
+    /// Like [`cheapest`](Self::cheapest), but every column has all partitions: returns the least total bound, and the
+    /// columns of the best splits.
     pub(super) fn with_all(&self, cores: u32) -> (f64, Vec<Vec<(usize, usize)>>) {
         let all = self.width - 1;
         let cost: Vec<f64> = (0..self.kinds.states).map(|state| self.bound(state, all)).collect();
@@ -325,7 +328,8 @@ impl<'a> Columns<'a> {
         (splits[0].0, splits.iter().map(columns).collect())
     }
 
-    /// The same with a price on partitions: a lower bound, and the columns of the best splits.
+    /// Like [`cheapest`](Self::cheapest), but with a price on partitions: returns a lower bound, and the columns of the
+    /// best splits.
     pub(super) fn priced(&self, cores: u32, price: f64) -> (f64, Vec<Vec<(usize, usize)>>) {
         let choose = |state: usize| {
             (0..self.width)
@@ -339,7 +343,7 @@ impl<'a> Columns<'a> {
         (splits[0].0 - price * (self.width - 1) as f64, splits.iter().map(columns).collect())
     }
 
-    /// The best distribution of the partitions over given sets of tasks, by bound.
+    /// Finds the best distribution of the partitions over given sets of tasks, by bound.
     pub(super) fn distribute(&self, columns: &[(usize, usize)]) -> Option<Vec<(usize, usize)>> {
         let width = self.width;
         let mut totals = vec![vec![0.0; width]];

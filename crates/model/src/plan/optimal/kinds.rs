@@ -1,4 +1,4 @@
-//! Identical tasks, counted: the states that they make, and how states are split into columns.
+//! Kinds of identical tasks, which are counted: the states that the counts make, and how states are split into columns.
 
 use rayon::prelude::*;
 
@@ -6,19 +6,19 @@ use crate::plan::Share;
 use crate::plan::allocate::Groups;
 use crate::taskset::{Task, TaskSet, bundles};
 
-/// States up to which there is a bound at all.
+/// Most states for which a bound is computed.
 const STATES_MAX: usize = 1 << 16;
 
-/// Tasks by kind: what the columns are made of.
+/// Tasks grouped by kind, of which the columns are made.
 pub(super) struct Kinds {
-    /// Per kind, its copies: bundles of tasks.
+    /// Copies of each kind, where a copy is a bundle of tasks.
     pub(super) copies: Vec<Vec<Vec<usize>>>,
     strides: Vec<usize>,
     pub(super) states: usize,
 }
 
 impl Kinds {
-    /// `None` if there are too many states.
+    /// Groups the tasks of `set` by kind; `None` if there are too many states.
     pub(super) fn of(set: &TaskSet) -> Option<Self> {
         let tasks = set.tasks();
         let same = |a: &Task, b: &Task| {
@@ -53,13 +53,13 @@ impl Kinds {
         self.copies.iter().zip(&self.strides).map(move |(kind, stride)| state / stride % (kind.len() + 1))
     }
 
-    /// The state of these tasks: whole copies.
+    /// Returns the state of these tasks, which must be whole copies.
     pub(super) fn state_of(&self, members: &[usize]) -> usize {
         let held = |kind: &Vec<Vec<usize>>| kind.iter().filter(|copy| members.contains(&copy[0])).count();
         self.copies.iter().zip(&self.strides).map(|(kind, stride)| held(kind) * stride).sum()
     }
 
-    /// The tasks of a state if its copies are those from `taken` on; by priority.
+    /// Returns the tasks of a state, by priority, if it takes the copies from `taken` on.
     pub(super) fn members(&self, set: &TaskSet, state: usize, taken: &[usize]) -> Vec<usize> {
         let mut members = Vec::new();
         for (kind, count) in self.counts(state).enumerate() {
@@ -69,7 +69,8 @@ impl Kinds {
         members
     }
 
-    /// Calls `visit` with every sub-state of `state` that has a copy of its first kind (one of the cores must), and more.
+    /// Calls `visit` with every sub-state of `state` that has at least one copy of its first kind, because one of the cores
+    /// must have it.
     pub(super) fn visit_parts(&self, state: usize, mut visit: impl FnMut(usize)) {
         let counts: Vec<usize> = self.counts(state).collect();
         let Some(first) = counts.iter().position(|&count| count > 0) else { return };
@@ -92,8 +93,8 @@ impl Kinds {
         }
     }
 
-    /// The best way to split all tasks over at most `cores` columns: the total, and the columns. With it come the best
-    /// ways that begin with other columns, up to `count` ways in all.
+    /// Finds the best way to split all tasks over at most `cores` columns: the total, and the columns. Returns it with the
+    /// best ways that begin with other columns, up to `count` ways in all.
     pub(super) fn split(
         &self,
         cores: u32,
@@ -145,7 +146,7 @@ impl Kinds {
         firsts.into_iter().take(ways).map(follow).collect()
     }
 
-    /// The columns with the tasks they stand for.
+    /// Returns the columns with the tasks that they stand for.
     pub(super) fn shares(&self, set: &TaskSet, columns: &[(usize, Groups)]) -> Vec<Share> {
         let mut taken = vec![0; self.copies.len()];
         let mut shares = Vec::new();

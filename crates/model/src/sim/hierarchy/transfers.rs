@@ -1,4 +1,4 @@
-//! Accesses on their way through the caches: who fetches, who writes back, who leaves.
+//! How accesses travel through the caches: which level fetches, which writes back, and which lines are evicted.
 
 use super::{CacheId, Hierarchy, Node};
 use crate::sim::cache::{Slot, TaskId};
@@ -6,44 +6,45 @@ use crate::sim::causes::Touch;
 use crate::sim::{Access, Inclusion, Kind, WayMask, WriteHit, WriteMiss};
 use crate::units::CpuId;
 
-/// On whose behalf an access is made.
+/// The task on whose behalf an access is made, and how its stores are treated.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     task: TaskId,
-    /// Stores go through to memory, whatever the levels do otherwise.
+    /// Whether stores go through to memory, whatever the write policy of the levels.
     write_through: bool,
 }
 
 impl Context {
-    /// A line on its way down makes room for itself on behalf of the task whose line it is, not of the one that displaced it.
+    /// Returns the context in which a displaced line moves down: it makes room on behalf of the task that owns it, not of the
+    /// one that displaced it.
     fn owner(slot: Slot) -> Context {
         Context { task: slot.owner, write_through: false }
     }
 }
 
-/// A write on its way down.
+/// Kind of a write that a level receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Write {
-    /// A store, or one written through: part of a line.
+    /// A store of the program, or one that the level above wrote through; it covers a part of a line.
     Store,
-    /// What a dirty line of the level above held.
+    /// A write-back of dirty data that leave the level above.
     Back,
-    /// A clean line handed to an exclusive level.
+    /// A clean line that the level above hands to an exclusive level.
     Clean,
 }
 
 impl Hierarchy {
-    /// One access of task 0 on CPU 0.
+    /// Performs one access of task 0 on CPU 0.
     pub fn access(&mut self, access: Access) {
         self.access_by(CpuId(0), 0, access);
     }
 
-    /// One access of `task` on `cpu`.
+    /// Performs one access of `task` on `cpu`.
     pub fn access_by(&mut self, cpu: CpuId, task: u16, access: Access) {
         self.access_with(cpu, access, Context { task, write_through: false });
     }
 
-    /// One access of `task` on `cpu` to a page that is cached write-through: no level keeps a store of it to itself.
+    /// Performs one access of `task` on `cpu` to a page that is cached write-through: no level keeps a store to itself.
     pub fn access_through(&mut self, cpu: CpuId, task: u16, access: Access) {
         self.access_with(cpu, access, Context { task, write_through: true });
     }
@@ -188,7 +189,7 @@ impl Hierarchy {
         }
     }
 
-    /// Makes room for a line in the set unless a dirty one would have to leave; says whether there is room now.
+    /// Makes room for a line in the set unless a dirty line would have to be evicted. Returns whether there is room now.
     fn clean_room(&mut self, id: usize, set: usize, context: Context) -> bool {
         let allowed = self.allowed(id, context);
         let cache = &mut self.caches[id].cache;
@@ -203,7 +204,8 @@ impl Hierarchy {
         clean
     }
 
-    /// Brings `sectors` of a line in and marks `dirty` ones.
+    /// Installs `sectors` of `line` and marks the sectors in `dirty` as dirty. `fetch`: whether missing sectors are read
+    /// from the level below.
     fn install(&mut self, id: usize, line: u64, sectors: u32, dirty: u32, fetch: bool, context: Context) {
         let set = self.caches[id].cache.set_of(line);
         let below = self.caches[id].below;
@@ -236,7 +238,8 @@ impl Hierarchy {
         }
     }
 
-    /// A way for `line`: where some of its sectors lie already, else an empty one, else the victim's.
+    /// Returns the way for `line`: the one that holds some of its sectors, else an empty one, else that of a victim, which
+    /// is evicted.
     fn make_room(&mut self, id: usize, set: usize, line: u64, context: Context) -> usize {
         let allowed = self.allowed(id, context);
         let cache = &mut self.caches[id].cache;
@@ -248,7 +251,8 @@ impl Hierarchy {
         way
     }
 
-    /// Lets a line leave: first from the levels above where this level is inclusive, then to the level below if it is dirty.
+    /// Evicts a line: first from the levels above if this level is inclusive, then to the level below if the line is dirty
+    /// or the level below is exclusive.
     fn evict(&mut self, id: usize, set: usize, way: usize, context: Context) {
         let slot = *self.caches[id].cache.slot(set, way);
         let shift = self.caches[id].cache.line_shift();
@@ -269,7 +273,7 @@ impl Hierarchy {
         }
     }
 
-    /// Empties a way and writes back what is dirty of its line.
+    /// Empties a way, writes the dirty sectors of its line back, and returns what the way held.
     fn give_up(&mut self, id: usize, set: usize, way: usize, context: Context) -> Slot {
         let Node { cache, counts, below, watch, .. } = &mut self.caches[id];
         let below = *below;
@@ -291,7 +295,8 @@ impl Hierarchy {
         slot
     }
 
-    /// Removes all lines within `bytes` from `address`, here and above; dirty ones are written back to the level below first.
+    /// Invalidates all lines within `bytes` from `address`, here and in the levels above; dirty ones are written back to the
+    /// level below first.
     fn invalidate(&mut self, CacheId(id): CacheId, address: u64, bytes: u64, context: Context) {
         for above in self.caches[id].above.clone() {
             self.invalidate(above, address, bytes, context);

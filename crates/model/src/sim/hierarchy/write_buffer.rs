@@ -1,18 +1,18 @@
-//! Writes that the CPU does not wait for.
+//! The write buffer: writes to memory that the CPU does not wait for.
 
 use std::collections::VecDeque;
 
-/// Writes on their way to memory behind the back of the CPU.
+/// Writes that are on their way to memory while the CPU goes on.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteBuffer {
-    /// Writes that fit; without any, writes are waited for.
+    /// Number of writes that the buffer holds. With 0 the CPU waits for every write.
     pub(super) entries: usize,
-    /// When each of them will be done, in order.
+    /// Time in cycles at which each of these writes is done, ascending.
     pub(super) done_at: VecDeque<u64>,
 }
 
 impl WriteBuffer {
-    /// Takes a write that lasts `cycles` at the time `now`; returns the time from which the CPU can go on.
+    /// Takes a write that lasts `cycles` at the time `now`, and returns the time from which the CPU can go on.
     pub(super) fn accept(&mut self, now: u64, cycles: u64) -> u64 {
         if self.entries == 0 {
             return now + cycles;

@@ -1,4 +1,4 @@
-//! Carries a scenario out.
+//! Runs a scenario.
 
 mod releases;
 mod setup;

@@ -1,17 +1,17 @@
-//! When tasks come in: after so many accesses of another one, or by the clock of their CPU.
+//! Releases of the tasks that preempt: after so many accesses of another task, or by the clock of their CPU.
 
 use std::collections::VecDeque;
 
 use crate::sim::scenario::{Scenario, ScenarioError};
 
-/// Points at which a task comes in.
+/// Points at which one task is released.
 pub(super) struct Releases {
     pub(super) by: usize,
     /// The task whose accesses are counted; `None` for the CPU's clock.
     pub(super) of: Option<usize>,
     at: VecDeque<u64>,
     every: Option<u64>,
-    /// How many multiples of `every` lie in the past.
+    /// Multiples of `every` that have passed.
     multiples: u64,
 }
 
@@ -21,7 +21,7 @@ impl Releases {
         self.at.front().copied().into_iter().chain(regular).min()
     }
 
-    /// How many have come since the last call, now that the count or clock stands at `now`.
+    /// Returns how many releases have come since the last call, now that the count or clock stands at `now`.
     pub(super) fn passed(&mut self, now: u64) -> u64 {
         let listed = self.at.iter().take_while(|at| **at <= now).count();
         self.at.drain(..listed);

@@ -1,15 +1,15 @@
-//! A scenario before its first access: caches with the ways of each task, tasks with their pages, CPUs with their queues.
+//! Sets a scenario up: caches with the ways of each task, tasks with their pages, CPUs with their queues.
 
 use super::{Actor, Cpu, Simulation, Turn};
 use crate::sim::scenario::{Scenario, ScenarioError, Task, TaskOutcome};
 use crate::sim::{CacheId, DescribedMachine, Hierarchy, PageTable, WayMask};
 use crate::units::{Bytes, FrameNumber, parse_list};
 
-/// Bytes of physical addresses that all tasks share out between them.
+/// Bytes of physical address space that all tasks divide among themselves.
 const ADDRESSES: u64 = 1 << 62;
 
 impl<'a> Simulation<'a> {
-    /// The scenario before its first access.
+    /// Sets `scenario` up on `machine`, ready for its first access.
     pub(super) fn new(scenario: &'a Scenario, machine: &DescribedMachine) -> Result<Simulation<'a>, ScenarioError> {
         let setting = |what: String, hint| Err(ScenarioError::Setting { what, hint });
         let cpu_count = scenario.cpu_count();
@@ -90,7 +90,7 @@ impl Actor {
 }
 
 impl Scenario {
-    /// Colors in which stores of `task` are written through, because another task alone may write there.
+    /// Returns for each color whether stores of `task` to it are written through, because another task is its only writer.
     fn written_through(&self, task: &Task, color_count: u16) -> Result<Vec<bool>, ScenarioError> {
         let mut through = vec![false; usize::from(color_count)];
         for owner in self.tasks.iter().filter(|other| other.single_writer && other.name != task.name) {
@@ -99,7 +99,7 @@ impl Scenario {
         Ok(through)
     }
 
-    /// The CPUs with the tasks that begin there.
+    /// Returns the CPUs, each with the tasks that begin on it.
     fn queues(&self, cpu_count: u32) -> Vec<Cpu> {
         let mut cpus: Vec<Cpu> = (0..cpu_count).map(|_| Cpu::default()).collect();
         // The background begins when nothing else is there to begin.
@@ -115,7 +115,7 @@ impl Scenario {
 }
 
 impl Task {
-    /// Limits the task, of this number, to its ways of each cache.
+    /// Limits the task with this number to its ways of each cache.
     fn limit_ways(&self, number: u16, hierarchy: &mut Hierarchy) -> Result<(), ScenarioError> {
         for (level, ways) in &self.ways {
             let found = hierarchy.caches_named(level);
