@@ -67,6 +67,11 @@ int main(int argc, char **argv)
                 }
             }
             round++;
+            /* Lines that are used once may be the first to go again, so they are used twice. */
+            shuffle(order, pages);
+            for (size_t i = 0; i < pages; i++)
+                for (size_t at = 0; at < PAGE; at += LINE)
+                    wrong |= memory[order[i] * PAGE + at] != round;
             if (wrong) {
                 fprintf(stderr, "writer: wrong contents\n");
                 return 4;
