@@ -17,8 +17,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use isochrome_host::color::pagemap;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
-use isochrome_host::color::{Collection, Survey, Target};
-use isochrome_host::error::HostError;
+use isochrome_host::color::{Collection, ColorError, Survey, Target};
 use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::run::marks::{Edge, MarkWriter};
@@ -43,7 +42,9 @@ impl Isochrome {
         if !clock::usable() {
             return Err("this processor's counter cannot be read in order (no RDTSCP)\n  hint: in a virtual machine, ask the host to pass it on".to_owned());
         }
-        let message = |error: HostError| error.to_string();
+        fn message(error: impl ToString) -> String {
+            error.to_string()
+        }
         let sysfs = Sysfs::system();
         let (machine, _) = sysfs.machine().map_err(message)?;
         let processor = sysfs.processor().map_err(message)?;
@@ -77,7 +78,7 @@ impl Isochrome {
         self.regions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn alloc(&self, colors: &[u16], bytes: usize) -> Result<usize, HostError> {
+    fn alloc(&self, colors: &[u16], bytes: usize) -> Result<usize, ColorError> {
         let colors: Vec<Color> = colors.iter().copied().map(Color).collect();
         let region = self.pool.take(&colors, bytes.div_ceil(page_bytes()))?;
         let address = region.arena().address();

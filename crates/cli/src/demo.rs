@@ -6,10 +6,9 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
-use isochrome_host::color::Target;
+use isochrome_host::color::{ColorError, Target};
 use isochrome_host::counters::events::Quantity;
 use isochrome_host::doctor;
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::clock;
@@ -22,7 +21,7 @@ use isochrome_report::{html, text::table};
 
 use crate::args::{DemoOf, DemoOptions};
 use crate::context::{Context, InDoubt};
-use crate::{Verdict, bench, evidence, files, probe, results};
+use crate::{Verdict, bench, evidence, files, hints, probe, results};
 
 /// Blocks of each condition, and jobs of each kind in a block.
 const AMOUNT: (u32, u32) = (60, 10);
@@ -49,7 +48,7 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
         Ok((target, found)) => (Some(target), Some(found)),
         // What the machine cannot do is part of the answer; what was asked wrongly is not.
         Err(error) if is_of_the_machine(&error) => {
-            warnings.push(format!("No colors, so no partitioning here: {error}"));
+            warnings.push(format!("No colors, so no partitioning here: {}", hints::text(&*error)));
             (Target::to_flood(&context.machine, context.cpu), None)
         }
         Err(error) => return Err(error),
@@ -104,8 +103,9 @@ pub fn run(options: &DemoOptions) -> Result<Verdict> {
 fn is_of_the_machine(error: &anyhow::Error) -> bool {
     error.is::<InDoubt>()
         || error
-            .downcast_ref::<HostError>()
-            .is_some_and(|error| error.may_pass() || matches!(error, HostError::OneColor { .. }))
+            .chain()
+            .filter_map(|cause| cause.downcast_ref::<ColorError>())
+            .any(|error| error.may_pass() || matches!(error, ColorError::OneColor { .. }))
 }
 
 /// Returns the CPU that is measured on and a few others, to find out whether they share its caches.

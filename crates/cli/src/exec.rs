@@ -24,7 +24,7 @@ use crate::args::{ChosenColors, ExecOptions, Ready};
 use crate::context::{listed_cpus, seed};
 use crate::notify::Relay;
 use crate::placed::line;
-use crate::{Verdict, coloring, files};
+use crate::{Verdict, coloring, files, hints};
 
 /// Longest wait for the last output of the program, and time between two checks whether it is there.
 const LAST_OUTPUT: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ pub fn run(options: &ExecOptions) -> Verdict {
 
 /// Prints `error` on standard error, and returns the verdict with exit code `code`.
 fn failed(code: u8, error: &anyhow::Error) -> Verdict {
-    eprintln!("isochrome: {}", crate::error_text(error));
+    eprintln!("isochrome: {}", hints::text(&**error));
     Verdict::Ended(ExitCode::from(code))
 }
 
@@ -56,7 +56,7 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     let own = Owner::of(std::process::id())?;
     let reserved = options.strict.then(|| reserve(&options.colors, cpus.clone(), own.clone())).transpose()?;
     // What is wrong whatever is measured is said at once.
-    let hopeless = coloring::check(&options.colors, &cpus).err().map(|error| crate::error_text(&error));
+    let hopeless = coloring::check(&options.colors, &cpus).err().map(|error| hints::text(&*error));
     let signals = Signals::keep().context("signals cannot be kept")?;
     launch::adopt_orphans().context("orphans cannot be adopted")?;
 
@@ -92,8 +92,8 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
         dry_run: options.dry_run,
     };
     let colors = options.colors.clone();
-    let obtain = move || reserve(&colors, cpus.clone(), own.clone()).map_err(|error| crate::error_text(&error));
-    let mut keeper = Keeper::new(program, Arc::new(obtain), Hooks { said_ready: &said_ready, tell: &tell });
+    let obtain = move || reserve(&colors, cpus.clone(), own.clone()).map_err(|error| hints::text(&*error));
+    let mut keeper = Keeper::new(program, Arc::new(obtain), Hooks { said_ready: &said_ready, tell: &tell, explain: &hints::text });
     if let Some(hopeless) = hopeless {
         keeper.warn(hopeless);
     }
@@ -126,7 +126,7 @@ fn relay_for(options: &ExecOptions, command: &mut Command, launch: &mut Launch) 
     let needs_relay = waits_for_it || std::env::var_os("NOTIFY_SOCKET").is_some();
     match needs_relay.then(|| Relay::new(command, launch)).transpose() {
         Err(error) if !waits_for_it => {
-            let error = crate::error_text(&error);
+            let error = hints::text(&*error);
             eprintln!("isochrome: the program is left to talk to its service manager itself: {error}");
             Ok(None)
         }
@@ -175,7 +175,7 @@ fn publish(options: &ExecOptions, report: &Placed) {
     if let Some(path) = &options.output
         && let Err(error) = files::write_json(path, report)
     {
-        eprintln!("isochrome: {}", crate::error_text(&error));
+        eprintln!("isochrome: {}", hints::text(&*error));
     }
     if options.json {
         eprintln!("{}", serde_json::to_string(report).expect("a report is plain data"));

@@ -32,7 +32,7 @@ use crate::context::{Context, spinner};
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
 use crate::ways::{self, Given};
-use crate::{Verdict, coloring, job};
+use crate::{Verdict, coloring, hints, job};
 
 /// Default time slices of programs that are named, and of a modeled machine.
 const SLICES: [Ns; 1] = [Ns(2_500_000)];
@@ -259,7 +259,7 @@ fn had<T>(
             Some(part)
         }
         Err(error) => {
-            warn(format!("No {what}, so what they are worth is not shown: {error:#}"));
+            warn(format!("No {what}, so what they are worth is not shown: {}", hints::text(&*error)));
             None
         }
     }

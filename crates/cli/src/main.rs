@@ -13,6 +13,7 @@ mod exec;
 mod export;
 mod files;
 mod flood;
+mod hints;
 mod import;
 mod interference;
 mod job;
@@ -109,7 +110,7 @@ fn main() -> ExitCode {
         Ok(Verdict::Inconclusive) => ExitCode::from(INCONCLUSIVE),
         Err(error) if files::nobody_listens(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("isochrome: {}", error_text(&error));
+            eprintln!("isochrome: {}", hints::text(&*error));
             ExitCode::from(if error.is::<InDoubt>() { INCONCLUSIVE } else { COULD_NOT_RUN })
         }
     }
@@ -148,18 +149,4 @@ fn carry_out(verb: Verb) -> anyhow::Result<Verdict> {
         Verb::Generate(Generated::Man { output }) => manual::pages(&output),
         Verb::Generate(Generated::Completions { shell }) => manual::completions(shell),
     }
-}
-
-/// Formats an error and its causes from the outside in, without repeating a cause that the text already contains.
-fn error_text(error: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            // Hints come last, so a further cause goes before them.
-            let at = text.find("\n  hint:").unwrap_or(text.len());
-            let separator = if text.is_empty() { "" } else { ": " };
-            text.insert_str(at, &format!("{separator}{cause}"));
-        }
-    }
-    text
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use isochrome_host::color::resident;
 use isochrome_host::color::{Target, saved};
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
-use isochrome_host::process::Pid;
+use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::recolor;
 use isochrome_host::runtime;
 use isochrome_model::palette::{agreement, merge};
@@ -20,7 +19,7 @@ use serde::Serialize;
 
 use crate::args::{Frames, MapOptions, Place};
 use crate::context::{Context, spinner};
-use crate::{Verdict, coloring, files};
+use crate::{Verdict, coloring, files, hints};
 
 /// Number of pages that are measured anew to verify the palette.
 const VERIFIED_PAGES: usize = 8192;
@@ -88,7 +87,7 @@ pub fn run(options: &MapOptions) -> Result<Verdict> {
             Ok((asked, found)) => Measured { asked, found },
             Err(error) if error.is_gone() => Measured::default(),
             Err(error) => {
-                eprintln!("isochrome: colors of its pages cannot be measured: {error}");
+                eprintln!("isochrome: colors of its pages cannot be measured: {}", hints::text(&error));
                 Measured::default()
             }
         };
@@ -165,7 +164,8 @@ fn settled(child: &mut Child, after: Duration, look: impl Fn(u32) -> Result<Outc
 
 /// Whether `error` says that the program has ended. One that has ended but was not waited for has no memory.
 fn has_ended(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(HostError::NoSuchProcess { .. } | HostError::NoUserMemory { .. }))
+    let gone = |error: &ProcessError| error.is_gone() || matches!(error, ProcessError::NoUserMemory { .. });
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(gone)
 }
 
 /// Measures the colors of fresh memory without the saved palette, and compares them where the palette knows the frames.

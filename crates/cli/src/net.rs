@@ -12,7 +12,7 @@ use crate::args::NetOptions;
 use crate::context::Context;
 use crate::flood::first_level;
 use crate::results::{self, Outcome};
-use crate::{Verdict, files};
+use crate::{Verdict, files, hints};
 
 /// Default packet sizes, in bytes.
 const SIZES: [usize; 13] = [1, 64, 256, 512, 1024, 1500, 2048, 3072, 4096, 5120, 6144, 7168, 8192];
@@ -37,7 +37,7 @@ pub fn run(options: &NetOptions) -> Result<Verdict> {
         let mut experiment = match Sending::new(&pool, target, first, path) {
             // Not asked for by name, it is left out: what needs the kernel may not be had. Memory always is.
             Err(error) if options.path.is_none() && path != Path::Memory => {
-                missing.push(format!("the path {} is left out: {error}", name(path)));
+                missing.push(format!("the path {} is left out: {}", name(path), hints::text(&error)));
                 continue;
             }
             experiment => experiment?,

@@ -8,7 +8,7 @@ use isochrome_host::color::ledger;
 use isochrome_host::color::pagemap;
 use isochrome_host::color::reference::{Numbers, Ready, Reference, order_by_eviction};
 use isochrome_host::color::{Collection, Survey, Target, Verification, saved};
-use isochrome_host::error::HostError;
+use isochrome_host::error::without_hint;
 use isochrome_host::interrupt;
 use isochrome_host::runtime;
 use isochrome_host::sys::memory::Arena;
@@ -137,8 +137,7 @@ fn measured(options: &PaletteOptions) -> Result<Outcome> {
     let bar = spinner("finding colors");
     let (mut survey, attempts) = context.survey(place, target, pages.min(PAGES))?;
     for (method, error) in survey.refused() {
-        let reason = error.to_string();
-        tell(&bar, &format!("not by {}: {}", method.name(), reason.lines().next().unwrap_or_default()));
+        tell(&bar, &format!("not by {}: {}", method.name(), without_hint(error)));
     }
     bar.finish_and_clear();
     let bar = progress("classifying", pages as u64);
@@ -275,10 +274,11 @@ fn save(
             )?;
             let holders = ledger::grants_in(folder)?;
             if let Some(holder) = holders.iter().find(|grant| grant.level == target.level) {
-                return Err(HostError::ReferenceInUse {
-                    owners: format!("{} ({})", holder.owner.name, holder.owner.pid),
-                }
-                .into());
+                anyhow::bail!(
+                    "{} ({}) holds colors by the pages of known color that are saved: new ones would have other numbers\n  hint: wait until it has ended (`isochrome ps`)",
+                    holder.owner.name,
+                    holder.owner.pid
+                );
             }
             reference.adopt(folder, &palette, &order)?;
         }

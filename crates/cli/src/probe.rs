@@ -14,7 +14,7 @@ use isochrome_report::retention_sentence;
 
 use crate::args::ProbeOptions;
 use crate::context::{Context, spinner};
-use crate::{Verdict, files};
+use crate::{Verdict, files, hints};
 
 pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -24,7 +24,7 @@ pub fn run(options: &ProbeOptions) -> Result<Verdict> {
     let pool = match colors {
         Ok(pool) => Some(pool),
         Err(error) => {
-            eprintln!("no refill time per color: {error:#}");
+            eprintln!("no refill time per color: {}", hints::text(&*error));
             None
         }
     };

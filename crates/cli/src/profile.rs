@@ -32,7 +32,7 @@ use crate::coloring::{self, available};
 use crate::context::{Context, progress, seed};
 use crate::probe::{notes_text, saved};
 use crate::ways::{Divided, Given};
-use crate::{Verdict, files};
+use crate::{Verdict, files, hints};
 
 pub fn run(options: &ProfileOptions) -> Result<Verdict> {
     ensure!(
@@ -137,7 +137,7 @@ fn measured(options: &ProfileOptions, programs: Programs, text: &str) -> Result<
     let mut random = fastrand::Rng::with_seed(seed);
     let counted = proved_events(&sysfs.processor()?, profile.level).map(|[_, misses, ..]| misses);
     if let Err(error) = &counted {
-        eprintln!("misses are not counted: {error}");
+        eprintln!("misses are not counted: {}", hints::text(error));
     }
     let counted = counted.ok();
     let bar = progress("profiling", 0);
@@ -234,7 +234,7 @@ fn one_run(
         let moved = pids.iter().try_for_each(|pid| {
             coloring.with_colors(colors, |wanted| recolor(*pid, wanted, &coloring.limits)).map(|_| ())
         });
-        moved.map_err(|error| error.to_string())
+        moved.map_err(|error| hints::text(&error))
     };
     let ProfilingRequest { program, cpu, jobs, folder, counted } = *request;
     let run = profiling_run(program, cpu, jobs, folder, joins, counted, &mut place)?;

@@ -7,9 +7,8 @@ use anyhow::Result;
 use isochrome_host::color::ledger::{self, Grant, Sharing};
 use isochrome_host::color::resident;
 use isochrome_host::color::saved::{self, Boot};
-use isochrome_host::error::HostError;
 use isochrome_host::machine::sysfs::Sysfs;
-use isochrome_host::process::Pid;
+use isochrome_host::process::{Pid, ProcessError};
 use isochrome_host::runtime;
 use isochrome_model::palette::Palette;
 use isochrome_model::placement::{Kind, Placement, Residence};
@@ -17,7 +16,7 @@ use isochrome_model::units::{Bytes, Color, FrameNumber, format_list};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{Verdict, files};
+use crate::{Verdict, files, hints};
 
 /// Columns for the name of a process, which is indented below that of its parent.
 const NAME: usize = 24;
@@ -111,7 +110,7 @@ pub fn run(json: bool) -> Result<Verdict> {
     let mut held = Held { grants: Vec::new() };
     for grant in grants {
         // Only to show: what rests on the palette tests it first.
-        let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(error.to_string())).ok();
+        let palette = saved::load(&folder, grant.level, &boot).map_err(|error| notes.insert(hints::text(&error))).ok();
         let look = Look { colors: &grant.colors, palette: palette.as_ref(), page: machine.page_bytes, owners: &owners };
         let mut process = look.process(grant.owner.pid, grant.owner.name.clone(), &mut notes);
         process.count_common();
@@ -125,7 +124,7 @@ pub fn run(json: bool) -> Result<Verdict> {
 impl Look<'_> {
     /// Returns process `pid` with its memory and its descendants. `notes` receives what could not be seen.
     fn process(&self, pid: u32, name: String, notes: &mut BTreeSet<String>) -> Process {
-        let memory = self.memory(pid).map_err(|error| notes.insert(error.to_string())).ok();
+        let memory = self.memory(pid).map_err(|error| notes.insert(hints::text(&error))).ok();
         let children = Pid(pid as i32).children().into_iter().map(|child| child.0 as u32);
         let children = children.filter(|child| !self.owners.contains(child)).filter_map(|child| {
             // One that has ended since is no news.
@@ -135,7 +134,7 @@ impl Look<'_> {
         Process { pid, name, memory, children: children.collect() }
     }
 
-    fn memory(&self, pid: u32) -> Result<Memory, HostError> {
+    fn memory(&self, pid: u32) -> Result<Memory, ProcessError> {
         let (mut residence, mut private) = (Residence::default(), Vec::new());
         let mut frames = BTreeSet::new();
         for mapping in resident::seen_mappings(pid)? {

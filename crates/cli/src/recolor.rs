@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::args::RecolorOptions;
 use crate::placed::line;
-use crate::{Verdict, coloring, context, files};
+use crate::{Verdict, coloring, context, files, hints};
 
 /// Version of what is printed of a repair.
 pub const REPAIR_SCHEMA: &str = "isochrome-repair/1";
@@ -63,7 +63,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     coloring.grant(owner.clone(), None)?;
     let begin = Instant::now();
     let mut watch = Watch::default();
-    let unverified = |error| eprintln!("isochrome: not verified: {error}");
+    let unverified = |error| eprintln!("isochrome: not verified: {}", hints::text(&error));
     let verified = match coloring.place_verified(&mut watch, &pids, unverified) {
         Ok(verified) => verified,
         Err(error) => {
@@ -73,7 +73,7 @@ pub fn run(options: &RecolorOptions) -> Result<Verdict> {
     };
     // Without it an `exec` that watches over the program would measure the same again.
     if let Err(error) = coloring.hand_over(&watch) {
-        eprintln!("isochrome: {error}");
+        eprintln!("isochrome: {}", hints::text(&error));
     }
     let report = coloring.look(pid)?;
     let placed = Placed {

@@ -31,7 +31,7 @@ use isochrome_model::units::{Color, CpuId, Ns};
 use crate::args::{ChosenColors, CompareWith, Place, Policy, RunPlanOptions, ViolationAction};
 use crate::context::{Context, spinner, tell};
 use crate::ways::{Divided, Given};
-use crate::{Verdict, coloring, evidence, files};
+use crate::{Verdict, coloring, evidence, files, hints};
 
 /// Longest run that hyperperiods may ask for: a day.
 const LENGTH_MAX: Ns = Ns(86_400_000_000_000);
@@ -325,10 +325,10 @@ fn one_block(request: &Request, means: Means, block: &mut BlockRecord) -> Result
         place: &mut |task, pids| {
             let Some(mut coloring) = of(task) else { return Ok(()) };
             for pid in pids {
-                let owner = Owner::of(pid.0 as u32).map_err(|error| error.to_string())?;
-                coloring.grant(owner, None).map_err(|error| error.to_string())?;
+                let owner = Owner::of(pid.0 as u32).map_err(|error| hints::text(&error))?;
+                coloring.grant(owner, None).map_err(|error| hints::text(&error))?;
             }
-            coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| error.to_string())
+            coloring.place_again(&mut watches.borrow_mut()[task], pids).map(drop).map_err(|error| hints::text(&error))
         },
         look: &mut |task, pids| {
             let coloring = of(task)?;

@@ -7,11 +7,11 @@ use isochrome_lab::runner::Experiment;
 use isochrome_lab::samples::csv;
 use isochrome_lab::switch::{Kind, Switches, Switching, conclude, conditions, pages_per_color, section};
 
-use crate::Verdict;
 use crate::args::SwitchOptions;
 use crate::coloring::own_colors;
 use crate::context::Context;
 use crate::results::{self, Outcome};
+use crate::{Verdict, hints};
 
 pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let place = &options.place;
@@ -24,7 +24,7 @@ pub fn run(options: &SwitchOptions) -> Result<Verdict> {
     let (target, palette, pool) = match colored {
         Ok((target, (palette, pool))) => (target, Some(palette), Some(pool)),
         Err(error) => {
-            eprintln!("no colors: {error:#}");
+            eprintln!("no colors: {}", hints::text(&*error));
             warnings.push(
                 "No colors: floods are of ordinary memory, and what partitions are worth is not shown.".to_owned(),
             );

@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::events::INSTRUCTIONS;
-use isochrome_host::counters::miss_counters;
-use isochrome_host::error::HostError;
+use isochrome_host::counters::{CounterError, miss_counters};
+use isochrome_host::error::without_hint;
 use isochrome_host::interrupt;
 use isochrome_lab::miss_ratio::modeled::miss_ratio;
 use isochrome_lab::miss_ratio::search::{self, search};
@@ -23,7 +23,7 @@ use crate::args::WorkloadOptions;
 use crate::context::Context;
 use crate::results::{self, Outcome};
 use crate::simulate::named_machine;
-use crate::{Verdict, evidence, files};
+use crate::{Verdict, evidence, files, hints};
 
 pub fn run(options: &WorkloadOptions) -> Result<Verdict> {
     let (touches, locality) = (options.kind, options.locality);
@@ -120,7 +120,8 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
         Ok((palette, pool)) => (Some(palette), Some(pool), None),
         Err(error) => {
             let why = format!(
-                "no colors: {error:#}\nmemory is wherever the kernel has it: some sets get more lines than others"
+                "no colors: {}\nmemory is wherever the kernel has it: some sets get more lines than others",
+                hints::text(&*error)
             );
             eprintln!("{why}");
             (None, None, Some(why))
@@ -130,12 +131,12 @@ fn place(options: &WorkloadOptions, touches: Touches, lines_max: impl Fn(Geometr
 }
 
 /// Returns a sentence that says why misses are not counted.
-fn not_counted(error: &HostError) -> String {
+fn not_counted(error: &CounterError) -> String {
     match error {
-        HostError::CountersAbsent { event, .. } if event == INSTRUCTIONS.name => {
+        CounterError::Absent { event, .. } if event == INSTRUCTIONS.name => {
             "this machine offers no performance counters".to_owned()
         }
-        _ => error.to_string().lines().next().unwrap_or_default().to_owned(),
+        _ => without_hint(error),
     }
 }
 

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use isochrome_host::color::pool::FramePool;
-use isochrome_host::color::{Survey, Target};
-use isochrome_host::error::HostError;
+use isochrome_host::color::{ColorError, Survey, Target};
+use isochrome_host::error::SystemError;
 use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
 use isochrome_host::sys::memory::{Arena, page_bytes};
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match run(sizes.0, sizes.1) {
         Ok(()) => ExitCode::SUCCESS,
         // A machine without colors, or too busy to tell them: nothing to measure, and no defect.
-        Err(error @ (HostError::OneColor { .. } | HostError::TimingBlurred { .. } | HostError::NoEviction { .. })) => {
+        Err(error @ (ColorError::OneColor { .. } | ColorError::TimingBlurred { .. } | ColorError::NoEviction { .. })) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS
         }
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 /// Pages per color where no counts are given: twice as many as are allocated of one.
 const PAGES_PER_COLOR: usize = 64;
 
-fn run(page_counts: &[usize], repeats: usize) -> Result<(), HostError> {
+fn run(page_counts: &[usize], repeats: usize) -> Result<(), ColorError> {
     let sysfs = Sysfs::system();
     let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
     let cpu = *allowed_cpus()?.last().expect("a running thread may run somewhere");
@@ -82,7 +82,7 @@ fn run(page_counts: &[usize], repeats: usize) -> Result<(), HostError> {
 }
 
 /// Memory of two colors from the pool against plain memory touched for the first time, in turn.
-fn allocate(pool: &FramePool, repeats: usize) -> Result<(), HostError> {
+fn allocate(pool: &FramePool, repeats: usize) -> Result<(), ColorError> {
     for pages in [4, 16, 64] {
         let (mut colored, mut plain) = (Vec::new(), Vec::new());
         for _ in 0..repeats {
@@ -92,7 +92,7 @@ fn allocate(pool: &FramePool, repeats: usize) -> Result<(), HostError> {
             colored.push(begin.elapsed().as_secs_f64() * 1e6 / pages as f64);
             drop(region);
             let begin = Instant::now();
-            let mut arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+            let mut arena = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
             touch(arena.bytes_mut());
             plain.push(begin.elapsed().as_secs_f64() * 1e6 / pages as f64);
         }

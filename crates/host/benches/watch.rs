@@ -7,17 +7,19 @@
 //! nothing but pass it back, or lets a poll go by, and measures by time which of its lines are gone; without a watch it does the same for as long.
 //! `-- lines` measures this alone.
 
+use std::error::Error;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use isochrome_host::color::eviction::{Canaries, LevelSizes, TimedEvictionTest};
 use isochrome_host::color::pool::FramePool;
-use isochrome_host::color::{Survey, Target};
+use isochrome_host::color::{ColorError, Survey, Target};
 use isochrome_host::counters::events::PAGE_FAULTS;
-use isochrome_host::error::HostError;
+use isochrome_host::error::SystemError;
 use isochrome_host::machine::setting::{RealtimeRequest, allowed_cpus};
 use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::sched::SchedError;
 use isochrome_host::sched::bpf::BpfEvents;
 use isochrome_host::sched::perf::PerfRings;
 use isochrome_host::sched::slices::Slices;
@@ -106,9 +108,7 @@ fn main() -> ExitCode {
     match evictions(if measuring { 150 } else { 1 }) {
         Ok(()) => ExitCode::SUCCESS,
         // A machine without colors, or too busy to tell them.
-        Err(error)
-            if matches!(error, HostError::OneColor { .. } | HostError::NoSuchLevel { .. }) || error.may_pass() =>
-        {
+        Err(error) if error.downcast_ref().is_some_and(is_of_the_machine) => {
             println!("lines evicted: not measured: {error}");
             ExitCode::SUCCESS
         }
@@ -119,7 +119,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn compare(load: Load, rounds: usize) -> Result<(), HostError> {
+fn is_of_the_machine(error: &ColorError) -> bool {
+    error.may_pass() || matches!(error, ColorError::OneColor { .. } | ColorError::NoSuchLevel { .. })
+}
+
+fn compare(load: Load, rounds: usize) -> Result<(), SchedError> {
     let cpus = allowed_cpus()?;
     let (watched, watching) = (cpus[cpus.len() - 1], cpus[0]);
     let mut seen: Vec<Vec<Seen>> = WAYS.iter().map(|_| Vec::new()).collect();
@@ -163,7 +167,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn open(way: Way, watched: CpuId) -> Result<Watch, HostError> {
+    fn open(way: Way, watched: CpuId) -> Result<Watch, SchedError> {
         let (cpus, faults) = ([watched], |counters| &[PAGE_FAULTS; 4][..counters]);
         let by = |source, counters| Slices::of(source, &cpus, true, counters > 0);
         let slices = match way.reader {
@@ -200,7 +204,7 @@ impl Watch {
     }
 }
 
-fn round(load: Load, way: Way, watched: CpuId, watching: CpuId) -> Result<Seen, HostError> {
+fn round(load: Load, way: Way, watched: CpuId, watching: CpuId) -> Result<Seen, SchedError> {
     let alone = pass(load, watched, &mut || false);
     let mut watch = Watch::open(way, watched)?;
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
@@ -323,12 +327,12 @@ impl Block {
 }
 
 /// How many lines of levels 2 and 1 every way of watching evicts.
-fn evictions(blocks: usize) -> Result<(), HostError> {
+fn evictions(blocks: usize) -> Result<(), Box<dyn Error>> {
     let cpus = allowed_cpus()?;
     let (watched, watching) = (cpus[cpus.len() - 1], cpus[0]);
     let sysfs = Sysfs::system();
     let (machine, processor) = (sysfs.machine()?.0, sysfs.processor()?);
-    let memory = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+    let memory = |pages| Arena::map(pages).map_err(|source| SystemError::Memory { pages, source });
     let ticks = |sizes: LevelSizes| {
         patiently(|seed| Ok(TimedEvictionTest::calibrate(memory(sizes.pages_needed())?, sizes, seed)?.ticks()))
     };
@@ -359,17 +363,15 @@ fn evictions(blocks: usize) -> Result<(), HostError> {
             let lines = pages * page_bytes() / line_bytes;
             println!("of {lines} lines in level 1, all of it, watching evicts:");
             // Less is to be seen there.
-            evicted(Canaries::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)
+            evicted(Canaries::new(memory(pages)?, line_bytes, first, 1), lines, blocks.div_ceil(5), watched, watching)?;
         }
-        Err(error) => {
-            println!("level 1: {error}");
-            Ok(())
-        }
+        Err(error) => println!("level 1: {error}"),
     }
+    Ok(())
 }
 
 /// `attempt` with one seed after the other, until nothing spoils it.
-fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, HostError>) -> Result<T, HostError> {
+fn patiently<T>(mut attempt: impl FnMut(u64) -> Result<T, ColorError>) -> Result<T, ColorError> {
     for seed in 1..ATTEMPTS {
         match attempt(seed) {
             Err(error) if error.may_pass() => std::thread::sleep(Duration::from_millis(100)),
@@ -386,7 +388,7 @@ fn evicted<M: BackingMemory + Send>(
     rounds: usize,
     watched: CpuId,
     watching: CpuId,
-) -> Result<(), HostError> {
+) -> Result<(), SchedError> {
     let mut seen: Vec<Vec<Block>> = WAYS.iter().map(|_| Vec::new()).collect();
     for _ in 0..rounds {
         for (way, seen) in WAYS.iter().zip(&mut seen) {
@@ -422,7 +424,7 @@ fn block<M: BackingMemory + Send>(
     way: Way,
     watched: CpuId,
     watching: CpuId,
-) -> Result<Option<Block>, HostError> {
+) -> Result<Option<Block>, SchedError> {
     let _settings = RealtimeRequest::new().pin(watching).timer_slack(Ns(1)).apply();
     // Without a poll to come nothing is waited for.
     let unwatched = match way.reader {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::error::HostError;
+use crate::error::SystemError;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -13,9 +13,9 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// with 128 + its number (130 for Ctrl-C), as a shell reports it. Settings of threads end with the process.
 ///
 /// To be called once, by the program.
-pub fn install() -> Result<(), HostError> {
+pub fn install() -> Result<(), SystemError> {
     for signal in [SIGINT, SIGTERM] {
-        let failed = |source| HostError::Signal { signal, source };
+        let failed = |source| SystemError::Signal { signal, source };
         // In this order: the first signal finds the flag still clear.
         flag::register_conditional_shutdown(signal, 128 + signal, &INTERRUPTED).map_err(failed)?;
         flag::register(signal, &INTERRUPTED).map_err(failed)?;

@@ -60,14 +60,14 @@ pub enum RecordError {
         package: &'static str,
     },
     /// The program is not there.
-    #[error("{program}: not found\n  hint: give its path, or a name in PATH, behind `--`")]
+    #[error("{program}: not found\n  hint: give its path, or a name in PATH")]
     Program {
         /// What was given.
         program: String,
     },
     /// The plugin does not compile.
     #[error(
-        "cc cannot build the QEMU plugin:\n{message}\n  hint: --by lackey needs no compiler; apt-get install gcc libc6-dev"
+        "cc cannot build the QEMU plugin:\n{message}\n  hint: lackey needs no compiler; apt-get install gcc libc6-dev"
     )]
     Plugin {
         /// What the compiler said.
@@ -149,7 +149,7 @@ pub fn record<E: From<RecordError>>(
         let hint = match tool {
             Tool::Lackey => "its message stands above; is it a program of this machine?",
             Tool::Qemu { .. } => {
-                "its message stands above; a QEMU newer than 8.2 needs its qemu-plugin.h; or use --by lackey"
+                "its message stands above; a QEMU newer than 8.2 needs its qemu-plugin.h; or record with lackey"
             }
         };
         return Err(RecordError::Nothing { tool: name, status, hint }.into());

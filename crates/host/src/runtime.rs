@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use crate::error::HostError;
+use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 
 /// Root's, and so the machine's.
@@ -49,8 +49,8 @@ fn folder_of(user: u32, variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
 /// The machine's own folder, which root made and everybody may read; `None` where there is none. Who names a folder in
 /// `ISOCHROME_RUNTIME_DIR` wants no other one, and gets none.
 ///
-/// Fails with [`HostError::Untrusted`] where it is not root's alone.
-pub fn machines() -> Result<Option<PathBuf>, HostError> {
+/// Fails with [`SystemError::Untrusted`] where it is not root's alone.
+pub fn machines() -> Result<Option<PathBuf>, SystemError> {
     let folder = PathBuf::from(MACHINES);
     if std::env::var_os("ISOCHROME_RUNTIME_DIR").is_some_and(|named| !named.is_empty()) || !folder.exists() {
         return Ok(None);
@@ -60,7 +60,7 @@ pub fn machines() -> Result<Option<PathBuf>, HostError> {
 }
 
 /// Makes `folder`, where it is missing, for this user alone to write, and checks it.
-pub fn make(folder: &Path) -> Result<(), HostError> {
+pub fn make(folder: &Path) -> Result<(), SystemError> {
     if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty() && !parent.exists()) {
         fs::create_dir_all(parent).map_err(|source| unwritable(parent, source))?;
     }
@@ -76,13 +76,13 @@ pub fn make(folder: &Path) -> Result<(), HostError> {
 ///
 /// It has to be a folder, not a link to one, that belongs to one of the two, and into which nobody else may write; into a folder with the
 /// sticky bit, such as /dev/shm, everybody may, as the files in it keep their owners, which [`read`] checks. Fails with
-/// [`HostError::Untrusted`], also where the folder cannot be looked at.
-pub fn check(folder: &Path) -> Result<(), HostError> {
+/// [`SystemError::Untrusted`], also where the folder cannot be looked at.
+pub fn check(folder: &Path) -> Result<(), SystemError> {
     check_by(folder, &[0, geteuid().as_raw()])
 }
 
-fn check_by(folder: &Path, owners: &[u32]) -> Result<(), HostError> {
-    let untrusted = |reason| HostError::Untrusted { path: folder.to_owned(), reason };
+fn check_by(folder: &Path, owners: &[u32]) -> Result<(), SystemError> {
+    let untrusted = |reason| SystemError::Untrusted { path: folder.to_owned(), reason };
     // A folder named with a slash at its end would be followed.
     let plain: PathBuf = folder.components().collect();
     let made = fs::symlink_metadata(plain).map_err(|error| untrusted(error.to_string()))?;
@@ -106,8 +106,8 @@ fn doubt(made: &Metadata, owners: &[u32]) -> Option<String> {
 
 /// The contents of the file at `path` in a runtime folder; `None` where there is none.
 ///
-/// Fails with [`HostError::Untrusted`] where others than this user and root could have written it, and with [`HostError::Unreadable`].
-pub fn read(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
+/// Fails with [`SystemError::Untrusted`] where others than this user and root could have written it, and with [`SystemError::Unreadable`].
+pub fn read(path: &Path) -> Result<Option<Vec<u8>>, SystemError> {
     let Some(mut file) = open(path)? else { return Ok(None) };
     let mut contents = Vec::new();
     file.read_to_end(&mut contents).map_err(|source| unreadable(path, source))?;
@@ -115,7 +115,7 @@ pub fn read(path: &Path) -> Result<Option<Vec<u8>>, HostError> {
 }
 
 /// The file at `path` in a runtime folder, to be read, checked as [`read`] does; `None` where there is none.
-pub fn open(path: &Path) -> Result<Option<File>, HostError> {
+pub fn open(path: &Path) -> Result<Option<File>, SystemError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     if !folder.exists() {
         return Ok(None);
@@ -133,14 +133,14 @@ pub fn open(path: &Path) -> Result<Option<File>, HostError> {
         false => Some("it is not a file".to_owned()),
     };
     match reason {
-        Some(reason) => Err(HostError::Untrusted { path: path.to_owned(), reason }),
+        Some(reason) => Err(SystemError::Untrusted { path: path.to_owned(), reason }),
         None => Ok(Some(file)),
     }
 }
 
 /// Writes `bytes` to `path`, whose folder is there, as a whole and for good: a reader, or whoever comes after a crash, finds the old
 /// file or the new one.
-pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), HostError> {
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), SystemError> {
     // A name of its own: another process may be writing the same file.
     let beside = path.with_extension(format!("{}.new", std::process::id()));
     let write = || -> io::Result<()> {
@@ -161,12 +161,12 @@ pub fn boot_id() -> String {
     Sysfs::system().text("proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
-fn unreadable(path: &Path, source: io::Error) -> HostError {
-    HostError::Unreadable { path: path.to_owned(), source, hint: "remove it, or become the user who wrote it" }
+fn unreadable(path: &Path, source: io::Error) -> SystemError {
+    SystemError::Unreadable { path: path.to_owned(), source, hint: "remove it, or become the user who wrote it" }
 }
 
-fn unwritable(path: &Path, source: io::Error) -> HostError {
-    HostError::Unwritable { path: path.to_owned(), source }
+fn unwritable(path: &Path, source: io::Error) -> SystemError {
+    SystemError::Unwritable { path: path.to_owned(), source }
 }
 
 #[cfg(test)]
@@ -194,10 +194,10 @@ mod tests {
         path
     }
 
-    fn is_refused<T>(result: Result<T, HostError>, why: &str) -> bool {
+    fn is_refused<T>(result: Result<T, SystemError>, why: &str) -> bool {
         let error = result.err().expect("a refusal");
         let message = error.to_string();
-        matches!(error, HostError::Untrusted { .. }) && message.contains(why) && message.contains("hint:")
+        matches!(error, SystemError::Untrusted { .. }) && message.contains(why) && message.contains("hint:")
     }
 
     #[test]
@@ -278,6 +278,6 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(is_refused(read(&pipe), "not a file"));
         std::os::unix::fs::symlink("/etc/passwd", path("link")).unwrap();
-        assert!(matches!(read(&path("link")), Err(HostError::Unreadable { .. })));
+        assert!(matches!(read(&path("link")), Err(SystemError::Unreadable { .. })));
     }
 }

@@ -13,10 +13,10 @@ use isochrome_host::color::pagemap;
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::color::reference::{Numbers, Ready, Reference};
 use isochrome_host::color::saved::Boot;
-use isochrome_host::color::{Survey, Target};
+use isochrome_host::color::{ColorError, Survey, Target};
 use isochrome_host::counters::events::{INSTRUCTIONS, PAGE_FAULTS, Quantity, event};
 use isochrome_host::counters::{Counters, usable_slots};
-use isochrome_host::error::HostError;
+use isochrome_host::error::without_hint;
 use isochrome_host::interrupt;
 use isochrome_host::load::net::stack::{Anywhere, BYTES_MAX, End, PORT, Stack, StackRequest, payload};
 use isochrome_host::load::net::tap;
@@ -160,17 +160,17 @@ fn has_counters() -> Result<(), String> {
     match usable_slots() {
         Ok(slots) if slots.usable > 0 => Ok(()),
         Ok(slots) => Err(slots.defect.map_or_else(|| "no counter runs".to_owned(), |defect| defect.to_string())),
-        Err(error) => Err(first_line(&error)),
+        Err(error) => Err(without_hint(&error)),
     }
 }
 
 fn may_count_page_faults() -> Result<(), String> {
-    Counters::open(&[PAGE_FAULTS]).map(|_| ()).map_err(|error| first_line(&error))
+    Counters::open(&[PAGE_FAULTS]).map(|_| ()).map_err(|error| without_hint(&error))
 }
 
 fn counts_l2_misses() -> Result<(), String> {
     has_counters()?;
-    let processor = Sysfs::system().processor().map_err(|error| first_line(&error))?;
+    let processor = Sysfs::system().processor().map_err(|error| without_hint(&error))?;
     l2_misses(&processor)
         .map(|_| ())
         .ok_or_else(|| format!("no event for second-level misses of {} is known", processor.name))
@@ -188,9 +188,9 @@ fn has_two_cpus() -> Result<(), String> {
 }
 
 fn has_colors() -> Result<(), String> {
-    let (machine, _) = Sysfs::system().machine().map_err(|error| first_line(&error))?;
+    let (machine, _) = Sysfs::system().machine().map_err(|error| without_hint(&error))?;
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    numbered(&machine, folder.path(), None).map(drop).map_err(|error| first_line(&error))
+    numbered(&machine, folder.path(), None).map(drop).map_err(|error| without_hint(&error))
 }
 
 fn fifo_is_permitted() -> Result<(), String> {
@@ -198,7 +198,7 @@ fn fifo_is_permitted() -> Result<(), String> {
 }
 
 fn has_tap() -> Result<(), String> {
-    tap::open().map(|_| ()).map_err(|error| first_line(&error))
+    tap::open().map(|_| ()).map_err(|error| without_hint(&error))
 }
 
 fn has_qemu_for_arm() -> Result<(), String> {
@@ -221,21 +221,17 @@ fn runs_programs_in_the_kernel() -> Result<(), String> {
 fn switches_are_recorded() -> Result<(), String> {
     match Slices::open(&[CpuId(allowed_cpus()[0])], true, &[]) {
         Ok(_) => Ok(()),
-        Err(error) => Err(first_line(&error)),
+        Err(error) => Err(without_hint(&error)),
     }
 }
 
 fn counts_miss_ratios() -> Result<(), String> {
-    let processor = Sysfs::system().processor().map_err(|error| first_line(&error))?;
-    proved_events(&processor, 2).map_err(|error| first_line(&error))?;
+    let processor = Sysfs::system().processor().map_err(|error| without_hint(&error))?;
+    proved_events(&processor, 2).map_err(|error| without_hint(&error))?;
     switches_are_recorded()
 }
 
 // What they see.
-
-fn first_line(error: &isochrome_host::error::HostError) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
-}
 
 /// A field of the calling thread's status file.
 fn status(field: &str) -> String {
@@ -758,7 +754,7 @@ fn a_probe_fills_facts_within_their_ranges_and_leaves_the_thread_where_it_was() 
 // Numbers of colors.
 
 /// Pages of known color in `folder`, with the numbers that `machines` gives colors.
-fn numbered(machine: &Machine, folder: &Path, machines: Option<&Reference>) -> Result<Ready, HostError> {
+fn numbered(machine: &Machine, folder: &Path, machines: Option<&Reference>) -> Result<Ready, ColorError> {
     let cpus: Vec<CpuId> = allowed_cpus().into_iter().map(CpuId).collect();
     let target = Target::of(machine, None, cpus[0])?;
     let boot = Boot::of(machine, &Sysfs::system());

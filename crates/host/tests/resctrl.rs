@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use isochrome_host::error::HostError;
-use isochrome_host::partition::resctrl::{Group, Tree, Ways, repair, rules};
+use isochrome_host::partition::resctrl::{Group, ResctrlError, Tree, Ways, repair, rules};
 
 use kernel::State;
 
@@ -89,7 +88,7 @@ fn the_rules_are_read_also_where_the_kernel_is_old() {
     assert_eq!((rules.count, rules.least, rules.sparse, rules.classes), (16, 2, false, 16));
     fake.change(|state| state.sparse = Some(true));
     assert!(isochrome_host::partition::resctrl::rules(&fake, 3).unwrap().sparse);
-    assert!(matches!(isochrome_host::partition::resctrl::rules(&fake, 2), Err(HostError::ResctrlLevel { level: 2 })));
+    assert!(matches!(isochrome_host::partition::resctrl::rules(&fake, 2), Err(ResctrlError::Level { level: 2 })));
 }
 
 /// What the kernel said when it refused, and that nothing stays changed.
@@ -135,7 +134,7 @@ fn groups_of_others_stay_and_a_group_of_ours_is_not_taken_over() {
     });
     let ways = Ways::give(fake.clone(), 3, &others(), &[group("1", 0xf)], folder.path()).unwrap();
     let second = Ways::give(fake.clone(), 3, &others(), &[group("2", 0xf0)], folder.path());
-    assert!(matches!(second.err(), Some(HostError::ResctrlLeft { group }) if group == "isochrome-1"));
+    assert!(matches!(second.err(), Some(ResctrlError::Left { group }) if group == "isochrome-1"));
     assert_eq!(fake.masks("isochrome-1"), Some([0xf, 0xffff]));
     ways.restore().unwrap();
     assert_eq!(fake.masks("batch"), Some([0xff00; 2]));

@@ -4,6 +4,7 @@
 pub mod conflicts;
 #[doc = "The cache-related delay of a preemption. [Sebek2002, §3.5]"]
 pub mod crpd;
+pub mod error;
 #[doc = "What floods leave of a victim. [Loeser1999, §3]"]
 pub mod flood;
 #[doc = "What programs cost each other. [Kim2013, §3]"]

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::machine::steal::CpuTicks;
 use isochrome_host::machine::sysfs::Sysfs;
@@ -10,6 +9,7 @@ use isochrome_model::stats::{blocks_needed, visible_effect};
 use isochrome_model::units::CpuId;
 use serde::Serialize;
 
+use crate::error::LabError;
 use crate::samples::{Arm, Block, Judged, Sample, accept};
 
 /// Greatest number of rounds.
@@ -32,7 +32,7 @@ pub trait Experiment {
     fn conditions(&self) -> Vec<Self::Condition>;
 
     /// Prepares a block of `condition` on memory of its own, warms it up, and has `recorder` measure it.
-    fn block(&mut self, condition: Self::Condition, recorder: &mut Recorder<Self::Condition>) -> Result<(), HostError>;
+    fn block(&mut self, condition: Self::Condition, recorder: &mut Recorder<Self::Condition>) -> Result<(), LabError>;
 }
 
 /// Amount of measurement, its seed, its CPU and its time limit.
@@ -94,8 +94,8 @@ impl<C> Recorder<C> {
         &mut self,
         condition: C,
         arms: &[Arm],
-        mut sample: impl FnMut(Arm) -> Result<Option<Vec<f64>>, HostError>,
-    ) -> Result<(), HostError> {
+        mut sample: impl FnMut(Arm) -> Result<Option<Vec<f64>>, LabError>,
+    ) -> Result<(), LabError> {
         let mut order = arms.repeat(self.samples);
         self.rng.shuffle(&mut order);
         let (ticks, begin) = (CpuTicks::read(&self.sysfs, Some(self.cpu)), Instant::now());
@@ -125,7 +125,7 @@ pub fn run<E: Experiment>(
     experiment: &mut E,
     amount: &Amount,
     progress: &mut dyn FnMut(usize, usize),
-) -> Result<Vec<Block<E::Condition>>, HostError> {
+) -> Result<Vec<Block<E::Condition>>, LabError> {
     let mut recorder = Recorder::new(amount);
     let begin = Instant::now();
     for _ in 0..ROUNDS {

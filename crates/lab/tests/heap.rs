@@ -1,11 +1,11 @@
 //! Jobs of kernels, whose memory lies in heaps on chosen pages, in a program that declares the allocator.
 
-use isochrome_host::color::Target;
+use isochrome_host::color::{ColorError, Target};
 use isochrome_host::color::pool::FramePool;
-use isochrome_host::error::HostError;
 use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::heap::HeapAllocator;
 use isochrome_host::sys::memory::Arena;
+use isochrome_lab::error::LabError;
 use isochrome_lab::kernels::{Condition, Jobs, Work};
 use isochrome_lab::runner::{Amount, Experiment, run};
 use isochrome_lab::samples::{Arm, accept};
@@ -81,6 +81,6 @@ fn a_pool_too_small_for_the_floods_is_refused() {
     let pool = pool(4, 7);
     let mut jobs = Jobs::new(Some(&pool), target(), None, &[Work::Short(KernelKind::Dct, 64)], None).unwrap();
     let error = run(&mut jobs, &amount(1, 1), &mut |_, _| {}).unwrap_err();
-    assert!(matches!(error, HostError::ColorExhausted { .. }), "{error}");
+    assert!(matches!(error, LabError::Color(ColorError::ColorExhausted { .. })), "{error}");
     assert!(error.to_string().contains("hint:"));
 }

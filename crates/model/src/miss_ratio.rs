@@ -73,11 +73,11 @@ pub enum Locality {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum RatioError {
     /// The ratio is not from 0 to 1.
-    #[error("a miss ratio of {0} is not between 0 and 1\n  hint: --miss-ratio 33%")]
+    #[error("a miss ratio of {0} is not between 0 and 1")]
     Outside(f64),
     /// Spatial locality alone does not reach the ratio.
     #[error(
-        "a miss ratio of {ratio:.4} by touching more words of a line needs more than {words} words\n  hint: at least {:.1} %, or --locality temporal, or --locality combined",
+        "a miss ratio of {ratio:.4} by touching more words of a line needs more than {words} words\n  hint: at least {:.1} %, or temporal or combined locality",
         100.0 / *words as f64
     )]
     TooFewWords {

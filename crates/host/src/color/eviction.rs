@@ -6,7 +6,8 @@ use isochrome_model::units::{Bytes, Cycles};
 use serde::{Deserialize, Serialize};
 
 use crate::counters::Counters;
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::heap::BackingMemory;
 use crate::sys::memory::{Arena, page_bytes};
@@ -19,7 +20,7 @@ pub trait EvictionTest {
     fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>);
 
     /// Takes out and returns the reason why tests no longer work; `None` if they do.
-    fn failure(&mut self) -> Option<HostError> {
+    fn failure(&mut self) -> Option<ColorError> {
         None
     }
 
@@ -238,14 +239,14 @@ pub struct WalkTicks {
 impl WalkTicks {
     /// Calculates the walk times from samples of both kinds.
     ///
-    /// Fails with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes.
-    pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, HostError> {
+    /// Fails with [`ColorError::TimingBlurred`] when hits and misses do not fall into separate modes.
+    pub fn of(mut hits: Vec<Cycles>, mut misses: Vec<Cycles>) -> Result<WalkTicks, ColorError> {
         hits.sort_unstable();
         misses.sort_unstable();
         // Noise lengthens walks of both kinds, prefetching shortens those that miss: three quarters of each must lie apart.
         let (hit_p75, miss_p25) = (hits[hits.len() * 3 / 4], misses[misses.len() / 4]);
         if hit_p75.0 * 5 > miss_p25.0 * 4 {
-            return Err(HostError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
+            return Err(ColorError::TimingBlurred { hit_ticks: hit_p75.0, miss_ticks: miss_p25.0, lines: STEPS });
         }
         Ok(WalkTicks { hit: hits[hits.len() / 2].0 as f64, miss: miss_p25.0 as f64 })
     }
@@ -274,7 +275,7 @@ impl WalkTicks {
 ///
 /// `at_once`, `inner_hits`: times of walks over lines of the first level, directly after they were touched, and after a part of the level
 /// inside was touched. If these differ, there are two levels inside, and the cases cannot be distinguished.
-fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> HostError {
+fn lost_or_blurred(error: ColorError, at_once: Vec<Cycles>, inner_hits: Vec<Cycles>) -> ColorError {
     /// A walk with its overhead takes about twice as long by lines of the second level as by those of the first, and five times as long
     /// by those of the third, on AMD Zen 5.
     const FURTHER_OUT: u64 = 7;
@@ -285,10 +286,10 @@ fn lost_or_blurred(error: HostError, at_once: Vec<Cycles>, inner_hits: Vec<Cycle
     });
     let inner_is_first = 2 * inner_ticks < 3 * first_ticks;
     match error {
-        HostError::TimingBlurred { lines, hit_ticks, miss_ticks }
+        ColorError::TimingBlurred { lines, hit_ticks, miss_ticks }
             if inner_is_first && OF_INNER * hit_ticks >= FURTHER_OUT * inner_ticks =>
         {
-            HostError::CacheNotKept { lines, hit_ticks, miss_ticks, inner_ticks }
+            ColorError::CacheNotKept { lines, hit_ticks, miss_ticks, inner_ticks }
         }
         error => error,
     }
@@ -344,14 +345,14 @@ impl TimedEvictionTest {
     /// freed. If a program on one color has just ended, they all have that color: a few pages then evict each other, and the rest evicts
     /// nothing.
     ///
-    /// Fails with [`HostError::Memory`], with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes, and with
-    /// [`HostError::CacheNotKept`] where that is because the level has lost what was touched a moment before.
-    pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, HostError> {
+    /// Fails with [`SystemError::Memory`], with [`ColorError::TimingBlurred`] when hits and misses do not fall into separate modes, and with
+    /// [`ColorError::CacheNotKept`] where that is because the level has lost what was touched a moment before.
+    pub fn calibrate(arena: Arena, sizes: LevelSizes, seed: u64) -> Result<Self, ColorError> {
         let (inner, outer) = (sizes.inner_pages(), sizes.outer_pages());
         let huge_bytes = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
         let needed = sizes.pages_needed().next_multiple_of(huge_bytes / page_bytes());
         let memory =
-            Arena::map_huge(needed, huge_bytes).map_err(|source| HostError::Memory { pages: needed, source })?;
+            Arena::map_huge(needed, huge_bytes).map_err(|source| SystemError::Memory { pages: needed, source })?;
         let mut pages: Vec<u32> = (0..needed as u32).collect();
         let mut walker = Walker::new(memory, sizes.line_bytes, seed);
         walker.make_ready(0..needed as u32);
@@ -528,10 +529,10 @@ mod tests {
         // Both were seen on AMD Zen 5: lines gone a moment after they were touched, and lines that a traversal did not evict.
         let blurred = |hit, miss| WalkTicks::of(walks([hit; 3]), walks([miss; 3])).unwrap_err();
         let error = |hit, miss, inner| lost_or_blurred(blurred(hit, miss), walks([104; 3]), walks([inner; 3]));
-        assert!(matches!(error(546, 520, 104), HostError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
-        assert!(matches!(error(208, 208, 104), HostError::TimingBlurred { .. }));
+        assert!(matches!(error(546, 520, 104), ColorError::CacheNotKept { hit_ticks: 546, inner_ticks: 104, .. }));
+        assert!(matches!(error(208, 208, 104), ColorError::TimingBlurred { .. }));
         // A third level: its lines are further out than four times those of the first, and nothing is wrong.
-        assert!(matches!(error(546, 546, 208), HostError::TimingBlurred { .. }));
+        assert!(matches!(error(546, 546, 208), ColorError::TimingBlurred { .. }));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::eviction::WalkTicks;
 use super::reference::{Numbers, Ready, Reference};
 use crate::color::pagemap::PageEntry;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::machine::setting::RealtimeRequest;
 
 /// Size of the sample on which a palette is checked. A palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.
@@ -118,7 +118,7 @@ impl KnownColors {
     }
 
     /// Replaces the pages of known color if they have lost their colors, as [`Reference::renewed`] does; see [`adopt`](Self::adopt).
-    pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, HostError> {
+    pub fn renew(&mut self, folder: &Path, seed: u64) -> Result<Numbers, ColorError> {
         let Some(old) = &self.reference else { return Ok(Numbers::Kept) };
         let ready = on_a_cpu(&self.cpus, || old.renewed(folder, seed))?;
         Ok(self.adopt(ready))
@@ -238,8 +238,8 @@ impl KnownColors {
 
     /// Compares the palette with the `answers` of eviction tests of `sample`, and records the colors that were measured.
     ///
-    /// A wrong palette is put aside. If the user named it, this fails with [`HostError::PaletteContradicted`].
-    pub fn judge(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Result<(), HostError> {
+    /// A wrong palette is put aside. If the user named it, this fails with [`ColorError::PaletteContradicted`].
+    pub fn judge(&self, pid: i32, sample: &[Page], answers: &[Option<Answer>]) -> Result<(), ColorError> {
         let Some(palette) = &self.palette else { return Ok(()) };
         let (mut wrong, mut right) = (0, 0);
         for (page, answer) in sample.iter().zip(answers) {
@@ -257,7 +257,7 @@ impl KnownColors {
         learned.confirmed += right;
         learned.stale |= wrong > 0;
         if wrong > 0 && self.named {
-            return Err(HostError::PaletteContradicted { wrong, tested: wrong + right });
+            return Err(ColorError::PaletteContradicted { wrong, tested: wrong + right });
         }
         Ok(())
     }
@@ -327,7 +327,7 @@ pub fn all_colors(known: &KnownColors) -> Vec<Color> {
 }
 
 /// Does `work` on one of `cpus`, preferably the one where this thread runs. If that fails for a reason that may pass, tries the next CPU.
-pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, HostError>) -> Result<T, HostError> {
+pub fn on_a_cpu<T>(cpus: &[CpuId], mut work: impl FnMut() -> Result<T, ColorError>) -> Result<T, ColorError> {
     let here = CpuId(sched_getcpu() as u32);
     let mut order: Vec<CpuId> = cpus.to_vec();
     order.sort_by_key(|cpu| *cpu != here);

@@ -16,7 +16,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::color::resident;
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::process::Pid;
 use crate::runtime;
 
@@ -48,9 +49,9 @@ impl Eq for Owner {}
 impl Owner {
     /// Returns the process that runs as `pid` now.
     ///
-    /// Fails with [`HostError::NoSuchProcess`].
-    pub fn of(pid: u32) -> Result<Owner, HostError> {
-        let start_ticks = Pid(pid as i32).start_time().ok_or(HostError::NoSuchProcess { pid })?;
+    /// Fails with [`ProcessError::NoSuchProcess`].
+    pub fn of(pid: u32) -> Result<Owner, ProcessError> {
+        let start_ticks = Pid(pid as i32).start_time().ok_or(ProcessError::NoSuchProcess { pid })?;
         Ok(Owner { pid, start_ticks, name: resident::command(pid)? })
     }
 
@@ -136,13 +137,13 @@ impl Ledger {
     /// Opens the ledger in `folder`, and waits while another process has it open.
     ///
     /// Grants of owners that have ended and of an earlier boot are ignored, and the next change removes them from the file.
-    pub fn open(folder: &Path) -> Result<Ledger, HostError> {
+    pub fn open(folder: &Path) -> Result<Ledger, SystemError> {
         runtime::make(folder)?;
         let lock_path = folder.join("ledger.lock");
         let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|source| HostError::Unwritable { path: lock_path.clone(), source })?;
+        let lock = lock.map_err(|source| SystemError::Unwritable { path: lock_path.clone(), source })?;
         flock(&lock, FlockOperation::LockExclusive)
-            .map_err(|error| HostError::Unwritable { path: lock_path, source: error.into() })?;
+            .map_err(|error| SystemError::Unwritable { path: lock_path, source: error.into() })?;
         let LedgerFile { boot_id, numberings, grants, .. } = file_in(folder)?;
         Ok(Ledger { path: folder.join(FILE), boot_id, _lock: lock, numberings, grants })
     }
@@ -154,10 +155,10 @@ impl Ledger {
 
     /// Grants colors to an owner, in place of those that it held of this level.
     ///
-    /// Fails with [`HostError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
-    /// group, with [`HostError::TooFewFreeColors`], with [`HostError::NoSuchColor`], and with [`HostError::NothingAsked`]; nothing changes
+    /// Fails with [`ColorError::ColorsHeld`] when a color is held by another owner that shares an instance of the cache and not the
+    /// group, with [`ColorError::TooFewFreeColors`], with [`ColorError::NoSuchColor`], and with [`ColorError::NothingAsked`]; nothing changes
     /// then.
-    pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, HostError> {
+    pub fn grant(&mut self, request: GrantRequest<'_>) -> Result<Grant, ColorError> {
         let GrantRequest { owner, sharing, cache, color_count, mut cpus, wanted } = request;
         cpus.sort_unstable();
         cpus.dedup();
@@ -179,7 +180,7 @@ impl Ledger {
                 let free: BTreeSet<Color> =
                     first.chain(all().filter(|color| !of_group.contains(color))).take(count).collect();
                 if free.len() < count {
-                    return Err(HostError::TooFewFreeColors {
+                    return Err(ColorError::TooFewFreeColors {
                         wanted: count,
                         free: free.len(),
                         held_by: names(strangers()),
@@ -190,16 +191,16 @@ impl Ledger {
         };
         let colors: Vec<Color> = colors.into_iter().collect();
         if colors.is_empty() {
-            return Err(HostError::NothingAsked);
+            return Err(ColorError::NothingAsked);
         }
         if let Some(color) = colors.iter().find(|color| u32::from(color.0) >= color_count) {
-            return Err(HostError::NoSuchColor { color: color.0, count: color_count as usize });
+            return Err(ColorError::NoSuchColor { color: color.0, count: color_count as usize });
         }
         if let Some(holder) = strangers().find(|grant| grant.colors.iter().any(|color| colors.contains(color))) {
             let common: Vec<u32> =
                 colors.iter().filter(|color| holder.colors.contains(color)).map(|color| u32::from(color.0)).collect();
             let cpus: Vec<u32> = holder.cpus.iter().map(|cpu| cpu.0).collect();
-            return Err(HostError::ColorsHeld {
+            return Err(ColorError::ColorsHeld {
                 colors: format_list(&common),
                 owner: holder.owner.name.clone(),
                 pid: holder.owner.pid,
@@ -215,7 +216,7 @@ impl Ledger {
     }
 
     /// Removes all grants of `owner`, and returns whether there were any.
-    pub fn release(&mut self, owner: &Owner) -> Result<bool, HostError> {
+    pub fn release(&mut self, owner: &Owner) -> Result<bool, SystemError> {
         let before = self.grants.len();
         self.grants.retain(|grant| grant.owner != *owner);
         let released = self.grants.len() < before;
@@ -227,7 +228,7 @@ impl Ledger {
 
     /// Records that the colors of `level` are numbered by `numbering` from now on. `order` holds the new number of each old one; without
     /// it grants keep their numbers.
-    pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), HostError> {
+    pub fn renumber(&mut self, level: u8, numbering: &str, order: Option<&[Color]>) -> Result<(), SystemError> {
         if self.numberings.get(&level).is_some_and(|now| now == numbering) {
             return Ok(());
         }
@@ -242,7 +243,7 @@ impl Ledger {
         self.write()
     }
 
-    fn write(&self) -> Result<(), HostError> {
+    fn write(&self) -> Result<(), SystemError> {
         let (schema, boot_id) = (SCHEMA.to_owned(), self.boot_id.clone());
         let file = LedgerFile { schema, boot_id, numberings: self.numberings.clone(), grants: self.grants.clone() };
         let mut text = serde_json::to_vec_pretty(&file).expect("grants are plain data");
@@ -254,12 +255,12 @@ impl Ledger {
 /// Returns the grants in the ledger in `folder` whose owners are alive, to read only.
 ///
 /// This neither waits for a process that has the ledger open nor needs permission to change it.
-pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, HostError> {
+pub fn grants_in(folder: &Path) -> Result<Vec<Grant>, SystemError> {
     Ok(file_in(folder)?.grants)
 }
 
 /// Reads the ledger in `folder`, as far as it is of this boot, without grants whose owners have ended.
-fn file_in(folder: &Path) -> Result<LedgerFile, HostError> {
+fn file_in(folder: &Path) -> Result<LedgerFile, SystemError> {
     let (schema, boot_id) = (SCHEMA.to_owned(), runtime::boot_id());
     let written = read(&folder.join(FILE))?.filter(|file| file.boot_id == boot_id);
     let mut file = written.unwrap_or(LedgerFile { schema, boot_id, numberings: BTreeMap::new(), grants: Vec::new() });
@@ -279,10 +280,10 @@ pub fn colors_of(folder: &Path, owner: &Owner, level: u8) -> Option<Vec<Color>> 
 }
 
 /// Reads the ledger file at `path`. Returns `None` if there is no file yet.
-fn read(path: &Path) -> Result<Option<LedgerFile>, HostError> {
+fn read(path: &Path) -> Result<Option<LedgerFile>, SystemError> {
     const HINT: &str =
         "run as root; if the file is damaged, remove it: grants are then forgotten, programs keep their colors";
-    let failed = |source| HostError::Unreadable { path: path.to_owned(), source, hint: HINT };
+    let failed = |source| SystemError::Unreadable { path: path.to_owned(), source, hint: HINT };
     let Some(text) = runtime::read(path)? else { return Ok(None) };
     let file: LedgerFile = serde_json::from_slice(&text).map_err(|error| failed(error.into()))?;
     if file.schema != SCHEMA {
@@ -386,7 +387,7 @@ mod tests {
         for (cache, cpus) in [(&private, &[0][..]), (&private, &[0, 1]), (&shared, &[1])] {
             let error = ledger.grant(request(&b, cache, cpus, colors(3..6))).unwrap_err();
             let message = error.to_string();
-            assert!(matches!(error, HostError::ColorsHeld { .. }), "{message}");
+            assert!(matches!(error, ColorError::ColorsHeld { .. }), "{message}");
             assert!(
                 message.contains("sleep") && message.contains(&a.pid.to_string()) && message.contains("hint:"),
                 "{message}"
@@ -411,8 +412,8 @@ mod tests {
         ledger.grant(of_group(&a, "audio", colors(4..8))).unwrap();
         // Free colors of a member are those of its group first.
         assert_eq!(ledger.grant(of_group(&b, "audio", Wanted::Free(4))).unwrap().colors, [4, 5, 6, 7].map(Color));
-        assert!(matches!(ledger.grant(of_group(&c, "video", colors(7..9))), Err(HostError::ColorsHeld { .. })));
-        assert!(matches!(ledger.grant(request(&c, &cache, &[1], colors(7..9))), Err(HostError::ColorsHeld { .. })));
+        assert!(matches!(ledger.grant(of_group(&c, "video", colors(7..9))), Err(ColorError::ColorsHeld { .. })));
+        assert!(matches!(ledger.grant(request(&c, &cache, &[1], colors(7..9))), Err(ColorError::ColorsHeld { .. })));
     }
 
     #[test]
@@ -426,10 +427,10 @@ mod tests {
         assert_eq!(granted.colors, [0, 2, 5, 6].map(Color));
         // 16 colors, 3 of them held by another.
         let error = ledger.grant(request(&b, &cache, &[1], Wanted::Free(14))).unwrap_err();
-        assert!(matches!(error, HostError::TooFewFreeColors { wanted: 14, free: 13, .. }), "{error}");
-        assert!(matches!(ledger.grant(request(&b, &cache, &[1], Wanted::Free(0))), Err(HostError::NothingAsked)));
+        assert!(matches!(error, ColorError::TooFewFreeColors { wanted: 14, free: 13, .. }), "{error}");
+        assert!(matches!(ledger.grant(request(&b, &cache, &[1], Wanted::Free(0))), Err(ColorError::NothingAsked)));
         let beyond = ledger.grant(request(&b, &cache, &[1], colors(15..17)));
-        assert!(matches!(beyond, Err(HostError::NoSuchColor { color: 16, count: 16 })));
+        assert!(matches!(beyond, Err(ColorError::NoSuchColor { color: 16, count: 16 })));
         assert_eq!(ledger.grants()[1], granted);
     }
 

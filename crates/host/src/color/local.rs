@@ -5,7 +5,7 @@ use isochrome_model::units::FrameNumber;
 use super::classify::PASSES;
 use super::eviction::{EvictionTest, STEPS, Traversal, WalkTicks, Walker};
 use crate::color::pagemap;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::sys::memory::Arena;
 
 /// Number of walks of each kind for the calibration.
@@ -27,7 +27,7 @@ impl LocalEvictionTest {
     ///
     /// `ready`: whether the pages already hold the chains to walk along. `traversal`: which lines of the sets' pages have to be touched.
     ///
-    /// Fails with [`HostError::TimingBlurred`] when hits and misses do not fall into separate modes.
+    /// Fails with [`ColorError::TimingBlurred`] when hits and misses do not fall into separate modes.
     pub fn new(
         arena: Arena,
         line_bytes: usize,
@@ -35,7 +35,7 @@ impl LocalEvictionTest {
         ready: bool,
         traversal: Traversal,
         seed: u64,
-    ) -> Result<LocalEvictionTest, HostError> {
+    ) -> Result<LocalEvictionTest, ColorError> {
         let mut walker = Walker::new(arena, line_bytes, seed).with_traversal(traversal);
         for page in sets.iter().flatten().filter(|_| !ready) {
             walker.make_ready(*page..*page + 1);

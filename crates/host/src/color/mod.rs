@@ -7,6 +7,7 @@
 
 mod classify;
 pub mod discover;
+mod error;
 pub mod eviction;
 pub mod known;
 pub mod ledger;
@@ -24,5 +25,6 @@ mod target;
 pub mod tester;
 
 pub(crate) use self::classify::PASSES;
+pub use self::error::ColorError;
 pub use self::survey::{Collection, Survey, Verification, VerifiedShares};
 pub use self::target::Target;

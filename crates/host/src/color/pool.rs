@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use isochrome_model::units::{Bytes, Color, format_list};
 
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::sys::heap;
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::moving::{MoveError, Mover};
@@ -63,23 +64,23 @@ impl FramePool {
     /// Takes `pages` pages from the pool as contiguous memory, in which page i has color `colors[i % colors.len()]`.
     ///
     /// Fails, and takes nothing, when a color is out of range or has too few free pages, or when pages cannot be moved.
-    pub fn take(&self, colors: &[Color], pages: usize) -> Result<ColoredRegion, HostError> {
+    pub fn take(&self, colors: &[Color], pages: usize) -> Result<ColoredRegion, ColorError> {
         if colors.is_empty() || pages == 0 {
-            return Err(HostError::NothingAsked);
+            return Err(ColorError::NothingAsked);
         }
         let mut stock = self.stock();
         let count = stock.free.len();
         for (i, color) in colors.iter().enumerate() {
             let free =
-                stock.free.get(usize::from(color.0)).ok_or(HostError::NoSuchColor { color: color.0, count })?.len();
+                stock.free.get(usize::from(color.0)).ok_or(ColorError::NoSuchColor { color: color.0, count })?.len();
             // Of a color named more than once, every mention needs its pages.
             let mentions = colors.iter().filter(|c| *c == color).count();
             let wanted = pages / colors.len() * mentions + usize::from(i < pages % colors.len());
             if free < wanted {
-                return Err(HostError::ColorExhausted { color: color.0, wanted, free });
+                return Err(ColorError::ColorExhausted { color: color.0, wanted, free });
             }
         }
-        let memory = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+        let memory = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
         let places: Vec<u32> = (0..pages as u32).collect();
         let taken: Vec<u32> = colors
             .iter()
@@ -101,7 +102,7 @@ impl FramePool {
                     stock.free[usize::from(color.0)].push(page);
                 }
                 drop(stock);
-                Err(HostError::MoveFailed { pages, source })
+                Err(ColorError::MoveFailed { pages, source })
             }
         }
     }
@@ -251,7 +252,7 @@ mod tests {
             let pool = pool();
             let free = pool.stock().free.clone();
             tire_after(&pool, moved, false);
-            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(HostError::MoveFailed { pages: 8, .. })));
+            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(ColorError::MoveFailed { pages: 8, .. })));
             assert_eq!(pool.stock().free, free);
             assert_listed_pages_are_intact(&pool);
         }
@@ -262,7 +263,7 @@ mod tests {
         for moved in [0, 1, 5, 7] {
             let pool = pool();
             tire_after(&pool, moved, true);
-            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(HostError::MoveFailed { pages: 8, .. })));
+            assert!(matches!(pool.take(&[Color(1), Color(3)], 8), Err(ColorError::MoveFailed { pages: 8, .. })));
             assert_eq!(pool.available().iter().sum::<usize>(), 64 - moved);
             assert_listed_pages_are_intact(&pool);
         }
@@ -282,18 +283,18 @@ mod tests {
     #[test]
     fn what_cannot_be_supplied_is_refused_and_nothing_is_taken() {
         let pool = pool();
-        assert!(matches!(pool.take(&[Color(4)], 1), Err(HostError::NoSuchColor { color: 4, count: 4 })));
+        assert!(matches!(pool.take(&[Color(4)], 1), Err(ColorError::NoSuchColor { color: 4, count: 4 })));
         assert!(matches!(
             pool.take(&[Color(2)], 17),
-            Err(HostError::ColorExhausted { color: 2, wanted: 17, free: 16 })
+            Err(ColorError::ColorExhausted { color: 2, wanted: 17, free: 16 })
         ));
         // Color 0 is named twice: 32 pages over (0, 0, 1) need 22 of it.
         assert!(matches!(
             pool.take(&[Color(0), Color(0), Color(1)], 32),
-            Err(HostError::ColorExhausted { color: 0, .. })
+            Err(ColorError::ColorExhausted { color: 0, .. })
         ));
-        assert!(matches!(pool.take(&[], 1), Err(HostError::NothingAsked)));
-        assert!(matches!(pool.take(&[Color(0)], 0), Err(HostError::NothingAsked)));
+        assert!(matches!(pool.take(&[], 1), Err(ColorError::NothingAsked)));
+        assert!(matches!(pool.take(&[Color(0)], 0), Err(ColorError::NothingAsked)));
         assert_eq!(pool.available(), [16; 4]);
     }
 }

@@ -10,9 +10,9 @@ use isochrome_model::placement::{
 };
 use isochrome_model::units::Bytes;
 
-use crate::color::pagemap;
-use crate::error::HostError;
-use crate::process::regions_of;
+use super::error::ColorError;
+use super::pagemap;
+use crate::process::{ProcessError, regions_of};
 use crate::sys::memory::page_bytes;
 
 /// One mapping of a process with its resident pages.
@@ -34,44 +34,40 @@ pub struct Mapping {
 
 /// Returns the name of process `pid`.
 ///
-/// Fails with [`HostError::NoSuchProcess`].
-pub fn command(pid: u32) -> Result<String, HostError> {
-    let text = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| HostError::NoSuchProcess { pid })?;
+/// Fails with [`ProcessError::NoSuchProcess`].
+pub fn command(pid: u32) -> Result<String, ProcessError> {
+    let text = fs::read_to_string(format!("/proc/{pid}/comm")).map_err(|_| ProcessError::NoSuchProcess { pid })?;
     Ok(text.trim_end().to_owned())
 }
 
 /// Returns the mappings of process `pid` that have resident pages, by address, with the frames of these pages.
 ///
-/// Fails as [`seen_mappings`] does, and with [`HostError::FramesHidden`].
-pub fn mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
+/// Fails as [`seen_mappings`] does, and with [`ColorError::FramesHidden`].
+pub fn mappings(pid: u32) -> Result<Vec<Mapping>, ColorError> {
     let found = seen_mappings(pid)?;
     let all = || found.iter().flat_map(|mapping| &mapping.pages);
     if all().next().is_some() && all().all(|page| page.frame.is_none()) {
-        return Err(HostError::FramesHidden);
+        return Err(ColorError::FramesHidden);
     }
     Ok(found)
 }
 
 /// Returns the mappings of process `pid` that have resident pages, by address, even if the kernel hides the frames of these pages.
 ///
-/// Fails with [`HostError::NoSuchProcess`], with [`HostError::NoUserMemory`] for a thread of the kernel or a process that has ended, and
-/// with [`HostError::ProcessDenied`] where its memory is not this user's to see.
-pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
+/// Fails with [`ProcessError::NoSuchProcess`], with [`ProcessError::NoUserMemory`] for a thread of the kernel or a process that has ended, and
+/// with [`ProcessError::MemoryDenied`] where its memory is not this user's to see.
+pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, ProcessError> {
     let command = command(pid)?;
     let failed = |file: &str, source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => HostError::NoSuchProcess { pid },
-        io::ErrorKind::PermissionDenied => HostError::ProcessDenied { pid, command: command.clone(), source },
-        _ => HostError::Unreadable {
-            path: PathBuf::from(format!("/proc/{pid}/{file}")),
-            source,
-            hint: "the process may be ending; try again",
-        },
+        io::ErrorKind::NotFound => ProcessError::NoSuchProcess { pid },
+        io::ErrorKind::PermissionDenied => ProcessError::MemoryDenied { pid, command: command.clone(), source },
+        _ => ProcessError::Unreadable { path: PathBuf::from(format!("/proc/{pid}/{file}")), source },
     };
     // Names of files need not be UTF-8.
     let smaps = fs::read(format!("/proc/{pid}/smaps")).map_err(|error| failed("smaps", error))?;
     let smaps = String::from_utf8_lossy(&smaps);
     if smaps.is_empty() {
-        return Err(HostError::NoUserMemory { pid, command });
+        return Err(ProcessError::NoUserMemory { pid, command });
     }
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|error| failed("pagemap", error))?;
     let page = page_bytes() as u64;
@@ -97,7 +93,7 @@ pub fn seen_mappings(pid: u32) -> Result<Vec<Mapping>, HostError> {
 }
 
 /// Returns the colors of the resident pages of process `pid` by `palette`.
-pub fn color_map(pid: u32, palette: &Palette, shape: ColorShape) -> Result<ColorMap, HostError> {
+pub fn color_map(pid: u32, palette: &Palette, shape: ColorShape) -> Result<ColorMap, ColorError> {
     let mappings = mappings(pid)?;
     let mut memory = Residence::default();
     mappings.iter().for_each(|mapping| memory.add(mapping.kind, &mapping.pages));
@@ -147,10 +143,10 @@ mod tests {
     #[test]
     fn what_has_no_memory_to_map_is_refused() {
         // Process numbers end at 4 194 304.
-        assert!(matches!(mappings(u32::MAX), Err(HostError::NoSuchProcess { pid: u32::MAX })));
+        assert!(matches!(seen_mappings(u32::MAX), Err(ProcessError::NoSuchProcess { pid: u32::MAX })));
         // The parent of the kernel's threads, where this process namespace shows it.
         if command(2).is_ok_and(|name| name == "kthreadd") {
-            assert!(matches!(mappings(2), Err(HostError::NoUserMemory { pid: 2, .. })));
+            assert!(matches!(seen_mappings(2), Err(ProcessError::NoUserMemory { pid: 2, .. })));
         }
     }
 

@@ -12,7 +12,7 @@ use isochrome_model::palette::{Palette, Rule};
 use isochrome_model::units::{Color, FrameNumber};
 use serde::{Deserialize, Serialize};
 
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::machine::sysfs::Sysfs;
 use crate::runtime;
 
@@ -54,8 +54,8 @@ impl Boot {
 
 /// Saves `palette` in `folder` for `boot`, in place of what was saved before.
 ///
-/// Fails with [`HostError::FramesHidden`] when the palette knows no frames.
-pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf, HostError> {
+/// Fails with [`ColorError::FramesHidden`] when the palette knows no frames.
+pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf, ColorError> {
     let path = path(folder, palette.level);
     let known = palette.frames().map_or(0, <[FrameNumber]>::len);
     let (mut first, mut bytes) = (FrameNumber(0), Vec::new());
@@ -71,7 +71,7 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
                 bytes[at..at + width].copy_from_slice(&color.0.to_le_bytes()[..width]);
             }
         }
-        Rule::Hidden => return Err(HostError::FramesHidden),
+        Rule::Hidden => return Err(ColorError::FramesHidden),
         Rule::Bits | Rule::Linear { .. } => {}
     }
     palette.fingerprint = Some(boot.fingerprint.clone());
@@ -86,21 +86,21 @@ pub fn save(folder: &Path, mut palette: Palette, boot: &Boot) -> Result<PathBuf,
 }
 
 /// Loads the palette of `level` saved in `folder`, if it is of `boot`. The caller has to check what it says of frames in use.
-pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, HostError> {
+pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Palette, ColorError> {
     let path = path(folder, level);
-    let Some(file) = runtime::read(&path)? else { return Err(HostError::NoSavedPalette { path, level }) };
-    let (palette, bytes) = parse(&file).ok_or_else(|| HostError::SavedPaletteDamaged { path: path.clone() })?;
+    let Some(file) = runtime::read(&path)? else { return Err(ColorError::NoSavedPalette { path, level }) };
+    let (palette, bytes) = parse(&file).ok_or_else(|| ColorError::SavedPaletteDamaged { path: path.clone() })?;
     if palette.fingerprint.as_ref() != Some(&boot.fingerprint) || palette.level != level {
-        return Err(HostError::SavedPaletteForeign { path });
+        return Err(ColorError::SavedPaletteForeign { path });
     }
     if palette.boot_id.as_ref() != Some(&boot.boot_id) {
-        return Err(HostError::SavedPaletteStale { path });
+        return Err(ColorError::SavedPaletteStale { path });
     }
-    bytes.ok_or(HostError::SavedPaletteDamaged { path })
+    bytes.ok_or(ColorError::SavedPaletteDamaged { path })
 }
 
 /// Corrects the table of `level` saved in `folder` by the colors `measured` since. Returns `false` if there is no table.
-pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, HostError> {
+pub fn repair(folder: &Path, level: u8, measured: &HashMap<FrameNumber, Color>) -> Result<bool, ColorError> {
     let path = path(folder, level);
     let Ok(Some(file)) = runtime::read(&path) else { return Ok(false) };
     let Some((_, Some(mut palette))) = parse(&file) else { return Ok(false) };
@@ -190,19 +190,19 @@ mod tests {
             assert!(error.to_string().contains("isochrome palette --save"), "{error}");
             error
         };
-        assert!(matches!(refused(&boot()), HostError::NoSavedPalette { level: 2, .. }));
+        assert!(matches!(refused(&boot()), ColorError::NoSavedPalette { level: 2, .. }));
         let path = save(folder.path(), of_frames(16), &boot()).unwrap();
         let later = Boot { boot_id: "another".to_owned(), ..boot() };
-        assert!(matches!(refused(&later), HostError::SavedPaletteStale { .. }));
+        assert!(matches!(refused(&later), ColorError::SavedPaletteStale { .. }));
         let elsewhere = Boot { fingerprint: "another".to_owned(), ..boot() };
-        assert!(matches!(refused(&elsewhere), HostError::SavedPaletteForeign { .. }));
+        assert!(matches!(refused(&elsewhere), ColorError::SavedPaletteForeign { .. }));
         let whole = fs::read(&path).unwrap();
         let mut wrong_color = whole.clone();
         *wrong_color.last_mut().unwrap() = 16;
         for damaged in [&whole[..whole.len() - 1], &whole[..20], &b"{}\n"[..], &b""[..], &wrong_color[..]] {
             fs::write(&path, damaged).unwrap();
-            assert!(matches!(refused(&boot()), HostError::SavedPaletteDamaged { .. }));
+            assert!(matches!(refused(&boot()), ColorError::SavedPaletteDamaged { .. }));
         }
-        assert!(matches!(save(folder.path(), palette(16, Rule::Hidden), &boot()), Err(HostError::FramesHidden)));
+        assert!(matches!(save(folder.path(), palette(16, Rule::Hidden), &boot()), Err(ColorError::FramesHidden)));
     }
 }

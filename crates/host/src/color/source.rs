@@ -11,7 +11,7 @@ use super::known::{KnownColors, on_a_cpu};
 use super::pagemap;
 use super::reference::{Numbers, Ready, Reference};
 use super::saved::{self, Boot};
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::runtime;
 
 /// The requested source of knowledge about colors.
@@ -33,7 +33,7 @@ impl Source {
     ///
     /// Nothing has to be known beforehand: a reference is measured if there is none.
     ///
-    /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`HostError::FramesHidden`] and as
+    /// Fails as [`Reference::obtain`] and [`Target::of`] do; where the palette is trusted, with [`ColorError::FramesHidden`] and as
     /// [`saved::load`] does.
     ///
     /// # Panics
@@ -44,12 +44,12 @@ impl Source {
         machine: &Machine,
         boot: &Boot,
         cpus: &[CpuId],
-    ) -> Result<(KnownColors, Option<Numbers>), HostError> {
+    ) -> Result<(KnownColors, Option<Numbers>), ColorError> {
         let folder = runtime::folder();
         let cpu = *cpus.first().expect("a program runs somewhere");
         if self.trusted {
             if pagemap::hidden() {
-                return Err(HostError::FramesHidden);
+                return Err(ColorError::FramesHidden);
             }
             let trusted = match self.palette {
                 Some(palette) => palette,

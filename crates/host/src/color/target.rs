@@ -6,7 +6,7 @@ use isochrome_model::units::{Bytes, CpuId};
 
 use super::discover;
 use super::eviction::LevelSizes;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::sys::memory::page_bytes;
 
 /// The cache level to color.
@@ -23,15 +23,15 @@ pub struct Target {
 impl Target {
     /// Returns level `level` of `machine`, or by default the level to color for `cpu`.
     ///
-    /// Fails with [`HostError::OneColor`] when the level has one color only or is not known.
-    pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, HostError> {
+    /// Fails with [`ColorError::OneColor`] when the level has one color only or is not known.
+    pub fn of(machine: &Machine, level: Option<u8>, cpu: CpuId) -> Result<Target, ColorError> {
         let chosen = match level {
-            Some(level) => machine.data_level(level).ok_or(HostError::NoSuchLevel { level })?,
-            None => machine.colorable_level(cpu).ok_or(HostError::OneColor { level: None })?,
+            Some(level) => machine.data_level(level).ok_or(ColorError::NoSuchLevel { level })?,
+            None => machine.colorable_level(cpu).ok_or(ColorError::OneColor { level: None })?,
         };
         let geometry = chosen.geometry.value;
         if geometry.color_count(machine.page_bytes) < 2 {
-            return Err(HostError::OneColor { level });
+            return Err(ColorError::OneColor { level });
         }
         let inner = machine.data_level(chosen.level - 1).map_or(Bytes(0), |l| l.geometry.value.cache_bytes());
         Ok(Target { level: chosen.level, geometry, inner })

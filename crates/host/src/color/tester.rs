@@ -14,7 +14,8 @@ use isochrome_model::stats::sign_test;
 use isochrome_model::units::Color;
 
 use super::eviction::{EVICTED, EvictionTest};
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::interrupt;
 
 /// How reliable answers must be, and how long they may take.
@@ -185,30 +186,30 @@ impl<E: EvictionTest> Tester<E> {
 
     /// Returns the answer for each of `targets`: which of the colors `among` it has; `None` where no decision was reached in time.
     ///
-    /// Fails with [`HostError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
-    /// [`HostError::ReferenceLost`] where an eviction set of these colors evicts no more, with [`HostError::ReferenceMixed`] where sets evict
-    /// pages of other colors, and with [`HostError::Interrupted`].
+    /// Fails with [`ColorError::CacheUnsteady`] where most tests were disturbed, so that nothing can be seen, with
+    /// [`ColorError::ReferenceLost`] where an eviction set of these colors evicts no more, with [`ColorError::ReferenceMixed`] where sets evict
+    /// pages of other colors, and with [`SystemError::Interrupted`].
     pub fn classify(
         &mut self,
         targets: &[u32],
         among: &[Color],
         effort: Effort,
-    ) -> Result<Vec<Option<Answer>>, HostError> {
+    ) -> Result<Vec<Option<Answer>>, ColorError> {
         let answers = self.decide(targets, among, effort)?;
         self.check_sets(among)?;
         Ok(answers)
     }
 
-    /// Fails with [`HostError::ReferenceLost`] if positive controls have shown that an eviction set of these colors no longer evicts.
-    fn check_sets(&self, among: &[Color]) -> Result<(), HostError> {
+    /// Fails with [`ColorError::ReferenceLost`] if positive controls have shown that an eviction set of these colors no longer evicts.
+    fn check_sets(&self, among: &[Color]) -> Result<(), ColorError> {
         let lost = among.iter().find(|color| self.evicts[usize::from(color.0)] <= SET_LOST);
-        lost.map_or(Ok(()), |color| Err(HostError::ReferenceLost { color: color.0 }))
+        lost.map_or(Ok(()), |color| Err(ColorError::ReferenceLost { color: color.0 }))
     }
 
     /// Returns which of the colors `among` each of `targets` has; `None` if it has none of them or is in doubt.
     ///
     /// Fails as [`classify`](Self::classify) does.
-    pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, HostError> {
+    pub fn colors_of(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<Option<Color>>, ColorError> {
         let open =
             if among.len() < self.sets.len() { self.screen(targets, among)? } else { (0..targets.len()).collect() };
         let asked: Vec<u32> = open.iter().map(|at| targets[*at]).collect();
@@ -224,7 +225,7 @@ impl<E: EvictionTest> Tester<E> {
 
     /// Returns the indices of those `targets` that are evicted, or cannot be ruled out, when the sets of the colors `among` are traversed
     /// together.
-    fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, HostError> {
+    fn screen(&mut self, targets: &[u32], among: &[Color]) -> Result<Vec<usize>, ColorError> {
         let mut open: Vec<(usize, u8)> = (0..targets.len()).map(|at| (at, 0)).collect();
         let mut passed = Vec::new();
         let mut size = SCREENED;
@@ -271,7 +272,7 @@ impl<E: EvictionTest> Tester<E> {
         if 2 * (self.disturbed - before.1) > self.tests - before.0 { (size / 2).max(2) } else { size }
     }
 
-    fn decide(&mut self, targets: &[u32], among: &[Color], effort: Effort) -> Result<Vec<Option<Answer>>, HostError> {
+    fn decide(&mut self, targets: &[u32], among: &[Color], effort: Effort) -> Result<Vec<Option<Answer>>, ColorError> {
         let begin = Instant::now();
         let (tests, disturbed) = (self.tests, self.disturbed);
         let mut answers = vec![None; targets.len()];
@@ -282,7 +283,7 @@ impl<E: EvictionTest> Tester<E> {
         let mut tell_apart_after = TELL_APART_AFTER;
         while !open.is_empty() && begin.elapsed() < effort.limit {
             if interrupt::interrupted() {
-                return Err(HostError::Interrupted);
+                return Err(SystemError::Interrupted.into());
             }
             // Another company each time: two pages that evict each other are apart then.
             self.rng.shuffle(&mut open);
@@ -304,7 +305,7 @@ impl<E: EvictionTest> Tester<E> {
         let (tests, disturbed) = (self.tests - tests, self.disturbed - disturbed);
         let undecided = answers.iter().filter(|answer| answer.is_none()).count();
         if 2 * undecided > targets.len() && 2 * disturbed > tests {
-            return Err(HostError::CacheUnsteady { disturbed, tests });
+            return Err(ColorError::CacheUnsteady { disturbed, tests });
         }
         Ok(answers)
     }
@@ -314,7 +315,7 @@ impl<E: EvictionTest> Tester<E> {
     /// Each test is paired with a control, which walks the same pages but touches one page of the set instead of all. If pages are lost
     /// significantly more often with the set than in the control, the set evicts them (sign test on the pairs that differ).
     ///
-    /// Fails with [`HostError::ReferenceMixed`] in that case, and as the eviction test does. Returns without a conclusion if the time is up.
+    /// Fails with [`ColorError::ReferenceMixed`] in that case, and as the eviction test does. Returns without a conclusion if the time is up.
     fn tell_apart(
         &mut self,
         open: &[Open],
@@ -322,7 +323,7 @@ impl<E: EvictionTest> Tester<E> {
         among: &[Color],
         batch: usize,
         is_time_left: impl Fn() -> bool,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), ColorError> {
         let (mut by_set, mut by_itself) = (0, 0);
         for _ in 0..TELL_APART_PAIRS {
             if !is_time_left() {
@@ -347,7 +348,7 @@ impl<E: EvictionTest> Tester<E> {
             by_itself += u64::from(lost == [false, true]);
         }
         if sign_test(by_set, by_set + by_itself) < TELL_APART_ERROR {
-            return Err(HostError::ReferenceMixed { by_set, by_itself, pairs: TELL_APART_PAIRS });
+            return Err(ColorError::ReferenceMixed { by_set, by_itself, pairs: TELL_APART_PAIRS });
         }
         Ok(())
     }
@@ -466,7 +467,7 @@ impl<E: EvictionTest> Tester<E> {
     /// Classifies the pages of the eviction sets themselves, each by its set without it, and returns the answers color by color.
     ///
     /// A set that no longer evicts shows in the answers, and is not an error.
-    pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, HostError> {
+    pub fn classify_sets(&mut self, effort: Effort) -> Result<Vec<Vec<Option<Answer>>>, ColorError> {
         let colors: Vec<Color> = (0..self.sets.len() as u16).map(Color).collect();
         let pages: Vec<u32> = self.sets.concat();
         let mut answers = self.decide(&pages, &colors, effort)?.into_iter();
@@ -546,7 +547,7 @@ mod tests {
             let Tester { eviction_test, sets, .. } = &mut tester;
             sets[2][..7].iter().for_each(|page| eviction_test.colors[*page as usize] = 9);
             let lost = tester.colors_of(&targets, &among);
-            assert!(matches!(lost, Err(HostError::ReferenceLost { color: 2 })), "{lost:?}");
+            assert!(matches!(lost, Err(ColorError::ReferenceLost { color: 2 })), "{lost:?}");
         }
     }
 
@@ -559,7 +560,7 @@ mod tests {
             (0u16..).zip(sets.concat()).for_each(|(n, page)| eviction_test.colors[page as usize] = n % real);
             let targets: Vec<u32> = (1000..3000).collect();
             let outcome = tester.classify(&targets, &[1, 2, 3, 4].map(Color), Effort::STATEMENT);
-            assert!(matches!(outcome, Err(HostError::ReferenceMixed { .. })), "{real} colors: {outcome:?}");
+            assert!(matches!(outcome, Err(ColorError::ReferenceMixed { .. })), "{real} colors: {outcome:?}");
         }
     }
 
@@ -580,6 +581,6 @@ mod tests {
         let among: Vec<Color> = (0..4).map(Color).collect();
         let limit = Duration::from_millis(100);
         let outcome = tester.classify(&[1000, 1001, 1002], &among, Effort { limit, ..Effort::STATEMENT });
-        assert!(matches!(outcome, Err(HostError::CacheUnsteady { .. })), "{outcome:?}");
+        assert!(matches!(outcome, Err(ColorError::CacheUnsteady { .. })), "{outcome:?}");
     }
 }

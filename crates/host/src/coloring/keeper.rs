@@ -3,6 +3,7 @@
 //! The program runs whatever happens to its colors. One thread forwards signals, another measures, moves and watches pages, and a third
 //! finds colors, for which the program does not wait.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -53,6 +54,8 @@ pub struct Hooks<'a> {
     pub said_ready: &'a (dyn Fn() -> bool + Sync),
     /// Called with every notice.
     pub tell: &'a (dyn Fn(Notice<'_>) + Sync),
+    /// Words an error for the report, with the hints that the caller has to add.
+    pub explain: &'a (dyn Fn(&(dyn Error + 'static)) -> String + Sync),
 }
 
 /// An event while a program is kept on its colors.
@@ -257,7 +260,7 @@ impl<'a> Keeper<'a> {
         if let Ok(owner) = Owner::of(self.program.pid.0 as u32) {
             match coloring.grant(owner.clone(), Some(&self.program.own)) {
                 Ok(()) => self.owner = Some(owner),
-                Err(error) => self.warn(error.to_string()),
+                Err(error) => self.warn((self.hooks.explain)(&error)),
             }
         }
         self.report.numbers = coloring.numbers().cloned();
@@ -275,7 +278,7 @@ impl<'a> Keeper<'a> {
             failed |= !passes && of == pid;
             passing |= passes && of == pid;
             if !passes {
-                self.warn(error.to_string());
+                self.warn((self.hooks.explain)(&error));
             }
         }
         if !failed && !passing {
@@ -328,7 +331,7 @@ impl<'a> Keeper<'a> {
                 return Err(Outcome::Failed);
             }
             Err(error) => {
-                self.warn(error.to_string());
+                self.warn((self.hooks.explain)(&error));
                 None
             }
         };

@@ -22,7 +22,7 @@ use crate::color::known::{KnownColors, Verified};
 use crate::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use crate::color::reference::{Numbers, Reference};
 use crate::color::{resident, saved};
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::process::Pid;
 use crate::recolor::watch::{Tally, Watch};
 use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect};
@@ -75,16 +75,16 @@ impl Coloring {
     ///
     /// Nothing is entered in the ledger yet.
     ///
-    /// Fails with [`HostError::NoSuchLevel`] where the machine has no cache of the level that is known.
+    /// Fails with [`ColorError::NoSuchLevel`] where the machine has no cache of the level that is known.
     pub fn new(
         (known, numbers): (KnownColors, Option<Numbers>),
         machine: &Machine,
         request: Request,
-    ) -> Result<Coloring, HostError> {
+    ) -> Result<Coloring, ColorError> {
         let Request { cpus, wanted: asked, sharing, spread, limits } = request;
         let level = known.level();
         let cache = cpus.first().and_then(|cpu| machine.data_level_of(level, *cpu)).or(machine.data_level(level));
-        let cache = cache.ok_or(HostError::NoSuchLevel { level })?.clone();
+        let cache = cache.ok_or(ColorError::NoSuchLevel { level })?.clone();
         let colors = match &asked {
             ledger::Wanted::Colors(colors) => colors.clone(),
             ledger::Wanted::Free(_) => Vec::new(),
@@ -104,7 +104,7 @@ impl Coloring {
     /// the program.
     ///
     /// Fails as [`Ledger::grant`] does.
-    pub fn reserved(mut self, own: Owner) -> Result<Coloring, HostError> {
+    pub fn reserved(mut self, own: Owner) -> Result<Coloring, ColorError> {
         self.limits.gives_way = true;
         self.grant(own, None)?;
         Ok(self)
@@ -113,7 +113,7 @@ impl Coloring {
     /// Enters the colors in the ledger as those of `owner`, and releases what `before` held for it, if given.
     ///
     /// Fails as [`Ledger::open`] and [`Ledger::grant`] do.
-    pub fn grant(&mut self, owner: Owner, before: Option<&Owner>) -> Result<(), HostError> {
+    pub fn grant(&mut self, owner: Owner, before: Option<&Owner>) -> Result<(), ColorError> {
         let mut ledger = Ledger::open(&runtime::folder())?;
         if let Some(before) = before {
             ledger.release(before)?;
@@ -134,7 +134,7 @@ impl Coloring {
     /// Enters the colors in the ledger as those of `owner` until the returned lease is dropped.
     ///
     /// Fails as [`grant`](Self::grant) does.
-    pub fn lease(&mut self, owner: Owner) -> Result<Lease, HostError> {
+    pub fn lease(&mut self, owner: Owner) -> Result<Lease, ColorError> {
         self.grant(owner.clone(), None)?;
         Ok(Lease(owner))
     }
@@ -146,8 +146,8 @@ impl Coloring {
 
     /// Returns the known colors of the frames of `pid`, as a palette.
     ///
-    /// Fails with [`HostError::FramesHidden`] and as [`resident::mappings`] does.
-    pub fn palette_of(&self, pid: u32) -> Result<Palette, HostError> {
+    /// Fails with [`ColorError::FramesHidden`] and as [`resident::mappings`] does.
+    pub fn palette_of(&self, pid: u32) -> Result<Palette, ColorError> {
         let mappings = resident::mappings(pid)?;
         let frames = mappings.iter().flat_map(|mapping| &mapping.pages).filter_map(|page| page.frame);
         let known = self.known();

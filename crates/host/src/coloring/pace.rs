@@ -173,7 +173,7 @@ mod tests {
     use isochrome_model::units::Bytes;
 
     use super::*;
-    use crate::error::HostError;
+    use crate::color::ColorError;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -242,7 +242,7 @@ mod tests {
     fn pages_of_known_color_are_renewed_where_frames_or_colors_could_not_be_found() {
         let few = RecolorError::TooFewFrames { pages: 1, limit: Bytes(1) };
         assert_eq!(remedy(&few, SECOND), Remedy::RenewLost);
-        let lost = RecolorError::Unmeasured { pid: 1, source: Box::new(HostError::ReferenceLost { color: 0 }) };
+        let lost = RecolorError::Unmeasured { pid: 1, source: ColorError::ReferenceLost { color: 0 } };
         assert_eq!(remedy(&lost, SECOND), Remedy::Renew);
         assert_eq!(remedy(&RecolorError::NoColors, SECOND), Remedy::Report);
     }

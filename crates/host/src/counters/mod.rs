@@ -5,6 +5,7 @@
 //! use groups of 1, 2, ... counters all count `instructions` over a known loop, which shows how many work together; and
 //! an event that must have been counted on a walk through memory is refused when it was not.
 
+mod error;
 pub mod events;
 
 use std::collections::HashMap;
@@ -15,8 +16,9 @@ use std::sync::{Mutex, PoisonError};
 use isochrome_model::miss_ratio::{Touches, Visit};
 use serde::Serialize;
 
-use crate::counters::events::{Code, Event, INSTRUCTIONS, miss_events};
-use crate::error::HostError;
+pub use self::error::CounterError;
+use self::events::{Code, Event, INSTRUCTIONS, miss_events};
+use crate::error::SystemError;
 use crate::machine::sysfs::{Processor, Sysfs};
 use crate::sys::memory::{Arena, page_bytes};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
@@ -115,7 +117,7 @@ pub fn counts_misses(counted: u64, misses: u64) -> bool {
 }
 
 /// Tests how many counters work together. Takes a few milliseconds; the first success is kept for the life of the process.
-pub fn usable_slots() -> Result<Slots, HostError> {
+pub fn usable_slots() -> Result<Slots, CounterError> {
     static KNOWN: Mutex<Option<Slots>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(slots) = known.as_ref() {
@@ -161,14 +163,14 @@ impl Counters {
     /// Fails for more events than counters proved to work together, and for events that prove not to count.
     ///
     /// Panics when `events` is empty or longer than 16.
-    pub fn open(events: &[Event]) -> Result<Counters, HostError> {
+    pub fn open(events: &[Event]) -> Result<Counters, CounterError> {
         assert!(!events.is_empty(), "there must be an event to count");
         let asked = events.iter().filter(|event| event.code.needs_hardware()).count();
         if asked > 0 {
             let slots = usable_slots()?;
             if asked > slots.usable {
                 let defect = slots.defect.as_ref().map(ToString::to_string);
-                return Err(HostError::CountersTooFew { asked, usable: slots.usable, defect });
+                return Err(CounterError::TooFew { asked, usable: slots.usable, defect });
             }
         }
         for event in events {
@@ -180,11 +182,11 @@ impl Counters {
     }
 
     /// Opens counters for `events`, which [`open`](Self::open) has accepted, that run from now on, for another program's `thread`.
-    pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, HostError> {
+    pub fn of_thread(events: &[Event], thread: i32) -> Result<Counters, CounterError> {
         Counters::open_unproved(events, Some(thread))
     }
 
-    fn open_unproved(events: &[Event], thread: Option<i32>) -> Result<Counters, HostError> {
+    fn open_unproved(events: &[Event], thread: Option<i32>) -> Result<Counters, CounterError> {
         let codes: Vec<Code> = events.iter().map(|event| event.code).collect();
         let group =
             Group::open(&codes, thread).map_err(|(position, error)| open_error(events[position].name, error))?;
@@ -197,8 +199,8 @@ impl Counters {
     }
 
     /// Returns the present counts, with one system call and no allocation. Only one thread is counted.
-    pub fn read(&self) -> Result<Reading, HostError> {
-        self.group.read().map(Reading).map_err(|source| HostError::Counters {
+    pub fn read(&self) -> Result<Reading, CounterError> {
+        self.group.read().map(Reading).map_err(|source| CounterError::Failed {
             event: self.events[0].name.to_owned(),
             action: "reading",
             source,
@@ -206,10 +208,10 @@ impl Counters {
     }
 
     /// Returns the counts between two readings. Fails if the counters did not run all the time, since nothing is scaled here.
-    pub fn between(&self, before: &Reading, after: &Reading) -> Result<Counts, HostError> {
+    pub fn between(&self, before: &Reading, after: &Reading) -> Result<Counts, CounterError> {
         let (before, after) = (&before.0, &after.0);
         if !ran_throughout(before, after) {
-            return Err(HostError::CountersInterrupted {
+            return Err(CounterError::Interrupted {
                 enabled_ns: after.enabled_ns.wrapping_sub(before.enabled_ns),
                 running_ns: after.running_ns.wrapping_sub(before.running_ns),
             });
@@ -224,10 +226,10 @@ impl Counters {
 
 /// Opens counters of demand misses of data or code in `level`, with the first event that proves to count them.
 ///
-/// Fails as [`Counters::open`] does, and with [`HostError::NoMissEvent`] where there are counters but no event for it is known.
-pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, HostError> {
+/// Fails as [`Counters::open`] does, and with [`CounterError::NoMissEvent`] where there are counters but no event for it is known.
+pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Result<Counters, CounterError> {
     usable_slots()?;
-    let mut error = HostError::NoMissEvent { level, touches, processor: processor.name.clone() };
+    let mut error = CounterError::NoMissEvent { level, touches, processor: processor.name.clone() };
     for event in miss_events(processor, level, touches) {
         match Counters::open(&[event]) {
             Ok(counters) => return Ok(counters),
@@ -238,7 +240,7 @@ pub fn miss_counters(processor: &Processor, level: u8, touches: Touches) -> Resu
 }
 
 /// Checks that `event` counts the misses of a random walk through data or code. The result is kept for the life of the process.
-fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
+fn prove(event: &Event, touches: Touches) -> Result<(), CounterError> {
     static PROVED: Mutex<Option<HashMap<Code, u64>>> = Mutex::new(None);
     let mut proved = PROVED.lock().unwrap_or_else(PoisonError::into_inner);
     let proved = proved.get_or_insert_default();
@@ -255,7 +257,7 @@ fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
                 }
                 Touches::Code => {
                     let pages = WALK_LINES * LINE_BYTES / page_bytes();
-                    let mut arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+                    let mut arena = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
                     let code = random_jumps(&mut arena)?;
                     let before = counters.read()?;
                     code.run(1);
@@ -271,17 +273,17 @@ fn prove(event: &Event, touches: Touches) -> Result<(), HostError> {
     if counts_misses(counted, lines) {
         Ok(())
     } else {
-        Err(HostError::CounterDead { event: event.name.to_owned(), counted, lines })
+        Err(CounterError::Dead { event: event.name.to_owned(), counted, lines })
     }
 }
 
 /// Makes a loop of machine code with one jump in each line of `arena`, to another line in random order.
-fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, HostError> {
+fn random_jumps(arena: &mut Arena) -> Result<crate::sys::code::Code<'_>, SystemError> {
     let lines = arena.page_count() * page_bytes() / LINE_BYTES;
     let mut visits: Vec<Visit> =
         (0..lines).map(|line| Visit { offset: (line * LINE_BYTES) as u32, instructions: 1 }).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut visits);
-    arena.code(&visits).map_err(|source| HostError::NoCode { source })
+    arena.code(&visits).map_err(|source| SystemError::NoCode { source })
 }
 
 /// Words per line of 64 bytes; longer lines make fewer misses, which the threshold of a quarter allows for.
@@ -309,18 +311,18 @@ fn walk(next: &[u64]) {
 }
 
 /// Returns the error for a counter that did not open, by what would help.
-pub(crate) fn open_error(event: &str, source: io::Error) -> HostError {
+pub(crate) fn open_error(event: &str, source: io::Error) -> CounterError {
     let event = event.to_owned();
     match source.raw_os_error() {
         Some(libc::ENOENT | libc::EOPNOTSUPP | libc::ENODEV | libc::ENXIO | libc::ENOSYS) => {
-            HostError::CountersAbsent { event, source }
+            CounterError::Absent { event, source }
         }
         Some(libc::EACCES | libc::EPERM) => {
             let paranoid =
                 Sysfs::system().text("proc/sys/kernel/perf_event_paranoid").unwrap_or_else(|| "unknown".to_owned());
-            HostError::CountersForbidden { event, paranoid, source }
+            CounterError::Forbidden { event, paranoid, source }
         }
-        _ => HostError::Counters { event, action: "opening", source },
+        _ => CounterError::Failed { event, action: "opening", source },
     }
 }
 
@@ -409,7 +411,7 @@ mod tests {
     fn without_counters_or_without_an_event_it_is_reported_which() {
         let reason = |level| match miss_counters(&Processor::default(), level, Touches::Code) {
             Ok(_) => "counted",
-            Err(HostError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
+            Err(CounterError::NoMissEvent { level: 4, touches: Touches::Code, .. }) => "no event",
             Err(_) => "no counter",
         };
         // Of a fourth level nothing is known anywhere.
@@ -430,10 +432,10 @@ mod tests {
     #[test]
     fn absent_and_forbidden_counters_are_told_apart() {
         let error = |number| open_error("instructions", io::Error::from_raw_os_error(number));
-        assert!(matches!(error(libc::ENOENT), HostError::CountersAbsent { .. }));
-        assert!(matches!(error(libc::EOPNOTSUPP), HostError::CountersAbsent { .. }));
-        assert!(matches!(error(libc::EACCES), HostError::CountersForbidden { .. }));
-        assert!(matches!(error(libc::EPERM), HostError::CountersForbidden { .. }));
-        assert!(matches!(error(libc::EMFILE), HostError::Counters { .. }));
+        assert!(matches!(error(libc::ENOENT), CounterError::Absent { .. }));
+        assert!(matches!(error(libc::EOPNOTSUPP), CounterError::Absent { .. }));
+        assert!(matches!(error(libc::EACCES), CounterError::Forbidden { .. }));
+        assert!(matches!(error(libc::EPERM), CounterError::Forbidden { .. }));
+        assert!(matches!(error(libc::EMFILE), CounterError::Failed { .. }));
     }
 }

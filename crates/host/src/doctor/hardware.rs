@@ -5,9 +5,9 @@ use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::format_list;
 
 use super::{Check, ROOT, Status};
-use crate::counters::Slots;
+use crate::counters::{CounterError, Slots};
 use crate::counters::events::{events_of, miss_events};
-use crate::error::HostError;
+use crate::error::without_hint;
 use crate::machine::sysfs::{Processor, Sysfs};
 
 pub(super) fn virtualization(hypervisor: Option<&str>) -> Check {
@@ -81,7 +81,7 @@ pub(super) fn timer(sysfs: &Sysfs, processor: &Processor) -> Check {
     }
 }
 
-pub(super) fn counters(processor: &Processor, trial: &Result<Slots, HostError>) -> Check {
+pub(super) fn counters(processor: &Processor, trial: &Result<Slots, CounterError>) -> Check {
     const NAME: &str = "performance counters";
     const BY_TIMING: &str = "what is measured by timing works without; misses cannot be counted";
     match trial {
@@ -101,17 +101,17 @@ pub(super) fn counters(processor: &Processor, trial: &Result<Slots, HostError>) 
                 _ => Check::new(NAME, Status::Ok, found, "misses can be counted per job"),
             }
         }
-        Err(HostError::CountersForbidden { paranoid, .. }) => {
+        Err(CounterError::Forbidden { paranoid, .. }) => {
             Check::new(NAME, Status::Missing, format!("forbidden, kernel.perf_event_paranoid is {paranoid}"), BY_TIMING)
                 .remedy("sysctl kernel.perf_event_paranoid=2", ROOT)
         }
-        Err(HostError::CountersAbsent { source, .. }) => Check::new(
+        Err(CounterError::Absent { source, .. }) => Check::new(
             NAME,
             Status::Missing,
             format!("none ({source}); a host can give its guest a virtual PMU"),
             BY_TIMING,
         ),
-        Err(error) => Check::new(NAME, Status::Missing, first_line(error), BY_TIMING),
+        Err(error) => Check::new(NAME, Status::Missing, without_hint(error), BY_TIMING),
     }
 }
 
@@ -153,8 +153,4 @@ pub(super) fn threads(sysfs: &Sysfs, is_virtual: bool) -> Check {
         .remedy("isochrome probe", "none"),
         _ => Check::new(NAME, Status::Ok, "off or none", "each CPU has its core for itself"),
     }
-}
-
-fn first_line(error: &HostError) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -122,8 +122,7 @@ mod tests {
 
     use super::movers::{free_page_reporting, huge_pages, swap};
     use super::*;
-    use crate::counters::Slots;
-    use crate::error::HostError;
+    use crate::counters::{CounterError, Slots};
     use crate::sys::userfault;
 
     fn described(name: &str) -> Sysfs {
@@ -155,7 +154,7 @@ mod tests {
     #[test]
     fn whatever_is_kept_back_and_can_be_had_names_the_command_and_who_may_give_it() {
         let trials = Trials {
-            counters: Err(HostError::CountersForbidden {
+            counters: Err(CounterError::Forbidden {
                 event: "instructions".into(),
                 paranoid: "4".into(),
                 source: denied(),

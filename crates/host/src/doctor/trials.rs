@@ -7,8 +7,7 @@ use isochrome_model::units::Bytes;
 use rustix::process::{Resource, getrlimit};
 
 use crate::color::pagemap;
-use crate::counters::{Slots, usable_slots};
-use crate::error::HostError;
+use crate::counters::{CounterError, Slots, usable_slots};
 use crate::machine::setting::{CAP_IPC_LOCK, CAP_SYS_PTRACE, has_capability};
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
@@ -20,7 +19,7 @@ use crate::sys::userfault;
 #[derive(Debug)]
 pub struct Trials {
     /// Number of counters that work together.
-    pub counters: Result<Slots, HostError>,
+    pub counters: Result<Slots, CounterError>,
     /// Frame number of a page that was just touched; 0 if the kernel hides it.
     pub frame_number: io::Result<u64>,
     /// Features of a userfaultfd that handles faults of user mode only.

@@ -8,9 +8,8 @@ use isochrome_model::flood::{Chains, DoublePurge, Flood, Leaves, NoDoublePurge, 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::units::{Bytes, Color, Cycles};
 
-use crate::color::Target;
+use crate::color::{ColorError, Target};
 use crate::color::pool::{ColoredRegion, FramePool};
-use crate::error::HostError;
 use crate::sys::clock;
 use crate::sys::heap::BackingMemory;
 use crate::sys::memory::page_bytes;
@@ -19,6 +18,17 @@ use crate::sys::memory::page_bytes;
 pub const FLOOD_PAGES_PER_WAY: usize = 2;
 /// Chains of loads at once: about as many misses as a core can have under way.
 const CHAINS: usize = 12;
+
+/// Why there is no flood.
+#[derive(Debug, thiserror::Error)]
+pub enum FloodError {
+    /// The caches do not admit a double purge.
+    #[error("{0}\n  hint: the other patterns need nothing of the kind")]
+    NoDoublePurge(#[from] NoDoublePurge),
+    /// Its memory cannot be had.
+    #[error("{0}")]
+    Color(#[from] ColorError),
+}
 
 /// A flood, ready to be carried out.
 pub struct Flooder<M: BackingMemory = ColoredRegion> {
@@ -64,7 +74,7 @@ impl Flooder {
         first: Option<Geometry>,
         colors: &[Color],
         pattern: Pattern,
-    ) -> Result<Flooder, HostError> {
+    ) -> Result<Flooder, FloodError> {
         let (line_bytes, page_bytes) = (geometry.line_bytes, page_bytes() as u64);
         let pages = colors.len() * FLOOD_PAGES_PER_WAY * geometry.ways as usize;
         let area = Bytes(pages as u64 * page_bytes);

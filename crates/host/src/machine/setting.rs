@@ -20,7 +20,7 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CpuSet, current_timer_slack, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 use serde::Serialize;
 
-use crate::error::HostError;
+use crate::error::SystemError;
 use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::scheduling::Scheduling;
 
@@ -33,8 +33,8 @@ pub(crate) const CAP_SYS_PTRACE: u32 = 19;
 const STACK_MARGIN: u64 = 64 << 10;
 
 /// Returns the CPUs that the calling thread may run on, ascending.
-pub fn allowed_cpus() -> Result<Vec<CpuId>, HostError> {
-    let set = sched_getaffinity(None).map_err(|error| HostError::Affinity { source: error.into() })?;
+pub fn allowed_cpus() -> Result<Vec<CpuId>, SystemError> {
+    let set = sched_getaffinity(None).map_err(|error| SystemError::Affinity { source: error.into() })?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| CpuId(cpu as u32)).collect())
 }
 

@@ -13,13 +13,63 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::color::ledger::Owner;
-use crate::error::HostError;
+use crate::error::SystemError;
+use crate::process::ProcessError;
 use crate::runtime;
 
 /// Prefix of the names of the groups that isochrome makes.
 const OURS: &str = "isochrome-";
 /// File name of the journal in the runtime folder.
 const JOURNAL: &str = "resctrl.json";
+
+/// Why cache ways cannot be given by resctrl.
+#[derive(Debug, thiserror::Error)]
+pub enum ResctrlError {
+    /// There is no resctrl to be used.
+    #[error(
+        "{path}: {source}\n  hint: mount -t resctrl resctrl /sys/fs/resctrl; where that fails, this machine does not divide its caches by ways: use colors"
+    )]
+    Absent {
+        /// Where it should be mounted.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Caches of this level are not divided by ways.
+    #[error(
+        "resctrl does not divide caches of level {level} here\n  hint: `ls /sys/fs/resctrl/info` says which it does; those split into code and data (mount option cdp) are not supported"
+    )]
+    Level {
+        /// Which.
+        level: u8,
+    },
+    /// Groups of an earlier run are still there.
+    #[error(
+        "resctrl has a group {group} that an earlier run has made\n  hint: if none is running: rmdir /sys/fs/resctrl/{group}"
+    )]
+    Left {
+        /// Its name.
+        group: String,
+    },
+    /// The kernel refused a change.
+    #[error("resctrl: {what}: {source}{}\n  hint: {hint}", if said.is_empty() || said == "ok" { String::new() } else { format!(" ({said})") })]
+    Refused {
+        /// What was being done.
+        what: String,
+        /// `info/last_cmd_status`.
+        said: String,
+        /// What the call returned.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// This process says nothing of itself.
+    #[error("{0}")]
+    Process(#[from] ProcessError),
+    /// A file cannot be read, understood or written.
+    #[error("{0}")]
+    System(#[from] SystemError),
+}
 
 /// Returns the folder where resctrl is mounted: `$ISOCHROME_RESCTRL`, else /sys/fs/resctrl.
 pub fn root() -> PathBuf {
@@ -59,11 +109,11 @@ pub struct Mounted {
 impl Mounted {
     /// Opens the file system that is mounted at `root`; see [`root`].
     ///
-    /// Fails with [`HostError::ResctrlAbsent`].
-    pub fn at(root: &Path) -> Result<Mounted, HostError> {
+    /// Fails with [`ResctrlError::Absent`].
+    pub fn at(root: &Path) -> Result<Mounted, ResctrlError> {
         match fs::metadata(root.join("schemata")) {
             Ok(_) => Ok(Mounted { root: root.to_owned() }),
-            Err(source) => Err(HostError::ResctrlAbsent { path: root.to_owned(), source }),
+            Err(source) => Err(ResctrlError::Absent { path: root.to_owned(), source }),
         }
     }
 }
@@ -114,9 +164,9 @@ pub struct Schemata(pub BTreeMap<String, BTreeMap<u32, String>>);
 impl Schemata {
     /// Parses the text of the file. Instances and values are separated as in `L3:0=ff;1=f0`.
     ///
-    /// Fails with [`HostError::Malformed`].
-    pub fn parse(text: &str, path: &Path) -> Result<Schemata, HostError> {
-        let malformed = |line: &str| HostError::Malformed {
+    /// Fails with [`SystemError::Malformed`].
+    pub fn parse(text: &str, path: &Path) -> Result<Schemata, SystemError> {
+        let malformed = |line: &str| SystemError::Malformed {
             path: path.to_owned(),
             text: line.chars().take(80).collect(),
             expected: "a line such as L3:0=ff;1=f0",
@@ -184,23 +234,23 @@ pub struct Ways<T: Tree> {
 impl<T: Tree> Ways<T> {
     /// Gives the ways of the caches of `level` to `groups`, and the ways `others` to everything else. `folder`: where the journal is kept.
     ///
-    /// Fails with [`HostError::Resctrl`], which carries what the kernel said in `info/last_cmd_status`, and with
-    /// [`HostError::ResctrlLeft`] where an earlier run has left its groups; nothing stays changed then.
+    /// Fails with [`ResctrlError::Refused`], which carries what the kernel said in `info/last_cmd_status`, and with
+    /// [`ResctrlError::Left`] where an earlier run has left its groups; nothing stays changed then.
     pub fn give(
         tree: T,
         level: u8,
         others: &BTreeMap<u32, u64>,
         groups: &[Group],
         folder: &Path,
-    ) -> Result<Ways<T>, HostError> {
+    ) -> Result<Ways<T>, ResctrlError> {
         let resource = format!("L{level}");
         let lock = tree.lock().map_err(|source| failed(&tree, "locking the groups", source))?;
         let left = tree.groups().map_err(|source| failed(&tree, "reading the groups", source))?;
         if let Some(group) = left.into_iter().find(|group| group.starts_with(OURS)) {
-            return Err(HostError::ResctrlLeft { group });
+            return Err(ResctrlError::Left { group });
         }
         let before = schemata(&tree)?;
-        let before = before.line(&resource).ok_or(HostError::ResctrlLevel { level })?;
+        let before = before.line(&resource).ok_or(ResctrlError::Level { level })?;
         let owner = Owner::of(std::process::id())?;
         // All names are in the journal before the first group is there.
         let names = groups.iter().map(|group| format!("{OURS}{}", group.name)).collect();
@@ -223,7 +273,7 @@ impl<T: Tree> Ways<T> {
         }
     }
 
-    fn change(&mut self, others: &BTreeMap<u32, u64>) -> Result<(), HostError> {
+    fn change(&mut self, others: &BTreeMap<u32, u64>) -> Result<(), ResctrlError> {
         // A new group begins with the ways that no exclusive group has, so the default one gives way first.
         let line = line(&self.resource, others);
         self.put("schemata", &line)?;
@@ -239,7 +289,7 @@ impl<T: Tree> Ways<T> {
     }
 
     /// Returns how the masks of a group differ from those it was given; `None` if they do not.
-    fn difference(&self, group: &Group) -> Result<Option<String>, HostError> {
+    fn difference(&self, group: &Group) -> Result<Option<String>, ResctrlError> {
         let path = format!("{OURS}{}/schemata", group.name);
         let text = self.tree.read(&path).map_err(|source| failed(&self.tree, &format!("reading {path}"), source))?;
         let read = Schemata::parse(&text, Path::new(&path))?;
@@ -256,7 +306,7 @@ impl<T: Tree> Ways<T> {
         self.difference(given).unwrap_or_else(|error| Some(error.to_string()))
     }
 
-    fn put(&mut self, path: &str, text: &str) -> Result<(), HostError> {
+    fn put(&mut self, path: &str, text: &str) -> Result<(), ResctrlError> {
         self.tree.write(path, text).map_err(|source| {
             let what = format!("writing {} to {path}", text.trim_end());
             failed(&self.tree, &what, source)
@@ -264,18 +314,18 @@ impl<T: Tree> Ways<T> {
     }
 
     /// Puts a thread into the group called `group`. Threads that it starts are in that group, too.
-    pub fn assign(&mut self, group: &str, thread: i32) -> Result<(), HostError> {
+    pub fn assign(&mut self, group: &str, thread: i32) -> Result<(), ResctrlError> {
         self.put(&format!("{OURS}{group}/tasks"), &format!("{thread}\n"))
     }
 
     /// Removes the groups and gives the default group its ways back.
     ///
-    /// Fails with [`HostError::Resctrl`]; the journal stays then, and the next start tries again.
-    pub fn restore(mut self) -> Result<(), HostError> {
+    /// Fails with [`ResctrlError::Refused`]; the journal stays then, and the next start tries again.
+    pub fn restore(mut self) -> Result<(), ResctrlError> {
         self.put_back()
     }
 
-    fn put_back(&mut self) -> Result<(), HostError> {
+    fn put_back(&mut self) -> Result<(), ResctrlError> {
         if !std::mem::replace(&mut self.restored, true) {
             restore(&mut self.tree, &self.journal)?;
             let _ = fs::remove_file(self.folder.join(JOURNAL));
@@ -291,7 +341,7 @@ impl<T: Tree> Drop for Ways<T> {
     }
 }
 
-fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
+fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), ResctrlError> {
     let _lock = tree.lock().map_err(|source| failed(tree, "locking the groups", source))?;
     let there = tree.groups().map_err(|source| failed(tree, "reading the groups", source))?;
     for group in there.iter().filter(|group| journal.groups.contains(*group)) {
@@ -302,8 +352,8 @@ fn restore(tree: &mut impl Tree, journal: &Journal) -> Result<(), HostError> {
 
 /// Takes back what a killed run has left according to its journal in `folder`, and returns whether there was anything.
 ///
-/// Fails with [`HostError::Resctrl`]; the journal stays then.
-pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
+/// Fails with [`ResctrlError::Refused`]; the journal stays then.
+pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, ResctrlError> {
     let journal = Journal::of(folder);
     // A boot has undone everything.
     let journal = journal.filter(|journal| journal.boot_id == runtime::boot_id());
@@ -315,7 +365,7 @@ pub fn repair(tree: &mut impl Tree, folder: &Path) -> Result<bool, HostError> {
 }
 
 /// Applies [`repair`] to the tree at [`root`] if the process that changed it has ended, and returns whether there was anything.
-pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
+pub fn repair_left(folder: &Path) -> Result<bool, ResctrlError> {
     if Journal::of(folder).is_none_or(|journal| journal.owner.is_alive()) {
         return Ok(false);
     }
@@ -331,17 +381,17 @@ pub fn repair_left(folder: &Path) -> Result<bool, HostError> {
 
 /// Returns the rules for masks of the caches of `level`.
 ///
-/// Fails with [`HostError::ResctrlLevel`] where this level takes no masks, for example because its caches are split into code and data.
-pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, HostError> {
+/// Fails with [`ResctrlError::Level`] where this level takes no masks, for example because its caches are split into code and data.
+pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, ResctrlError> {
     let folder = format!("info/L{level}");
-    let text = |name: &str| tree.read(&format!("{folder}/{name}")).map_err(|_| HostError::ResctrlLevel { level });
-    let number = |name: &str, radix: u32| -> Result<u64, HostError> {
+    let text = |name: &str| tree.read(&format!("{folder}/{name}")).map_err(|_| ResctrlError::Level { level });
+    let number = |name: &str, radix: u32| -> Result<u64, ResctrlError> {
         let text = text(name)?;
-        u64::from_str_radix(text.trim(), radix).map_err(|_| HostError::Malformed {
+        u64::from_str_radix(text.trim(), radix).map_err(|_| SystemError::Malformed {
             path: Path::new(&folder).join(name),
             text: text.chars().take(80).collect(),
             expected: "a number",
-        })
+        }.into())
     };
     let count = number("cbm_mask", 16)?.count_ones();
     Ok(WayRules {
@@ -359,9 +409,9 @@ pub fn shareable(tree: &impl Tree, level: u8) -> u64 {
     u64::from_str_radix(text.trim(), 16).unwrap_or(0)
 }
 
-fn schemata(tree: &impl Tree) -> Result<Schemata, HostError> {
+fn schemata(tree: &impl Tree) -> Result<Schemata, ResctrlError> {
     let text = tree.read("schemata").map_err(|source| failed(tree, "reading schemata", source))?;
-    Schemata::parse(&text, Path::new("schemata"))
+    Ok(Schemata::parse(&text, Path::new("schemata"))?)
 }
 
 fn line(resource: &str, masks: &BTreeMap<u32, u64>) -> String {
@@ -370,7 +420,7 @@ fn line(resource: &str, masks: &BTreeMap<u32, u64>) -> String {
 }
 
 /// Returns the error for the failed action `what`, with the kernel's own explanation if there is one.
-fn failed(tree: &impl Tree, what: &str, source: io::Error) -> HostError {
+fn failed(tree: &impl Tree, what: &str, source: io::Error) -> ResctrlError {
     let said = tree.read("info/last_cmd_status").unwrap_or_default();
     let said = said.trim().to_owned();
     let hint = match source.raw_os_error() {
@@ -379,5 +429,5 @@ fn failed(tree: &impl Tree, what: &str, source: io::Error) -> HostError {
         Some(libc::EACCES | libc::EPERM) => "run as root",
         _ => "the kernel says why; the masks it takes are in info/",
     };
-    HostError::Resctrl { what: what.to_owned(), said, source, hint }
+    ResctrlError::Refused { what: what.to_owned(), said, source, hint }
 }

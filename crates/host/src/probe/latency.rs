@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use isochrome_model::machine::Machine;
 use isochrome_model::units::{Bytes, CpuId};
 
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::interrupt;
 use crate::machine::sysfs::{Note, Sysfs};
 use crate::sys::memory::page_bytes;
@@ -48,7 +48,7 @@ fn working_sets(largest: Bytes, line_bytes: Bytes) -> Vec<Bytes> {
 /// neighbors keep emptying them; larger memory is not, so that what it leaves in them is not found again. The time contains the
 /// address computation of an indexed load, and where the kernel gives no huge pages, page-table walks. When time runs
 /// out, sizes are left out and the largest comes next.
-pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) -> Result<Vec<(Bytes, f64)>, HostError> {
+pub fn curve(largest: Bytes, last_level: Bytes, line_bytes: Bytes, seed: u64) -> Result<Vec<(Bytes, f64)>, ColorError> {
     let begin = Instant::now();
     let mut rng = fastrand::Rng::with_seed(seed);
     let arena = memory(largest.0.max(SMALLEST))?;

@@ -13,7 +13,8 @@ use isochrome_model::units::{Bytes, CpuId, Cycles};
 
 use crate::color::eviction::{ArenaEvictionTest, LevelSizes, TimedEvictionTest};
 use crate::color::pool::FramePool;
-use crate::error::HostError;
+use crate::color::ColorError;
+use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::setting::{RealtimeRequest, RealtimeSettings};
 use crate::machine::sysfs::{Note, Sysfs};
@@ -134,9 +135,9 @@ fn note(subject: &str, reason: String, hint: &str) -> Note {
 }
 
 /// A note of what an error kept from being measured, with the error's own hint.
-fn failed(subject: &str, what: &str, error: &HostError) -> Note {
+fn failed(subject: &str, what: &str, error: &ColorError) -> Note {
     // The error's own hint is for whoever set a limit to find colors in.
-    if let HostError::TooLittleMemory { limit, needed } = error {
+    if let ColorError::TooLittleMemory { limit, needed } = error {
         let reason = format!("{what}: {needed} of memory are needed, {limit} may be taken");
         return note(subject, reason, "free some memory: a quarter of what is available is taken, at most 512 MiB");
     }
@@ -188,15 +189,15 @@ fn memory_limit(sysfs: &Sysfs) -> Bytes {
 }
 
 /// Memory of `bytes`: in huge pages where it is larger than one, so that page tables neither cost time nor take cache.
-fn memory(bytes: u64) -> Result<Arena, HostError> {
+fn memory(bytes: u64) -> Result<Arena, ColorError> {
     let limit = memory_limit(&Sysfs::system());
     if bytes > limit.0 {
-        return Err(HostError::TooLittleMemory { limit, needed: Bytes(bytes) });
+        return Err(ColorError::TooLittleMemory { limit, needed: Bytes(bytes) });
     }
     let pages = (bytes as usize).div_ceil(page_bytes());
     let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
     let arena = if bytes > huge as u64 { Arena::map_huge(pages, huge) } else { Arena::map(pages) };
-    arena.map_err(|source| HostError::Memory { pages, source })
+    Ok(arena.map_err(|source| SystemError::Memory { pages, source })?)
 }
 
 /// Share of a level that is primed: little enough that replacement leaves it alone.
@@ -223,16 +224,16 @@ impl Primed {
     /// Calibrates on the CPU of the calling thread.
     ///
     /// Fails when hits and misses take about the same time, or when the level is too large for the memory there is.
-    pub fn calibrate(sizes: LevelSizes, seed: u64) -> Result<Primed, HostError> {
+    pub fn calibrate(sizes: LevelSizes, seed: u64) -> Result<Primed, ColorError> {
         if 4 * sizes.level.0 > FLOOD_LIMIT.0 {
-            return Err(HostError::TooLittleMemory { limit: FLOOD_LIMIT, needed: Bytes(4 * sizes.level.0) });
+            return Err(ColorError::TooLittleMemory { limit: FLOOD_LIMIT, needed: Bytes(4 * sizes.level.0) });
         }
         let calibrate =
             || TimedEvictionTest::calibrate(memory((sizes.pages_needed() * page_bytes()) as u64)?, sizes, seed);
         // A neighbor may empty the level just then; it seldom does so for seconds.
         let mut eviction_test = calibrate();
         for _ in 1..CALIBRATIONS {
-            if eviction_test.as_ref().is_err_and(HostError::may_pass) {
+            if eviction_test.as_ref().is_err_and(ColorError::may_pass) {
                 eviction_test = calibrate();
             }
         }

@@ -6,7 +6,7 @@ use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 
 use crate::color::pool::{ColoredRegion, FramePool};
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::interrupt;
 use crate::load::flooder::FLOOD_PAGES_PER_WAY;
 use crate::machine::sysfs::Note;
@@ -35,7 +35,7 @@ struct Colored {
 }
 
 impl Colored {
-    fn take(pool: &FramePool, color: Color, ways: usize) -> Result<Colored, HostError> {
+    fn take(pool: &FramePool, color: Color, ways: usize) -> Result<Colored, ColorError> {
         let region = pool.take(&[color], ways)?;
         let flood = || pool.take(&[color], FLOOD_PAGES_PER_WAY * ways);
         Ok(Colored { region, pages: (0..ways as u32).collect(), clean: flood()?, dirty: flood()? })
@@ -70,7 +70,7 @@ enum Between {
 }
 
 /// Writes over more than the outermost level holds, so that nothing else in it is dirty.
-pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), HostError> {
+pub fn purge(last_level: Bytes, line_bytes: Bytes) -> Result<(), ColorError> {
     let arena: Arena = memory(2 * last_level.0)?;
     let flood = Flood { area: Bytes(2 * last_level.0), line_bytes, passes: 2, leaves: Leaves::Dirty };
     arena.carry_out(flood.accesses());
@@ -93,7 +93,7 @@ pub(super) fn measure(
     let levels = data_levels(machine, cpu);
     let last_level = levels.last().map(|&i| machine.levels[i].geometry.value.cache_bytes()).unwrap_or_default();
     let Some(index) = levels.into_iter().find(|&i| machine.levels[i].level == level) else {
-        return notes.push(failed("refill", "not measured", &HostError::NoSuchLevel { level }));
+        return notes.push(failed("refill", "not measured", &ColorError::NoSuchLevel { level }));
     };
     let page_bytes = machine.page_bytes;
     let level = &mut machine.levels[index];
@@ -103,7 +103,7 @@ pub(super) fn measure(
 
     let count = COLORS.min(pool.colors() as usize);
     let colors = (0..count).map(|i| Color((i * pool.colors() as usize / count) as u16));
-    let colored: Result<Vec<Colored>, HostError> = colors.map(|color| Colored::take(pool, color, ways)).collect();
+    let colored: Result<Vec<Colored>, ColorError> = colors.map(|color| Colored::take(pool, color, ways)).collect();
     // A victim cache hands dirty lines back dirty: what is to be clean must have been written back all the way once.
     let purged = |colored| purge(last_level.max(geometry.cache_bytes()), geometry.line_bytes).map(|()| colored);
     let colored: Vec<Colored> = match colored.and_then(purged) {

@@ -13,7 +13,7 @@ use isochrome_model::machine::CacheLevel;
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, CpuId, Cycles};
 
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::interrupt;
 use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::Note;
@@ -129,7 +129,7 @@ fn partner(task: &AtomicU32, cpu: CpuId, arena: &Arena, flood: Flood) {
 /// Rounds of the calling thread against a partner on CPU `other`; `None` when the partner cannot run there.
 ///
 /// `level`: size of the level that `primed` walks.
-pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, HostError> {
+pub fn rounds(primed: &mut Primed, other: CpuId, level: Bytes) -> Result<Option<Vec<Round>>, ColorError> {
     let line_bytes = Bytes(primed.sizes.line_bytes as u64);
     let flood = Flood { area: Bytes(FLOOD * level.0), line_bytes, passes: 1, leaves: Leaves::Dirty };
     let arena = memory(flood.area.0)?;

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is no such process.
-    #[error("there is no process {pid}\n  hint: `ps -e` lists those there are")]
+    #[error("there is no process {pid}\n  hint: `ps -e` lists them; it may have ended")]
     NoSuchProcess {
-        /// The process.
-        pid: i32,
+        /// Process asked for.
+        pid: u32,
     },
     /// The process has ended meanwhile.
     #[error("process {pid} has ended\n  hint: nothing is left to be done")]
@@ -26,8 +26,30 @@ pub enum ProcessError {
         /// The process.
         pid: i32,
     },
+    /// The process has no memory of its own.
+    #[error(
+        "process {pid} ({command}) has no memory of its own: it is a thread of the kernel, or it has ended\n  hint: choose a user's process"
+    )]
+    NoUserMemory {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        command: String,
+    },
+    /// The memory of the process is not this user's to see.
+    #[error("process {pid} ({command}): its memory is not shown: {source}\n  hint: run as root, or as its owner")]
+    MemoryDenied {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        command: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
     /// A file under /proc cannot be read.
-    #[error("{path}: {source}\n  hint: is /proc mounted, and may you read it?")]
+    #[error(
+        "{path}: {source}\n  hint: is /proc mounted, and may you read it? the process may be ending: then try again"
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -56,11 +56,11 @@ impl Pid {
 
     pub(crate) fn failed(self, file: &str) -> impl Fn(io::Error) -> ProcessError + '_ {
         move |source| match source.kind() {
-            io::ErrorKind::NotFound => ProcessError::NoSuchProcess { pid: self.0 },
+            io::ErrorKind::NotFound => ProcessError::NoSuchProcess { pid: self.0 as u32 },
             // What is ending belongs to root.
             io::ErrorKind::PermissionDenied if !self.is_running(self.0) => ProcessError::Ended { pid: self.0 },
             io::ErrorKind::PermissionDenied => ProcessError::Denied { pid: self.0 },
-            _ if source.raw_os_error() == Some(libc::ESRCH) => ProcessError::NoSuchProcess { pid: self.0 },
+            _ if source.raw_os_error() == Some(libc::ESRCH) => ProcessError::NoSuchProcess { pid: self.0 as u32 },
             // A process that is ending has no memory any more.
             io::ErrorKind::UnexpectedEof => ProcessError::Ended { pid: self.0 },
             _ => ProcessError::Unreadable { path: self.path(file), source },

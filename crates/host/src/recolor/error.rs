@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use isochrome_model::units::Bytes;
 
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::process::ProcessError;
 
 /// Why a process was not recolored.
@@ -30,7 +30,7 @@ pub enum RecolorError {
         pid: u64,
     },
     /// isochrome cannot stop itself.
-    #[error("a process cannot recolor itself\n  hint: run `isochrome recolor` as a program of its own")]
+    #[error("a process cannot recolor itself\n  hint: let a process of its own do it")]
     Itself,
     /// The process has begun another program since it was inspected, or mapped memory where there was none.
     #[error(
@@ -78,7 +78,7 @@ pub enum RecolorError {
     },
     /// The kernel or a device may write to the memory of the process at any time, and pages cannot be moved safely meanwhile.
     #[error(
-        "process {pid} uses {sign}, through which its memory may be written at any time, and {why}\n  hint: --force if no request is in flight"
+        "process {pid} uses {sign}, through which its memory may be written at any time, and {why}\n  hint: force it only if no request is in flight"
     )]
     AsynchronousIo {
         /// The process.
@@ -132,7 +132,7 @@ pub enum RecolorError {
     },
     /// ptrace failed.
     #[error(
-        "process {pid}: cannot {action} thread {thread}: {source}\n  hint: `isochrome recolor --repair {pid}` puts back what was changed"
+        "process {pid}: cannot {action} thread {thread}: {source}\n  hint: a repair puts back what was changed"
     )]
     Trace {
         /// The process.
@@ -158,7 +158,7 @@ pub enum RecolorError {
     },
     /// The memory of the process cannot be read or written.
     #[error(
-        "the memory of process {pid}: {source}\n  hint: `isochrome recolor --repair {pid}` puts back what was changed"
+        "the memory of process {pid}: {source}\n  hint: a repair puts back what was changed"
     )]
     Memory {
         /// The process.
@@ -175,7 +175,7 @@ pub enum RecolorError {
         source: io::Error,
     },
     /// An earlier recoloring of the process was killed, and its changes have not been repaired.
-    #[error("an earlier recoloring of process {pid} was cut short\n  hint: isochrome recolor --repair {pid}")]
+    #[error("an earlier recoloring of process {pid} was cut short\n  hint: a repair puts back what it changed")]
     Unrepaired {
         /// The process.
         pid: i32,
@@ -186,14 +186,14 @@ pub enum RecolorError {
         /// The process.
         pid: i32,
         /// The reason.
-        source: Box<HostError>,
+        source: ColorError,
     },
     /// The list of colors is empty.
-    #[error("no colors were given\n  hint: --colors 0-3")]
+    #[error("no colors were given")]
     NoColors,
     /// The limit of memory is too small for any draw.
     #[error(
-        "{pages} pages are to move, and frames of these colors for them are found in about {needed} of memory; the limit is {limit}\n  hint: raise --max-memory, or allow more colors"
+        "{pages} pages are to move, and frames of these colors for them are found in about {needed} of memory; the limit is {limit}\n  hint: raise the limit, or allow more colors"
     )]
     TooLittleMemory {
         /// Pages to move.
@@ -217,8 +217,8 @@ pub enum RecolorError {
 
 impl RecolorError {
     /// Turns an error of a measurement into one about `pid`.
-    pub(super) fn unmeasured(pid: i32) -> impl Fn(HostError) -> RecolorError {
-        move |source| RecolorError::Unmeasured { pid, source: Box::new(source) }
+    pub(super) fn unmeasured<E: Into<ColorError>>(pid: i32) -> impl Fn(E) -> RecolorError {
+        move |source| RecolorError::Unmeasured { pid, source: source.into() }
     }
 
     /// Whether the process does not exist, or has ended.
@@ -243,11 +243,11 @@ impl RecolorError {
             // Where pages of several colors are of one, there are no pages that one of these alone evicts.
             RecolorError::TooFewFrames { .. } => true,
             RecolorError::Unmeasured { source, .. } => matches!(
-                **source,
-                HostError::ReferenceLost { .. }
-                    | HostError::ReferenceMixed { .. }
-                    | HostError::TimingBlurred { .. }
-                    | HostError::NotOpenedThere { .. }
+                source,
+                ColorError::ReferenceLost { .. }
+                    | ColorError::ReferenceMixed { .. }
+                    | ColorError::TimingBlurred { .. }
+                    | ColorError::NotOpenedThere { .. }
             ),
             _ => false,
         }
@@ -261,7 +261,7 @@ mod tests {
     /// An `exec` kept its numbering when another command replaced the pages, and failed for good to open the old file.
     #[test]
     fn a_reference_whose_file_is_gone_is_renewed() {
-        let gone = HostError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
+        let gone = ColorError::NotOpenedThere { path: "gone".into(), source: io::ErrorKind::NotFound.into() };
         assert!(RecolorError::unmeasured(1)(gone).doubts_reference());
         assert!(!RecolorError::NoColors.doubts_reference());
         // Where all pages of known color were of one, an `exec` found no frames for a minute.

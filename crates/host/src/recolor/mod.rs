@@ -39,7 +39,7 @@ use crate::color::known::{Page, Verified, samples};
 use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
@@ -479,7 +479,7 @@ impl<'a> Asking<'a> {
         let answers = match answers {
             // The helper was kept from a CPU, or nothing could be seen in that moment.
             Err(RecolorError::Unmeasured { source, .. })
-                if matches!(*source, HostError::NoAnswer | HostError::CacheUnsteady { .. }) =>
+                if matches!(source, ColorError::NoAnswer | ColorError::CacheUnsteady { .. }) =>
             {
                 vec![None; pages.len()]
             }

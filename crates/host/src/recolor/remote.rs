@@ -15,8 +15,7 @@ use crate::color::eviction::{EvictionTest, STEPS, WalkTicks};
 use crate::color::known::Page;
 use crate::color::reference::Reference;
 use crate::color::tester::Tester;
-use crate::error::HostError;
-use crate::process::Pid;
+use crate::color::ColorError;
 use crate::sys::agent::{self, LAST};
 use crate::sys::clock;
 use crate::sys::memory::page_bytes;
@@ -44,7 +43,6 @@ const CALIBRATION_WALKS: usize = 200;
 
 /// Eviction tests of the pages of another process, made by a helper inside it.
 pub struct RemoteEvictionTest<'a> {
-    pid: Pid,
     memory: File,
     at: u64,
     reference: &'a Reference,
@@ -58,7 +56,7 @@ pub struct RemoteEvictionTest<'a> {
     /// How long to wait for an answer.
     patience: Duration,
     /// The first failure, after which no more requests are made.
-    failed: Option<RecolorError>,
+    failed: Option<ColorError>,
 }
 
 /// Returns the header that must be in front of the requests before the helper begins.
@@ -94,7 +92,6 @@ impl<'a> RemoteEvictionTest<'a> {
         let (memory, ticks) = (pid.memory()?, WalkTicks { hit: 0.0, miss: 1.0 });
         let rng = fastrand::Rng::new();
         let mut remote = RemoteEvictionTest {
-            pid,
             memory,
             at,
             reference,
@@ -109,7 +106,7 @@ impl<'a> RemoteEvictionTest<'a> {
         match wanted.known.ticks() {
             Some(ticks) => remote.ticks = ticks,
             None => {
-                remote.calibrate()?;
+                remote.calibrate().map_err(RecolorError::unmeasured(pid.0))?;
                 wanted.known.keep_ticks(remote.ticks);
             }
         }
@@ -132,7 +129,7 @@ impl<'a> RemoteEvictionTest<'a> {
     }
 
     /// Measures the times of walks whose lines are in the level, and of walks whose lines are further out.
-    fn calibrate(&mut self) -> Result<(), RecolorError> {
+    fn calibrate(&mut self) -> Result<(), ColorError> {
         let inner = self.reference.sizes().inner_pages();
         let ways = self.reference.geometry.ways as usize;
         let colors = self.sets.len();
@@ -150,18 +147,14 @@ impl<'a> RemoteEvictionTest<'a> {
             self.walks(&tests, PASSES).map(|walks| walks.concat())
         };
         let (hits, misses) = (walks(&hitting)?, walks(&missing)?);
-        self.ticks = WalkTicks::of(hits, misses).map_err(|error| self.blind(error))?;
+        self.ticks = WalkTicks::of(hits, misses)?;
         Ok(())
-    }
-
-    fn blind(&self, source: HostError) -> RecolorError {
-        RecolorError::Unmeasured { pid: self.pid.0, source: Box::new(source) }
     }
 
     /// Returns the walk times of the targets of each of `tests`, a set and its targets.
     ///
     /// Each test touches its targets, touches its set `passes` times, and then walks over part of each target.
-    fn walks(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, RecolorError> {
+    fn walks(&mut self, tests: &[(&[u32], &[u32])], passes: u32) -> Result<Vec<Vec<Cycles>>, ColorError> {
         let mut walks = Vec::with_capacity(tests.len());
         let mut rest = tests;
         while !rest.is_empty() {
@@ -223,7 +216,7 @@ impl<'a> RemoteEvictionTest<'a> {
         words: &[u64],
         tests: &[(&[u32], &[u32])],
         passes: u32,
-    ) -> Result<Vec<Vec<Cycles>>, RecolorError> {
+    ) -> Result<Vec<Vec<Cycles>>, ColorError> {
         self.write(self.at + HEADER, words)?;
         let passes_at = self.at + offset_of!(agent::TestHeader, passes) as u64;
         self.write(passes_at, &[u64::from(passes), self.at + HEADER, tests.len() as u64])?;
@@ -232,7 +225,7 @@ impl<'a> RemoteEvictionTest<'a> {
         let begin = Instant::now();
         while self.read(self.at + offset_of!(agent::TestHeader, answer) as u64, 1)? != [self.made] {
             if begin.elapsed() > self.patience {
-                return Err(self.blind(HostError::NoAnswer));
+                return Err(ColorError::NoAnswer);
             }
             // The helper may be waiting for this very CPU.
             std::thread::sleep(GLANCE);
@@ -243,22 +236,22 @@ impl<'a> RemoteEvictionTest<'a> {
         Ok(tests.iter().map(|(_, targets)| ticks.by_ref().take(targets.len()).collect()).collect())
     }
 
-    fn write(&self, at: u64, words: &[u64]) -> Result<(), RecolorError> {
+    fn write(&self, at: u64, words: &[u64]) -> Result<(), ColorError> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        self.memory.write_all_at(&bytes, at).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })
+        self.memory.write_all_at(&bytes, at).map_err(|source| ColorError::RemoteUnreadable { source })
     }
 
-    fn read(&self, at: u64, count: usize) -> Result<Vec<u64>, RecolorError> {
+    fn read(&self, at: u64, count: usize) -> Result<Vec<u64>, ColorError> {
         let mut bytes = vec![0; 8 * count];
-        self.memory.read_exact_at(&mut bytes, at).map_err(|source| RecolorError::Memory { pid: self.pid.0, source })?;
+        self.memory.read_exact_at(&mut bytes, at).map_err(|source| ColorError::RemoteUnreadable { source })?;
         let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("chunks of eight bytes"));
         Ok(bytes.chunks_exact(8).map(word).collect())
     }
 }
 
 impl EvictionTest for RemoteEvictionTest<'_> {
-    fn failure(&mut self) -> Option<HostError> {
-        self.failed.take().map(HostError::from)
+    fn failure(&mut self) -> Option<ColorError> {
+        self.failed.take()
     }
 
     fn run(&mut self, set: &[u32], targets: &[u32], passes: u32, shares: &mut Vec<f32>) {

@@ -13,7 +13,7 @@ use super::hold::{Hold, Pace};
 use super::remote;
 use super::wanted::{Limits, Wanted};
 use crate::color::reference::Reference;
-use crate::error::HostError;
+use crate::color::ColorError;
 use crate::process::{Pid, Region};
 use crate::sys::agent::{self, Entry, RUN, Table, Way};
 use crate::sys::clock;
@@ -183,7 +183,7 @@ impl<'a> ScratchArea<'a> {
         let arguments = [libc::AT_FDCWD as u64, self.layout.table, REFERENCE_OPENED, 0, 0, 0];
         let file = hold.call(libc::SYS_openat, arguments)?.map_err(|source| RecolorError::Unmeasured {
             pid: self.pid.0,
-            source: Box::new(HostError::NotOpenedThere { path: shown, source }),
+            source: ColorError::NotOpenedThere { path: shown, source },
         })?;
         // As above: a program that locks all that it maps would fill the holes of the file.
         let (start, bytes) = (self.layout.reference, reference.bytes.0);

@@ -11,7 +11,7 @@ use isochrome_model::taskset::programs::OWN;
 use isochrome_model::units::Ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::JobError;
+use super::error::RunError;
 use crate::process::Pid;
 use crate::sys::clock::{monotonic, process_cpu};
 use crate::sys::launch::Launch;
@@ -53,9 +53,9 @@ pub fn command(words: &[String]) -> io::Result<Command> {
 
 impl LineProgram {
     /// Starts the program `words` as `launch` says.
-    pub fn start(words: &[String], launch: &Launch) -> Result<LineProgram, JobError> {
+    pub fn start(words: &[String], launch: &Launch) -> Result<LineProgram, RunError> {
         let name = words.first().cloned().unwrap_or_default();
-        let failed = |source| JobError::Start { program: name.clone(), source };
+        let failed = |source| RunError::Start { program: name.clone(), source };
         let mut command = command(words).map_err(failed)?;
         launch.prepare(&mut command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
@@ -80,12 +80,12 @@ impl LineProgram {
     }
 
     /// Waits for the line that says that it is ready.
-    pub fn ready(&mut self, limit: Duration) -> Result<Ns, JobError> {
+    pub fn ready(&mut self, limit: Duration) -> Result<Ns, RunError> {
         self.line("get ready", limit)
     }
 
     /// Releases a job; the time just before.
-    pub fn release(&mut self) -> Result<Ns, JobError> {
+    pub fn release(&mut self) -> Result<Ns, RunError> {
         let released = monotonic();
         match self.input.as_mut().map(|input| input.write_all(b"\n")) {
             Some(Ok(())) => {
@@ -93,31 +93,31 @@ impl LineProgram {
                 Ok(released)
             }
             Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
-                Err(JobError::Late { program: self.name.clone(), action: "take a job", limit: Duration::ZERO })
+                Err(RunError::Late { program: self.name.clone(), action: "take a job", limit: Duration::ZERO })
             }
-            _ => Err(JobError::Ended { program: self.name.clone(), action: "take a job" }),
+            _ => Err(RunError::Ended { program: self.name.clone(), action: "take a job" }),
         }
     }
 
     /// Waits for the line that completes the job released first.
-    pub fn complete(&mut self, limit: Duration) -> Result<Ns, JobError> {
+    pub fn complete(&mut self, limit: Duration) -> Result<Ns, RunError> {
         self.line("complete a job", limit)
     }
 
     /// Releases a job and waits until it is complete.
-    pub fn job(&mut self, limit: Duration) -> Result<Seen, JobError> {
+    pub fn job(&mut self, limit: Duration) -> Result<Seen, RunError> {
         let released = self.release()?;
         Ok(Seen { released, completed: self.complete(limit)? })
     }
 
     /// Takes the lines that have arrived; how many, without waiting. Fails when there are more than jobs were released.
-    pub fn take(&mut self) -> Result<u64, JobError> {
+    pub fn take(&mut self) -> Result<u64, RunError> {
         let mut bytes = [0; READ_BYTES];
         let mut lines = 0;
         loop {
             match self.output.read(&mut bytes) {
                 Ok(0) if lines == 0 => {
-                    return Err(JobError::Ended { program: self.name.clone(), action: "complete a job" });
+                    return Err(RunError::Ended { program: self.name.clone(), action: "complete a job" });
                 }
                 Ok(length) => {
                     lines += bytes[..length].iter().filter(|byte| **byte == b'\n').count() as u64;
@@ -128,34 +128,34 @@ impl LineProgram {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(JobError::Pipe { program: self.name.clone(), source }),
+                Err(source) => return Err(RunError::Pipe { program: self.name.clone(), source }),
             }
         }
         match self.owed.checked_sub(lines) {
             Some(owed) => self.owed = owed,
-            None => return Err(JobError::Unreleased { program: self.name.clone(), lines: lines - self.owed }),
+            None => return Err(RunError::Unreleased { program: self.name.clone(), lines: lines - self.owed }),
         }
         Ok(lines)
     }
 
     /// Time it was on a CPU since its start.
-    pub fn cpu(&self) -> Result<Ns, JobError> {
-        process_cpu(self.pid().0).map_err(|source| JobError::Pipe { program: self.name.clone(), source })
+    pub fn cpu(&self) -> Result<Ns, RunError> {
+        process_cpu(self.pid().0).map_err(|source| RunError::Pipe { program: self.name.clone(), source })
     }
 
-    fn line(&mut self, action: &'static str, limit: Duration) -> Result<Ns, JobError> {
+    fn line(&mut self, action: &'static str, limit: Duration) -> Result<Ns, RunError> {
         let until = monotonic().0.saturating_add(limit.as_nanos() as u64);
         loop {
             let left = until.saturating_sub(monotonic().0);
             let wait = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
             match poll(&mut [PollFd::new(&self.output, PollFlags::IN)], Some(&wait)) {
-                Ok(0) => return Err(JobError::Late { program: self.name.clone(), action, limit }),
+                Ok(0) => return Err(RunError::Late { program: self.name.clone(), action, limit }),
                 Ok(_) => {}
                 Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(JobError::Pipe { program: self.name.clone(), source: error.into() }),
+                Err(error) => return Err(RunError::Pipe { program: self.name.clone(), source: error.into() }),
             }
             let taken = self.take().map_err(|error| match error {
-                JobError::Ended { program, .. } => JobError::Ended { program, action },
+                RunError::Ended { program, .. } => RunError::Ended { program, action },
                 other => other,
             })?;
             if taken > 0 {
@@ -209,18 +209,18 @@ mod tests {
         let mut ended = shell("echo ready; read line");
         ended.ready(LIMIT).unwrap();
         let error = ended.job(LIMIT).unwrap_err();
-        assert!(matches!(error, JobError::Ended { action: "complete a job", .. }), "{error}");
+        assert!(matches!(error, RunError::Ended { action: "complete a job", .. }), "{error}");
         let mut late = shell("echo ready; read line; sleep 30");
         late.ready(LIMIT).unwrap();
         let error = late.job(Duration::from_millis(20)).unwrap_err();
-        assert!(matches!(error, JobError::Late { .. }), "{error}");
+        assert!(matches!(error, RunError::Late { .. }), "{error}");
         let mut often = shell("echo ready; read line; printf 'one\\ntwo\\nthree\\n'; read line");
         often.ready(LIMIT).unwrap();
         let mut jobs = (0..3).map(|_| often.job(LIMIT));
-        assert!(jobs.any(|job| matches!(job, Err(JobError::Unreleased { .. }))));
-        assert!(matches!(shell("exit 3").ready(LIMIT), Err(JobError::Ended { action: "get ready", .. })));
+        assert!(jobs.any(|job| matches!(job, Err(RunError::Unreleased { .. }))));
+        assert!(matches!(shell("exit 3").ready(LIMIT), Err(RunError::Ended { action: "get ready", .. })));
         let missing = LineProgram::start(&["/nowhere/at/all".into()], &Launch::default());
-        assert!(matches!(missing, Err(JobError::Start { .. })));
+        assert!(matches!(missing, Err(RunError::Start { .. })));
     }
 
     #[test]

@@ -8,11 +8,10 @@ use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
-use super::JobError;
+use super::error::RunError;
 use super::engine::{self, Hooks, OnViolation, Place, Request};
 use super::planned::{self, Planned};
 use crate::counters::events::Event;
-use crate::error::HostError;
 use crate::interrupt;
 
 /// Jobs at the beginning that do not count: they find the cache as somebody else left it.
@@ -31,7 +30,7 @@ pub fn profiling_run(
     joins: Vec<PathBuf>,
     counted: Option<Event>,
     place: &mut Place<'_>,
-) -> Result<Option<ProfilingRun>, HostError> {
+) -> Result<Option<ProfilingRun>, RunError> {
     assert!(program.period.0 > 0, "a program without a period has no jobs");
     let planned = Planned {
         program: program.clone(),
@@ -76,14 +75,13 @@ pub fn profiling_run(
         return Ok(None);
     }
     if let Some(failure) = outcome.failures.first() {
-        return Err(JobError::Failed { program: program.name.clone(), what: failure.what.clone() }.into());
+        return Err(RunError::Failed { program: program.name.clone(), what: failure.what.clone() });
     }
     let Some(longest) = HighWaterMark::of(&times) else {
-        return Err(JobError::Failed {
+        return Err(RunError::Failed {
             program: program.name.clone(),
             what: "was not seen to complete a job without steal time".to_owned(),
-        }
-        .into());
+        });
     };
     let (jobs, sum_ns) = (times.len() as u64, times.iter().sum());
     let median_ns = Sorted::of(times).map_or(0, |times| times.median());

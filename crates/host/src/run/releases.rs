@@ -13,7 +13,7 @@ use std::sync::mpsc::Sender;
 use isochrome_model::units::{CpuId, Ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::JobError;
+use super::error::RunError;
 use super::line::LineProgram;
 use crate::machine::setting::RealtimeRequest;
 use crate::sys::clock::monotonic;
@@ -71,7 +71,7 @@ pub enum ReleaseMessage {
         /// Which task.
         task: usize,
         /// How.
-        error: JobError,
+        error: RunError,
     },
 }
 
@@ -144,7 +144,7 @@ pub fn release(
 }
 
 impl Talk {
-    fn fail(&mut self, error: JobError, said: &Sender<ReleaseMessage>) {
+    fn fail(&mut self, error: RunError, said: &Sender<ReleaseMessage>) {
         self.failed = true;
         // Nobody listens any more when it is over.
         let _ = said.send(ReleaseMessage::Failed { task: self.message_driven.task, error });

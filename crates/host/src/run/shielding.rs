@@ -16,7 +16,8 @@ use rustix::thread::{CpuSet, Pid as ThreadId, sched_getaffinity, sched_setaffini
 use serde::{Deserialize, Serialize};
 
 use crate::color::ledger::Owner;
-use crate::error::HostError;
+use crate::error::SystemError;
+use crate::run::error::RunError;
 use crate::partition::cpuset::Partitions;
 use crate::partition::resctrl;
 use crate::runtime;
@@ -159,7 +160,7 @@ impl Journal {
         paths.filter(of_run).filter_map(read).collect()
     }
 
-    fn write(&self, path: &Path) -> Result<(), HostError> {
+    fn write(&self, path: &Path) -> Result<(), SystemError> {
         runtime::replace(path, &serde_json::to_vec(self).expect("a journal is plain data"))
     }
 
@@ -208,14 +209,14 @@ impl Journal {
 impl CpuShield {
     /// Keeps other programs off `cpus` where `alone`; enters the run in the journal in any case.
     ///
-    /// Fails with [`HostError::CpuTaken`] where another run has one of them.
-    pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<CpuShield, HostError> {
+    /// Fails with [`RunError::CpuTaken`] where another run has one of them.
+    pub fn new(folder: &Path, cpus: &[CpuId], alone: bool) -> Result<CpuShield, RunError> {
         runtime::make(folder)?;
         let owner = Owner::of(std::process::id())?;
         let others = Journal::all(folder).into_iter().map(|(_, journal)| journal);
         for other in others.filter(|other| other.owner != owner && other.owner.is_alive()) {
             if let Some(cpu) = cpus.iter().find(|cpu| other.cpus.contains(cpu)) {
-                return Err(HostError::CpuTaken { cpu: cpu.0, pid: other.owner.pid });
+                return Err(RunError::CpuTaken { cpu: cpu.0, pid: other.owner.pid });
             }
         }
         let mark = format!("{}.{}", owner.pid, owner.start_ticks);
@@ -240,7 +241,7 @@ impl CpuShield {
     }
 
     /// Makes a partition of cgroup v2 for each CPU. The inner error says why that is not possible here.
-    fn shield_by_partitions(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, HostError> {
+    fn shield_by_partitions(&mut self, cpus: &[CpuId]) -> Result<Result<(), String>, SystemError> {
         let intended = match Partitions::intended(self.journal.owner.pid, cpus) {
             Ok(intended) => intended,
             Err(why) => return Ok(Err(why)),
@@ -263,7 +264,7 @@ impl CpuShield {
     }
 
     /// Takes `cpus` from the affinity of every thread that can run elsewhere.
-    fn shield_by_affinity(&mut self, cpus: &[CpuId]) -> Result<(), HostError> {
+    fn shield_by_affinity(&mut self, cpus: &[CpuId]) -> Result<(), SystemError> {
         for _ in 0..ROUNDS {
             let known = self.journal.moved.len();
             self.staying = 0;

@@ -8,7 +8,6 @@ use isochrome_model::watch::RecordCost;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::source::Source;
-use crate::error::HostError;
 use crate::machine::setting::RealtimeRequest;
 
 /// Pairs of runs, with and without records, which show what a record costs, and how often two threads pass the CPU to each other in a run.
@@ -41,8 +40,7 @@ pub fn record_cost(source: &mut dyn Source, cpu: CpuId) -> Option<RecordCost> {
             pairs.push((with - without) / records as f64);
         }
     }
-    let enabled: Result<(), HostError> = source.enable(cpu, true);
-    enabled.ok()?;
+    source.enable(cpu, true).ok()?;
     RecordCost::of(cpu, &pairs)
 }
 

@@ -6,6 +6,7 @@
 
 pub mod bpf;
 pub mod cost;
+mod error;
 pub mod jobs;
 pub mod perf;
 pub mod polling;
@@ -16,6 +17,7 @@ pub mod tracefs;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
+pub use self::error::SchedError;
 use crate::sys::perf::GroupReading;
 
 /// An event of the scheduler on one CPU.

@@ -14,12 +14,13 @@ use std::io;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::SwitchOut;
 
+use super::error::SchedError;
 use super::source::Source;
 use super::tracefs::{fields, tracefs};
 use super::{EventKind, SchedEvent, ThreadName, switch_out};
 use crate::counters::events::{Code, Event as Counted};
-use crate::counters::open_error;
-use crate::error::HostError;
+use crate::counters::{CounterError, open_error};
+use crate::error::{SystemError, without_hint};
 use crate::machine::sysfs::Sysfs;
 use crate::sys::mount::Mount;
 use crate::sys::perf::{GROUP_LIMIT, GroupReading, Ring};
@@ -131,23 +132,20 @@ fn paranoid() -> String {
 impl PerfRings {
     /// Records, from now on, switches and starts of threads on `cpus`, and with every switch what `counted` came to until then, in user mode.
     ///
-    /// Fails with [`HostError::SwitchesForbidden`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it
+    /// Fails with [`SchedError::SwitchesForbidden`] where the kernel does not give its events to this user, and as [`crate::counters`] does where it
     /// has no such counters or others have them.
-    pub fn open(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, HostError> {
+    pub fn open(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, SchedError> {
         PerfRings::open_tracepoint(cpus, counted).map_err(|error| match &error {
-            HostError::Events { source, .. } | HostError::Unreadable { source, .. }
+            SchedError::Events { source, .. } | SchedError::System(SystemError::Unreadable { source, .. })
                 if source.kind() == io::ErrorKind::PermissionDenied =>
             {
-                HostError::SwitchesForbidden {
-                    paranoid: paranoid(),
-                    refused: error.to_string().lines().next().unwrap_or_default().to_owned(),
-                }
+                SchedError::SwitchesForbidden { paranoid: paranoid(), refused: without_hint(&error) }
             }
             _ => error,
         })
     }
 
-    fn open_tracepoint(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, HostError> {
+    fn open_tracepoint(cpus: &[CpuId], counted: &[Counted]) -> Result<PerfRings, SchedError> {
         let (root, mount) = tracefs()?;
         let events = root.join("events/sched");
         let found = fields(&events, "sched_switch", ["prev_comm", "prev_pid", "prev_state", "next_pid"])?;
@@ -158,12 +156,12 @@ impl PerfRings {
         for cpu in cpus {
             let ring = Ring::open(cpu.0, *id as u64, &codes, RING_BYTES);
             let mut ring = ring.map_err(|(position, source)| match position {
-                Some(position) => open_error(counted[position].name, source),
-                None => HostError::Events { path: events.join("sched_switch"), source },
+                Some(position) => open_error(counted[position].name, source).into(),
+                None => SchedError::Events { path: events.join("sched_switch"), source },
             })?;
             if let Some(first) = counted.first().filter(|_| !ring.counts()) {
                 let source = std::io::Error::from_raw_os_error(libc::EBUSY);
-                return Err(HostError::Counters { event: first.name.to_owned(), action: "starting", source });
+                return Err(CounterError::Failed { event: first.name.to_owned(), action: "starting", source }.into());
             }
             rings.push((*cpu, ring));
         }
@@ -172,11 +170,11 @@ impl PerfRings {
 
     /// Records, from now on, when the calling thread, and those that it starts, get and leave `cpus`: without counts, and without who else has them.
     ///
-    /// Fails with [`HostError::OwnSwitchesForbidden`].
-    pub fn open_own(cpus: &[CpuId]) -> Result<PerfRings, HostError> {
+    /// Fails with [`SchedError::OwnSwitchesForbidden`].
+    pub fn open_own(cpus: &[CpuId]) -> Result<PerfRings, SchedError> {
         let ring = |cpu: &CpuId| match Ring::open_own(cpu.0, OWN_RING_BYTES) {
             Ok(ring) => Ok((*cpu, ring)),
-            Err(source) => Err(HostError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
+            Err(source) => Err(SchedError::OwnSwitchesForbidden { paranoid: paranoid(), source }),
         };
         let rings = cpus.iter().map(ring).collect::<Result<_, _>>()?;
         Ok(PerfRings { rings, source: Records::Threads, lost: 0 })
@@ -184,7 +182,7 @@ impl PerfRings {
 }
 
 impl Source for PerfRings {
-    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError> {
         let PerfRings { rings, source, lost } = self;
         for (cpu, ring) in rings {
             ring.drain(|kind, flags, body| {
@@ -204,24 +202,24 @@ impl Source for PerfRings {
     }
 
     /// Starts of threads are recorded, wake-ups and time accounted are not.
-    fn follow(&mut self, _threads: &[i32], _others: &[i32]) -> Result<(), HostError> {
+    fn follow(&mut self, _threads: &[i32], _others: &[i32]) -> Result<(), SchedError> {
         Ok(())
     }
 
-    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), HostError> {
+    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError> {
         for (_, ring) in self.rings.iter_mut().filter(|(of, _)| *of == cpu) {
-            ring.enable(on).map_err(|source| HostError::Events { path: "perf_event_open".into(), source })?;
+            ring.enable(on).map_err(|source| SchedError::Events { path: "perf_event_open".into(), source })?;
         }
         Ok(())
     }
 
-    /// One that has ended meanwhile is none. Fails with [`HostError::ThreadNotWatched`].
-    fn attach(&mut self, thread: i32) -> Result<(), HostError> {
+    /// One that has ended meanwhile is none. Fails with [`SchedError::ThreadNotWatched`].
+    fn attach(&mut self, thread: i32) -> Result<(), SchedError> {
         let Records::Threads = self.source else { return Ok(()) };
         for (_, ring) in &mut self.rings {
             match ring.attach(thread) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(()),
-                attached => attached.map_err(|source| HostError::ThreadNotWatched { thread, source })?,
+                attached => attached.map_err(|source| SchedError::ThreadNotWatched { thread, source })?,
             }
         }
         Ok(())

@@ -14,8 +14,7 @@ use rustix::time::{ClockId, Timespec};
 
 use super::{EventKind, SchedEvent};
 use crate::counters::events::{Code, Event as Counted};
-use crate::counters::open_error;
-use crate::error::HostError;
+use crate::counters::{CounterError, open_error};
 use crate::machine::setting::RealtimeRequest;
 use crate::machine::sysfs::Note;
 use crate::sys::clock;
@@ -33,7 +32,7 @@ impl Polling {
     /// On each of `cpus`, every `period`; `counted` may be empty, and then only the instants are reported.
     ///
     /// Fails where a counter cannot be opened.
-    pub fn start(cpus: &[CpuId], period: Ns, counted: &[Counted]) -> Result<Polling, HostError> {
+    pub fn start(cpus: &[CpuId], period: Ns, counted: &[Counted]) -> Result<Polling, CounterError> {
         let (sender, polls) = mpsc::channel();
         let mut polling = Polling { stop: Arc::default(), threads: Vec::new(), polls, notes: Vec::new() };
         for cpu in cpus.iter().copied() {
@@ -49,7 +48,7 @@ impl Polling {
                 poll(cpu, period, group.as_ref(), &stop, &sender);
             });
             let failed =
-                |source| HostError::Counters { event: "poll".to_owned(), action: "starting a task for", source };
+                |source| CounterError::Failed { event: "poll".to_owned(), action: "starting a task for", source };
             let thread = thread.map_err(failed)?;
             polling.threads.push(thread);
             polling.notes.extend(notes_receiver.recv().into_iter().flatten());

@@ -9,15 +9,16 @@ use std::fs;
 use isochrome_model::units::{CpuId, Ns};
 use isochrome_model::watch::{Counts, Entry, Gap, RecordCost, Slice};
 
+use super::error::SchedError;
 use super::perf::PerfRings;
 use super::polling::Polling;
 use super::source::{self, Source};
 use super::{EventKind, SchedEvent, ThreadName, cost};
 use crate::counters::events::{self, miss_ratio_events};
-use crate::counters::{Counters, ran_throughout};
-use crate::error::HostError;
+use crate::counters::{CounterError, Counters, ran_throughout};
 use crate::machine::setting::allowed_cpus;
 use crate::machine::sysfs::{Note, Processor, Sysfs};
+use crate::process::ProcessError;
 use crate::sys::clock;
 use crate::sys::perf::GroupReading;
 
@@ -141,18 +142,18 @@ fn counts(before: &GroupReading, after: &GroupReading) -> Counts {
 
 /// The threads of process `pid`.
 ///
-/// Fails with [`HostError::NoSuchProcess`].
-pub fn threads_of(pid: u32) -> Result<Vec<i32>, HostError> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| HostError::NoSuchProcess { pid })?;
+/// Fails with [`ProcessError::NoSuchProcess`].
+pub fn threads_of(pid: u32) -> Result<Vec<i32>, ProcessError> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ProcessError::NoSuchProcess { pid })?;
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// What to count for miss ratios of the cache of `level`, after these counters have proved on the calling thread that they count.
 ///
-/// Fails with [`HostError::NoMissRatio`], and as [`Counters::open`] does.
-pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], HostError> {
+/// Fails with [`CounterError::NoMissRatio`], and as [`Counters::open`] does.
+pub fn proved_events(processor: &Processor, level: u8) -> Result<[events::Event; 4], CounterError> {
     let events = miss_ratio_events(processor, level)
-        .ok_or_else(|| HostError::NoMissRatio { level, processor: processor.name.clone() })?;
+        .ok_or_else(|| CounterError::NoMissRatio { level, processor: processor.name.clone() })?;
     Counters::open(&events)?;
     Ok(events)
 }
@@ -162,7 +163,7 @@ impl Slices {
     /// and cycles, or nothing.
     ///
     /// Fails as [`PerfRings::open`] does.
-    pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, HostError> {
+    pub fn open(cpus: &[CpuId], all: bool, counted: &[events::Event]) -> Result<Slices, SchedError> {
         // A thread that matters may be started on any CPU.
         let online = if all { Vec::new() } else { Sysfs::system().online_cpus()? };
         Ok(Slices::of(source::of_switches(cpus, &online, counted)?, cpus, all, !counted.is_empty()))
@@ -184,7 +185,7 @@ impl Slices {
     /// and [`follow`](Self::follow) names; without counts. Whether one that left its CPU slept or waited is not reported.
     ///
     /// Fails as [`PerfRings::open_own`] does.
-    pub fn open_own(cpus: &[CpuId]) -> Result<Slices, HostError> {
+    pub fn open_own(cpus: &[CpuId]) -> Result<Slices, SchedError> {
         let switches = PerfRings::open_own(&Sysfs::system().online_cpus()?)?;
         Ok(Slices::of(Box::new(switches), cpus, false, false))
     }
@@ -199,8 +200,8 @@ impl Slices {
 
     /// All threads of process `pid` matter, and those that they start.
     ///
-    /// Fails with [`HostError::NoSuchProcess`], and as [`Source::attach`] does.
-    pub fn attach(&mut self, pid: u32) -> Result<(), HostError> {
+    /// Fails with [`ProcessError::NoSuchProcess`], and as [`Source::attach`] does.
+    pub fn attach(&mut self, pid: u32) -> Result<(), SchedError> {
         let mut attached = HashSet::new();
         // Again, for those that others started before they were attached to.
         for _ in 0..ATTACH_ROUNDS {
@@ -225,7 +226,7 @@ impl Slices {
     }
 
     /// As [`open`](Self::open), but the counters are read by tasks that poll every `period`.
-    pub fn polled(cpus: &[CpuId], all: bool, counted: &[events::Event], period: Ns) -> Result<Slices, HostError> {
+    pub fn polled(cpus: &[CpuId], all: bool, counted: &[events::Event], period: Ns) -> Result<Slices, SchedError> {
         let mut slices = Slices::open(cpus, all, &[])?;
         slices.polling = Some(Polling::start(cpus, period, counted)?);
         slices.splitter.polling = !counted.is_empty();
@@ -246,7 +247,7 @@ impl Slices {
     /// Moves the slices that have ended since the last call behind `entries`, in the order of their ends.
     ///
     /// Fails as the source does.
-    pub fn drain(&mut self, entries: &mut Vec<Entry>) -> Result<(), HostError> {
+    pub fn drain(&mut self, entries: &mut Vec<Entry>) -> Result<(), SchedError> {
         // What is recorded on one CPU while another's ring is read waits for what that other records until then.
         // So does what a task that polls has read and not sent yet.
         let late = if self.polling.is_some() { POLL_LATE.0 } else { 0 };

@@ -4,10 +4,10 @@ use isochrome_model::units::CpuId;
 
 use super::SchedEvent;
 use super::bpf::BpfEvents;
+use super::error::SchedError;
 use super::perf::PerfRings;
 use super::tracefs::Tracefs;
 use crate::counters::events::Event as Counted;
-use crate::error::HostError;
 
 /// With this in the environment no program is loaded into the kernel, as where that is not permitted: for tests, and to compare.
 const WITHOUT_BPF: &str = "ISOCHROME_WITHOUT_BPF";
@@ -15,17 +15,17 @@ const WITHOUT_BPF: &str = "ISOCHROME_WITHOUT_BPF";
 /// Where events of the scheduler come from.
 pub trait Source {
     /// Moves what was recorded since the last call behind `events`, CPU by CPU.
-    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError>;
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError>;
 
     /// Records from now on when `threads` are woken and start others, and when time is accounted to them, to `others`, or to whoever has
     /// one of the CPUs.
-    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError>;
+    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError>;
 
     /// Has switches of `cpu` recorded, or not.
-    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), HostError>;
+    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError>;
 
     /// `thread`, which had started before, is recorded with those that it starts, where only single threads are.
-    fn attach(&mut self, _thread: i32) -> Result<(), HostError> {
+    fn attach(&mut self, _thread: i32) -> Result<(), SchedError> {
         Ok(())
     }
 
@@ -45,7 +45,7 @@ pub trait Source {
 /// such, else by rings of performance events.
 ///
 /// Fails as [`PerfRings::open`] does.
-pub fn of_switches(cpus: &[CpuId], elsewhere: &[CpuId], counted: &[Counted]) -> Result<Box<dyn Source>, HostError> {
+pub fn of_switches(cpus: &[CpuId], elsewhere: &[CpuId], counted: &[Counted]) -> Result<Box<dyn Source>, SchedError> {
     if let Some(source) = by_bpf(|| BpfEvents::of_switches(cpus, counted)) {
         return Ok(Box::new(source));
     }
@@ -61,7 +61,7 @@ pub fn counting_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Option<Box<dyn
 /// runs such, else by tracefs.
 ///
 /// Fails as [`Tracefs::open`] does.
-pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, HostError> {
+pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, SchedError> {
     match counting_jobs(cpus, None) {
         Some(source) => Ok(source),
         None => Ok(Box::new(Tracefs::open(cpus)?)),
@@ -69,6 +69,6 @@ pub fn of_jobs(cpus: &[CpuId]) -> Result<Box<dyn Source>, HostError> {
 }
 
 /// What reason it has that a kernel runs no programs, others do: a kernel without them, or without its description, or no right to load them.
-fn by_bpf(open: impl FnOnce() -> Result<BpfEvents, HostError>) -> Option<BpfEvents> {
+fn by_bpf(open: impl FnOnce() -> Result<BpfEvents, SchedError>) -> Option<BpfEvents> {
     if std::env::var_os(WITHOUT_BPF).is_some() { None } else { open().ok() }
 }

@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use isochrome_model::units::{CpuId, Ns};
 
+use super::error::SchedError;
 use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName, switch_out};
-use crate::error::HostError;
+use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::mount::Mount;
 use crate::sys::perf::GroupReading;
@@ -36,11 +37,11 @@ struct Layout {
 }
 
 /// The number of an event and where some of its fields begin.
-pub(crate) fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N]) -> Result<Vec<usize>, HostError> {
+pub(crate) fn fields<const N: usize>(events: &Path, event: &str, names: [&str; N]) -> Result<Vec<usize>, SystemError> {
     let path = events.join(event).join("format");
     let text = read(&path)?;
     let malformed =
-        || HostError::Malformed { path: path.clone(), text: String::new(), expected: "the form of an event" };
+        || SystemError::Malformed { path: path.clone(), text: String::new(), expected: "the form of an event" };
     let id = text.lines().find_map(|line| line.strip_prefix("ID:")?.trim().parse().ok()).ok_or_else(malformed)?;
     let mut found = vec![id];
     for name in names {
@@ -60,7 +61,7 @@ fn array<const N: usize>(values: Vec<usize>) -> [usize; N] {
 }
 
 impl Layout {
-    fn read(events: &Path) -> Result<Layout, HostError> {
+    fn read(events: &Path) -> Result<Layout, SchedError> {
         Ok(Layout {
             // The state is a long: that of 64-bit kernels is read.
             switch: array(fields(events, "sched_switch", ["prev_pid", "prev_state", "next_pid", "next_comm"])?),
@@ -162,24 +163,24 @@ pub struct Tracefs {
     _mount: Option<Mount>,
 }
 
-fn read(path: &Path) -> Result<String, HostError> {
-    fs::read_to_string(path).map_err(|source| HostError::Unreadable {
+fn read(path: &Path) -> Result<String, SystemError> {
+    fs::read_to_string(path).map_err(|source| SystemError::Unreadable {
         path: path.to_owned(),
         source,
         hint: "events of the scheduler take root, and a kernel with CONFIG_FTRACE",
     })
 }
 
-fn write(path: &Path, text: &str) -> Result<(), HostError> {
-    fs::write(path, text).map_err(|source| HostError::Events { path: path.to_owned(), source })
+fn write(path: &Path, text: &str) -> Result<(), SchedError> {
+    fs::write(path, text).map_err(|source| SchedError::Events { path: path.to_owned(), source })
 }
 
 /// tracefs, mounted for this process alone where it is not mounted yet.
-pub(crate) fn tracefs() -> Result<(PathBuf, Option<Mount>), HostError> {
+pub(crate) fn tracefs() -> Result<(PathBuf, Option<Mount>), SchedError> {
     if let Some(place) = PLACES.iter().map(Path::new).find(|place| place.join("instances").exists()) {
         return Ok((place.to_owned(), None));
     }
-    let mount = Mount::new("tracefs").map_err(|source| HostError::Events { path: PLACES[0].into(), source })?;
+    let mount = Mount::new("tracefs").map_err(|source| SchedError::Events { path: PLACES[0].into(), source })?;
     Ok((mount.path(), Some(mount)))
 }
 
@@ -199,14 +200,14 @@ pub fn remove_left() {
 impl Tracefs {
     /// Records, from now on, who has each of `cpus`. What concerns single threads comes with [`follow`](Self::follow).
     ///
-    /// Fails with [`HostError::Events`] where the kernel has no such events or does not give them to this user.
-    pub fn open(cpus: &[CpuId]) -> Result<Tracefs, HostError> {
+    /// Fails with [`SchedError::Events`] where the kernel has no such events or does not give them to this user.
+    pub fn open(cpus: &[CpuId]) -> Result<Tracefs, SchedError> {
         let (root, mount) = tracefs()?;
         // A second one of the same process is another.
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder = root.join("instances").join(format!("{INSTANCE}{}.{number}", std::process::id()));
-        fs::create_dir(&folder).map_err(|source| HostError::Events { path: folder.clone(), source })?;
+        fs::create_dir(&folder).map_err(|source| SchedError::Events { path: folder.clone(), source })?;
         let events = folder.join("events/sched");
         let layout = Layout::read(&events);
         let mut source = Tracefs {
@@ -224,7 +225,7 @@ impl Tracefs {
         Ok(source)
     }
 
-    fn set_up(&mut self, events: &Path) -> Result<(), HostError> {
+    fn set_up(&mut self, events: &Path) -> Result<(), SchedError> {
         write(&self.folder.join("tracing_on"), "0")?;
         write(&self.folder.join("trace_clock"), "mono")?;
         write(&self.folder.join("buffer_size_kb"), &RING_KIB.to_string())?;
@@ -234,14 +235,14 @@ impl Tracefs {
         for cpu in Sysfs::system().online_cpus()? {
             let path = self.folder.join(format!("per_cpu/cpu{}/trace_pipe_raw", cpu.0));
             let ring = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
-            self.rings.push((cpu, ring.map_err(|source| HostError::Events { path, source })?));
+            self.rings.push((cpu, ring.map_err(|source| SchedError::Events { path, source })?));
         }
         write(&self.folder.join("tracing_on"), "1")
     }
 }
 
 impl Source for Tracefs {
-    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError> {
         let Tracefs { rings, page, layout, lost, folder, .. } = self;
         for (cpu, ring) in rings {
             // A ring that is filled as fast as it is read does not keep the others waiting.
@@ -251,7 +252,7 @@ impl Source for Tracefs {
                     Ok(bytes) => bytes,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(source) => return Err(HostError::Events { path: folder.clone(), source }),
+                    Err(source) => return Err(SchedError::Events { path: folder.clone(), source }),
                 };
                 *lost += page_events(&page[..bytes], |at, bytes| {
                     if let Some(kind) = layout.decode(bytes) {
@@ -263,7 +264,7 @@ impl Source for Tracefs {
         Ok(())
     }
 
-    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
+    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError> {
         let events = self.folder.join("events/sched");
         let here = self.cpus.iter().map(|cpu| format!("CPU == {}", cpu.0));
         let those = |field: &'static str| threads.iter().map(move |thread| format!("{field} == {thread}"));
@@ -282,7 +283,7 @@ impl Source for Tracefs {
         Ok(())
     }
 
-    fn enable(&mut self, _cpu: CpuId, on: bool) -> Result<(), HostError> {
+    fn enable(&mut self, _cpu: CpuId, on: bool) -> Result<(), SchedError> {
         write(&self.folder.join("tracing_on"), if on { "1" } else { "0" })
     }
 

@@ -202,16 +202,36 @@ pub struct Heap<M: BackingMemory> {
     slot: usize,
 }
 
-/// The error that as many heaps exist already as can exist at a time.
+/// Why allocations cannot be made in memory of their own, or were not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{SLOTS} heaps exist already")]
-pub struct TooManyHeaps;
+pub enum HeapError {
+    /// As many heaps exist already as can exist at a time.
+    #[error(
+        "{SLOTS} heaps exist already\n  hint: memory that outlived its heap is kept for good; this is a bug, please report it"
+    )]
+    TooMany,
+    /// Nothing is allocated in the heap.
+    #[error(
+        "a task's memory does not lie on the chosen pages\n  hint: the program must declare isochrome_host::sys::heap::HeapAllocator as its global allocator"
+    )]
+    NoAllocator,
+    /// A task allocates more than its working set says.
+    #[error(
+        "a task needs {} bytes, {spilled} more than it says\n  hint: this is a bug in the kernel's working set, please report it with the command line", used + spilled
+    )]
+    TooSmall {
+        /// Bytes in the heap.
+        used: usize,
+        /// Bytes that did not fit.
+        spilled: usize,
+    },
+}
 
 impl<M: BackingMemory> Heap<M> {
     /// Makes a heap in the pages of `backing`. Panics when there are 2^24 of them or more.
-    pub fn new(backing: M) -> Result<Heap<M>, TooManyHeaps> {
+    pub fn new(backing: M) -> Result<Heap<M>, HeapError> {
         let range = PageRange::new(backing.arena().expose(), backing.arena().page_count());
-        let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(TooManyHeaps)?;
+        let slot = HEAPS.iter().position(|slot| !slot.taken.swap(true, Ordering::AcqRel)).ok_or(HeapError::TooMany)?;
         let known = &HEAPS[slot];
         known.next.store(range.begin(), Ordering::Relaxed);
         known.live.store(0, Ordering::Relaxed);
@@ -244,6 +264,15 @@ impl<M: BackingMemory> Heap<M> {
     /// Returns the bytes that did not fit into the heap and came from the system.
     pub fn spilled(&self) -> usize {
         HEAPS[self.slot].spilled.load(Ordering::Relaxed)
+    }
+
+    /// Fails where nothing was allocated in the heap, or some of it did not fit.
+    pub fn check(&self) -> Result<(), HeapError> {
+        match (self.used(), self.spilled()) {
+            (0, _) => Err(HeapError::NoAllocator),
+            (_, 0) => Ok(()),
+            (used, spilled) => Err(HeapError::TooSmall { used, spilled }),
+        }
     }
 }
 

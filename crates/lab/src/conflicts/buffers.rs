@@ -6,13 +6,13 @@
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
-use isochrome_host::error::HostError;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::memory::page_bytes;
 use isochrome_model::placement::{ColorShape, Placement};
 use isochrome_model::units::{Bytes, Color};
 
 use super::{Condition, Conflicts, PlacedWalk, Placing};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged, accept};
 
@@ -50,7 +50,7 @@ impl Walks {
     /// Returns walks over `count` buffers of each placing in memory of `pool`, whose colors are those of `target`.
     ///
     /// Fails if the pool has fewer pages of a color than [`pages_per_color`] returns.
-    pub fn new(pool: &FramePool, target: Target, count: u32, seed: u64) -> Result<Walks, HostError> {
+    pub fn new(pool: &FramePool, target: Target, count: u32, seed: u64) -> Result<Walks, LabError> {
         let mut rng = fastrand::Rng::with_seed(seed);
         let shape = shape_of(target, pool.colors());
         let line_bytes = target.geometry.line_bytes.0 as usize;
@@ -101,7 +101,7 @@ impl Experiment for Walks {
         self.buffers.iter().map(|(condition, ..)| *condition).collect()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let region = &self.buffers[condition.buffer as usize].1;
         let arena = region.arena();
         let pages: Vec<u32> = (0..arena.page_count() as u32).collect();

@@ -6,7 +6,7 @@
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
-use isochrome_host::error::HostError;
+use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::Flooder;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::code::Code;
@@ -16,6 +16,7 @@ use isochrome_model::miss_ratio::{Touches, Visit};
 use isochrome_model::units::{Color, Cycles};
 
 use super::{Condition, Walk};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -67,7 +68,7 @@ impl<'a> Task<'a> {
         experiment: &Preempting,
         walk: Walk,
         rng: &mut fastrand::Rng,
-    ) -> Result<Task<'a>, HostError> {
+    ) -> Result<Task<'a>, LabError> {
         let line_bytes = experiment.target.geometry.line_bytes.0 as usize;
         let lines = region.size().0 as usize / line_bytes;
         let body = match (experiment.touches, walk) {
@@ -91,7 +92,7 @@ impl<'a> Task<'a> {
                 if walk == Walk::Random {
                     rng.shuffle(&mut visits);
                 }
-                Body::Code(region.arena_mut().code(&visits).map_err(|source| HostError::NoCode { source })?)
+                Body::Code(region.arena_mut().code(&visits).map_err(|source| SystemError::NoCode { source })?)
             }
         };
         Ok(Task { body, lines: lines as u32 })
@@ -164,7 +165,7 @@ impl Experiment for Preempting<'_> {
         self.percents.iter().copied().flat_map(of).collect()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         // Placement alone changes results, so each block has other pages.
         self.pool.shuffle(&mut recorder.rng);
         let all = (0..self.pool.colors() as u16).map(Color);

@@ -5,8 +5,8 @@ use isochrome_host::color::eviction::{STEPS, Walker};
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::counters::Counters;
 use isochrome_host::counters::events::Quantity;
-use isochrome_host::error::HostError;
-use isochrome_host::load::flooder::{FLOOD_PAGES_PER_WAY, Flooder, inner_pages, reserved_colors};
+use isochrome_host::error::without_hint;
+use isochrome_host::load::flooder::{FLOOD_PAGES_PER_WAY, FloodError, Flooder, inner_pages, reserved_colors};
 use isochrome_host::probe::refill::purge;
 use isochrome_host::sys::clock;
 use isochrome_model::flood::{Flood, Leaves, Pattern};
@@ -14,6 +14,7 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::units::{Bytes, Color};
 
 use super::{COLUMNS, Condition, NotTried};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -60,7 +61,7 @@ impl<'a> Check<'a> {
         (first, last_level): (Option<Geometry>, Bytes),
         (patterns, passes): (&[Pattern], u32),
         counters: Option<&'a Counters>,
-    ) -> Result<Check<'a>, HostError> {
+    ) -> Result<Check<'a>, LabError> {
         let all: Vec<Color> = (0..pool.colors() as u16).map(Color).collect();
         let (reserved, exposed) = all.split_at(reserved_colors(first).min(all.len().saturating_sub(1)));
         let line_bytes = target.geometry.line_bytes;
@@ -68,11 +69,10 @@ impl<'a> Check<'a> {
         for &pattern in patterns {
             match Flooder::new(pool, target.geometry, first, &all, pattern) {
                 Ok(flooder) => flooders.push((pattern, flooder.with_passes(passes))),
-                Err(error @ HostError::NoDoublePurge(_)) => {
-                    let reason = error.to_string().lines().next().unwrap_or_default().to_owned();
-                    not_tried.push(NotTried { pattern, reason });
+                Err(error @ FloodError::NoDoublePurge(_)) => {
+                    not_tried.push(NotTried { pattern, reason: without_hint(&error) });
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         let sure = pool.take(&all, all.len() * FLOOD_PAGES_PER_WAY * target.geometry.ways as usize)?;
@@ -115,7 +115,7 @@ impl Experiment for Check<'_> {
         self.flooders.iter().map(|(pattern, _)| Condition { pattern: *pattern }).collect()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let of = |(pattern, _): &&(Pattern, Flooder)| *pattern == condition.pattern;
         let (_, flooder) = self.flooders.iter().find(of).expect("conditions are made of the floods");
         let line_bytes = self.target.geometry.line_bytes;

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::process::Pid;
 use isochrome_host::recolor::RecolorError;
-use isochrome_host::run::JobError;
+use isochrome_host::run::RunError;
 use isochrome_host::run::line::{LineProgram, command};
 use isochrome_host::sys::clock::process_cpu;
 use isochrome_host::sys::launch::{self, End, Launch};
@@ -30,6 +29,7 @@ use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Setup;
+use crate::error::LabError;
 
 /// Priority of programs that have a CPU, below that of this process, which gives time slices.
 pub(super) const RUNNING: u8 = 20;
@@ -80,10 +80,10 @@ pub(super) struct Start<'a> {
 
 impl Process {
     /// Starts a program, lets it run until its CPU time reaches the warm-up, and stops it. `None` on an interrupt.
-    pub(super) fn start(setup: &Setup, start: Start<'_>) -> Result<Option<Process>, HostError> {
+    pub(super) fn start(setup: &Setup, start: Start<'_>) -> Result<Option<Process>, LabError> {
         let Start { words, released, timed, joins, place } = start;
         let name = words.join(" ");
-        let failed = |source| JobError::Start { program: name.clone(), source };
+        let failed = |source| RunError::Start { program: name.clone(), source };
         let launch = Launch {
             cpus: Some(vec![setup.cpu.0]),
             scheduling: setup.realtime.then(|| Scheduling::fifo(RUNNING)),
@@ -126,7 +126,7 @@ impl Process {
                 let what = format!(
                     "had a CPU for {took:.0} ms until it was on its colors, longer than its warm-up of {warm_up:.0} ms"
                 );
-                return Err(process.unfit(what, "a longer --warm-up"));
+                return Err(process.unfit(what, "a longer warm-up"));
             }
         }
         if !process.run_until(Ns(setup.warm_up.0 + moving), setup.warm_up)? {
@@ -139,21 +139,21 @@ impl Process {
             let how = process.end()?.map_or_else(String::new, |(end, cpu)| {
                 format!(" after {:.0} ms on a CPU ({})", cpu.0 as f64 / 1e6, process.last_words(end))
             });
-            return Err(process.unfit(format!("ended at its mark{how}"), "another --warm-up"));
+            return Err(process.unfit(format!("ended at its mark{how}"), "another warm-up"));
         }
         Ok(Some(process))
     }
 
-    pub(super) fn unfit(&self, what: String, hint: &'static str) -> HostError {
-        JobError::Unfit { program: self.name.clone(), what, hint }.into()
+    pub(super) fn unfit(&self, what: String, hint: &'static str) -> LabError {
+        LabError::Unfit { program: self.name.clone(), what, hint }
     }
 
-    fn pipe(&self, source: io::Error) -> HostError {
-        JobError::Pipe { program: self.name.clone(), source }.into()
+    fn pipe(&self, source: io::Error) -> LabError {
+        RunError::Pipe { program: self.name.clone(), source }.into()
     }
 
     /// Returns the CPU time of the program so far.
-    fn cpu(&self) -> Result<Ns, HostError> {
+    fn cpu(&self) -> Result<Ns, LabError> {
         process_cpu(self.pid.0).map_err(|source| self.pipe(source))
     }
 
@@ -195,7 +195,7 @@ impl Process {
     }
 
     /// Waits until the program has had a CPU for `cpu`. Returns `false` on an interrupt.
-    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, HostError> {
+    fn run_until(&mut self, cpu: Ns, warm_up: Ns) -> Result<bool, LabError> {
         if self.lines.is_some() {
             return Ok(!interrupt::interrupted());
         }
@@ -206,7 +206,7 @@ impl Process {
             }
             if let Some((end, _)) = self.end()? {
                 let hint = match end {
-                    End::Code(0) => "a program that takes longer, or a shorter --warm-up",
+                    End::Code(0) => "a program that takes longer, or a shorter warm-up",
                     _ => "run it by hand: it must end by itself with exit code 0",
                 };
                 let what =
@@ -223,7 +223,7 @@ impl Process {
     }
 
     /// Stops the program and waits until it has stopped. It needs a CPU for that, so it gets `priority` first, if given.
-    pub(super) fn hold(&mut self, priority: Option<u8>) -> Result<(), HostError> {
+    pub(super) fn hold(&mut self, priority: Option<u8>) -> Result<(), LabError> {
         if let Some(priority) = priority {
             self.set_priority(priority);
         }
@@ -237,7 +237,7 @@ impl Process {
     }
 
     /// Lets the program continue on `cpu`, with `priority` if given.
-    pub(super) fn go_on(&self, cpu: CpuId, priority: Option<u8>) -> Result<(), HostError> {
+    pub(super) fn go_on(&self, cpu: CpuId, priority: Option<u8>) -> Result<(), LabError> {
         let mut set = CpuSet::new();
         set.set(cpu.0 as usize);
         for thread in &self.threads {
@@ -258,7 +258,7 @@ impl Process {
     }
 
     /// Releases `jobs` jobs, which make up the next run.
-    pub(super) fn release(&mut self, jobs: u64) -> Result<(), HostError> {
+    pub(super) fn release(&mut self, jobs: u64) -> Result<(), LabError> {
         self.mark = self.cpu()?;
         if let Some((program, left)) = &mut self.lines {
             *left = jobs;
@@ -268,14 +268,14 @@ impl Process {
     }
 
     /// Returns how the run ended and the total CPU time by then; `None` if it has not ended.
-    pub(super) fn completed(&mut self) -> Result<Option<(End, Ns)>, HostError> {
+    pub(super) fn completed(&mut self) -> Result<Option<(End, Ns)>, LabError> {
         let Some((program, left)) = &mut self.lines else { return self.end() };
         *left = left.saturating_sub(program.take()?);
         if *left > 0 { Ok(None) } else { Ok(Some((End::Code(0), self.cpu()?))) }
     }
 
     /// Returns how the program ended and its total CPU time; `None` if it still runs.
-    pub(super) fn end(&mut self) -> Result<Option<(End, Ns)>, HostError> {
+    pub(super) fn end(&mut self) -> Result<Option<(End, Ns)>, LabError> {
         let end = launch::ended(self.pid.0).map_err(|source| self.pipe(source))?;
         self.ended |= end.is_some();
         Ok(end)

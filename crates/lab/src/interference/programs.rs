@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use isochrome_host::counters::events::{LevelEvents, events_of_levels};
 use isochrome_host::counters::{Counters, Reading};
-use isochrome_host::error::HostError;
 use isochrome_host::interrupt;
 use isochrome_host::machine::setting::RealtimeRequest;
 use isochrome_host::process::Pid;
@@ -27,6 +26,7 @@ use isochrome_model::units::{CpuId, Cycles, Ns};
 
 use super::process::{Process, RUNNING, Start, WAITING};
 use super::{COLUMNS, Condition, Sharing, cpu};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -118,7 +118,7 @@ impl<'s, 'p> Programs<'s, 'p> {
         Programs { setup, place, lengths, subject: None, ready: Vec::new(), failed, failures: Vec::new() }
     }
 
-    fn start(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Process>, HostError> {
+    fn start(&mut self, program: usize, partitioning: Partitioning) -> Result<Option<Process>, LabError> {
         let (colors, ways) = match partitioning {
             Partitioning::None => (false, false),
             Partitioning::Colors => (true, false),
@@ -140,7 +140,7 @@ impl<'s, 'p> Programs<'s, 'p> {
     /// Returns the time of a run of `program` that ended as given, with the CPU time by then; `None` if the run is discarded.
     ///
     /// Fails if the program failed when it ran alone, or failed [`FAILURES_MAX`] times in a row.
-    fn judge(&mut self, program: usize, process: &Process, (end, cpu): (End, Ns)) -> Result<Option<Ns>, HostError> {
+    fn judge(&mut self, program: usize, process: &Process, (end, cpu): (End, Ns)) -> Result<Option<Ns>, LabError> {
         match process.judge(end, cpu, self.lengths[program]) {
             Ok(took) => {
                 self.failed[program] = 0;
@@ -167,7 +167,7 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 
     /// Starts and stops co-runners of `program`, as many as a run needs that takes `length` alone. An interrupt ends this early.
-    fn reserve(&mut self, program: usize, partitioning: Partitioning, length: Option<Ns>) -> Result<(), HostError> {
+    fn reserve(&mut self, program: usize, partitioning: Partitioning, length: Option<Ns>) -> Result<(), LabError> {
         let runs =
             self.lengths[program].zip(length).map_or(0.0, |(own, of)| RESERVE * of.0 as f64 / own.0.max(1) as f64);
         let enough = (1 + runs.ceil() as u64).min(READY_MAX) as usize;
@@ -186,7 +186,7 @@ impl<'s, 'p> Programs<'s, 'p> {
 
     /// Makes one run beside `others` and returns its values. In the control the others only spin, and in the reference they are absent. `None`
     /// if a program failed, or on an interrupt.
-    fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, HostError> {
+    fn run(&mut self, condition: Condition, arm: Arm, others: &[usize]) -> Result<Option<Vec<f64>>, LabError> {
         let Some(mut run) = self.begin(condition, arm, others)? else { return Ok(None) };
         let setup = self.setup;
         let spinning = if run.sharing() == Sharing::InterCore && arm == Arm::Control { others.len() } else { 0 };
@@ -211,7 +211,7 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 
     /// Lets the measured program and its co-runners continue from their marks; `None` on an interrupt.
-    fn begin<'r>(&mut self, condition: Condition, arm: Arm, others: &'r [usize]) -> Result<Option<Run<'r>>, HostError> {
+    fn begin<'r>(&mut self, condition: Condition, arm: Arm, others: &'r [usize]) -> Result<Option<Run<'r>>, LabError> {
         let (setup, program) = (self.setup, condition.program);
         let together = arm == Arm::Treatment;
         for other in others.iter().filter(|_| together) {
@@ -241,7 +241,7 @@ impl<'s, 'p> Programs<'s, 'p> {
 
     /// Gives the program, and on a shared CPU its co-runners, their time slices until it has completed the run. Returns the time of the run;
     /// `None` if it is discarded or interrupted.
-    fn alternate(&mut self, run: &mut Run<'_>) -> Result<Option<Ns>, HostError> {
+    fn alternate(&mut self, run: &mut Run<'_>) -> Result<Option<Ns>, LabError> {
         let in_slices = run.is_in_slices();
         let (slots, slice) = match in_slices {
             true => (1 + run.others.len(), Duration::from_nanos(run.condition.slice_ns.0)),
@@ -267,7 +267,7 @@ impl<'s, 'p> Programs<'s, 'p> {
             }
             if begin.elapsed() > limit {
                 let what = format!("has not ended after {:.0} s", limit.as_secs_f64());
-                return Err(run.subject.unfit(what, "a program that ends by itself, or a longer --limit"));
+                return Err(run.subject.unfit(what, "a program that ends by itself, or a longer limit"));
             }
         }
         unreachable!("a cycle of one slot or more does not end")
@@ -275,7 +275,7 @@ impl<'s, 'p> Programs<'s, 'p> {
 
     /// Replaces co-runners that have ended. Returns `false` if one of them failed, as the program then did not have its co-runners for the whole
     /// run.
-    fn replace_ended(&mut self, run: &mut Run<'_>) -> Result<bool, HostError> {
+    fn replace_ended(&mut self, run: &mut Run<'_>) -> Result<bool, LabError> {
         for at in 0..run.mates.len() {
             let Some(mate) = run.mates[at].as_mut() else { continue };
             let Some(end) = mate.end()? else { continue };
@@ -294,7 +294,7 @@ impl<'s, 'p> Programs<'s, 'p> {
     }
 
     /// Stops the processes that have not ended and keeps them for the next run.
-    fn keep(&mut self, run: Run<'_>) -> Result<(), HostError> {
+    fn keep(&mut self, run: Run<'_>) -> Result<(), LabError> {
         let Run { condition, others, mut subject, mates, .. } = run;
         let running = self.setup.realtime.then_some(RUNNING);
         if self.setup.jobs[condition.program].is_some() {
@@ -419,7 +419,7 @@ impl Experiment for Programs<'_, '_> {
     }
 
     /// Measures one block, and before it the time alone of each program for which it is unknown. A block is discarded if one of its runs failed.
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let mut others = self.setup.beside[condition.program].clone();
         recorder.rng.shuffle(&mut others);
         if condition.sharing == Sharing::InterCore {
@@ -506,7 +506,7 @@ mod tests {
             error.contains("ended within its first 1000 ms on a CPU (exit code 0; on standard error: too quick)"),
             "{error}"
         );
-        assert!(error.contains("--warm-up"), "{error}");
+        assert!(error.contains("a shorter warm-up"), "{error}");
         let error = tried(&["exit 7"], &[], SECOND, SECOND).unwrap_err();
         assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
     }
@@ -517,7 +517,7 @@ mod tests {
         let error = error.unwrap_err();
         assert!(error.contains("failed (exit code 3; on standard error: no file of that name)"), "{error}");
         let error = tried(&["while :; do :; done"], &[], BEGINNING, Ns(100_000_000)).unwrap_err();
-        assert!(error.contains("has not ended after 0 s") && error.contains("--limit"), "{error}");
+        assert!(error.contains("has not ended after 0 s") && error.contains("a longer limit"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use isochrome_host::color::Target;
 use isochrome_host::color::eviction::{Canaries, TimedEvictionTest, WalkTicks};
 use isochrome_host::color::pool::FramePool;
 use isochrome_host::counters::Counters;
-use isochrome_host::error::HostError;
+use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::FLOOD_PAGES_PER_WAY;
 use isochrome_host::load::kernels::{Filter, Kernel, KernelKind, Matmul, Matrices};
 use isochrome_host::sys::clock;
@@ -21,6 +21,7 @@ use isochrome_model::geometry::Geometry;
 use isochrome_model::units::{Bytes, Color, Cycles};
 
 use super::{At, Bench, Condition, conclude};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Block, Judged};
 
@@ -125,9 +126,9 @@ enum Body {
 }
 
 impl Body {
-    fn make(work: Work, ticks_per_step: f64) -> Result<Body, HostError> {
+    fn make(work: Work, ticks_per_step: f64) -> Result<Body, LabError> {
         let ticks_per_us = clock::rate_hz() as f64 / 1e6;
-        let long = |slice_us: f64, filter: Option<Filter<f64>>| -> Result<Body, HostError> {
+        let long = |slice_us: f64, filter: Option<Filter<f64>>| -> Result<Body, LabError> {
             let steps = (slice_us * ticks_per_us / ticks_per_step).round().max(1.0) as usize;
             Ok(Body::Long { matmul: Matmul::new(Matrices::allocate())?, filter, steps, slices: SLICES })
         };
@@ -175,7 +176,7 @@ impl Body {
         }
     }
 
-    fn check(&self) -> Result<(), HostError> {
+    fn check(&self) -> Result<(), LabError> {
         match self {
             Body::Short(kernel) => kernel.check()?,
             Body::Long { matmul, filter, .. } => {
@@ -210,14 +211,14 @@ impl<'a> Jobs<'a> {
         counters: Option<&'a Counters>,
         works: &[Work],
         colors: Option<Vec<Color>>,
-    ) -> Result<Jobs<'a>, HostError> {
+    ) -> Result<Jobs<'a>, LabError> {
         const CALIBRATIONS: u64 = 3;
         let sizes = target.sizes();
         let calibrated = |seed| Some(TimedEvictionTest::calibrate(Arena::map(1).ok()?, sizes, seed).ok()?.ticks());
         let walk_ticks = (0..CALIBRATIONS).find_map(calibrated);
         let ticks_per_step = ticks_per_step()?;
         let with_memory = |work: &Work| Ok((*work, Body::make(*work, ticks_per_step)?.working_set()));
-        let works = works.iter().map(with_memory).collect::<Result<_, HostError>>()?;
+        let works = works.iter().map(with_memory).collect::<Result<_, LabError>>()?;
         let (geometry, clock_ticks) = (target.geometry, clock::overhead());
         Ok(Jobs { pool, geometry, counters, walk_ticks, clock_ticks, ticks_per_step, works, colors })
     }
@@ -263,15 +264,10 @@ impl<'a> Jobs<'a> {
         work: Work,
         own: &[Color],
         recorder: &mut Recorder<At>,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), LabError> {
         let heap = Heap::new(memory)?;
         let body = heap.enter(|| Body::make(work, self.ticks_per_step))?;
-        if heap.used() == 0 {
-            return Err(HostError::NoHeapAllocator);
-        }
-        if heap.spilled() > 0 {
-            return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
-        }
+        heap.check()?;
         let mut task = Task { body, _heap: heap };
         let line_bytes = self.geometry.line_bytes.0 as usize;
         let mut canaries =
@@ -326,7 +322,7 @@ impl<'a> Jobs<'a> {
         vec![cycles as f64, of(0), of(1), lost / parts as f64]
     }
 
-    fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, HostError> {
+    fn co_runner(&self, condition: Condition, own: &[Color]) -> Result<CoRunner, LabError> {
         let flood = |memory: Box<dyn BackingMemory>, leaves: Leaves| -> (Box<dyn BackingMemory>, Flood) {
             let area = Bytes((memory.arena().page_count() * page_bytes()) as u64);
             let flood = Flood { area, line_bytes: self.geometry.line_bytes, passes: FLOOD_PASSES, leaves };
@@ -336,10 +332,10 @@ impl<'a> Jobs<'a> {
         };
         let Some(pool) = self.pool else {
             let pages = FLOOD_PAGES_PER_WAY * self.geometry.cache_bytes().0 as usize / page_bytes();
-            let arena = Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?;
+            let arena = Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?;
             return Ok(CoRunner { floods: vec![flood(Box::new(arena), Leaves::Dirty)] });
         };
-        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn BackingMemory>, Flood), HostError> {
+        let colored = |colors: &[Color], leaves: Leaves| -> Result<(Box<dyn BackingMemory>, Flood), LabError> {
             let pages = colors.len() * FLOOD_PAGES_PER_WAY * self.geometry.ways as usize;
             Ok(flood(Box::new(pool.take(colors, pages)?), leaves))
         };
@@ -375,7 +371,7 @@ impl Experiment for Jobs<'_> {
         self.works.iter().flat_map(of).collect()
     }
 
-    fn block(&mut self, at: At, recorder: &mut Recorder<At>) -> Result<(), HostError> {
+    fn block(&mut self, at: At, recorder: &mut Recorder<At>) -> Result<(), LabError> {
         let of = |(work, _): &&(Work, Bytes)| (work.bench(), work.parameter().1) == (at.bench, at.size);
         let &(work, working_set) = self.works.iter().find(of).expect("conditions are made of the works");
         let own = self.own_colors(working_set);
@@ -387,7 +383,7 @@ impl Experiment for Jobs<'_> {
             let take = |pages| pool.take(&own, pages);
             self.block_in([take(pages[0])?, take(pages[1])?], at, work, &own, recorder)
         } else {
-            let map = |pages| Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+            let map = |pages| Arena::map(pages).map_err(|source| SystemError::Memory { pages, source });
             self.block_in([map(pages[0])?, map(pages[1])?], at, work, &own, recorder)
         }
     }
@@ -410,7 +406,7 @@ fn flood_ticks(co_runner: &CoRunner) -> Cycles {
 }
 
 /// Returns the ticks of one step of the matrix multiplication with warm caches, by the shortest of several products.
-fn ticks_per_step() -> Result<f64, HostError> {
+fn ticks_per_step() -> Result<f64, LabError> {
     let mut matmul = Matmul::new(Matrices::allocate())?;
     let mut shortest = u64::MAX;
     for _ in 0..50 {

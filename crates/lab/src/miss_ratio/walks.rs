@@ -6,7 +6,7 @@
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::{ColoredRegion, FramePool};
 use isochrome_host::counters::Counters;
-use isochrome_host::error::HostError;
+use isochrome_host::error::SystemError;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::code::Code;
 use isochrome_host::sys::memory::{Arena, page_bytes};
@@ -14,6 +14,7 @@ use isochrome_model::miss_ratio::{Task, Touches, Visit};
 use isochrome_model::units::{Bytes, Color, Cycles};
 
 use super::{COLUMNS, Condition};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -29,10 +30,10 @@ enum Memory {
 }
 
 impl Memory {
-    fn take(pool: Option<&FramePool>, colors: &[Color], pages: usize) -> Result<Memory, HostError> {
+    fn take(pool: Option<&FramePool>, colors: &[Color], pages: usize) -> Result<Memory, LabError> {
         match pool {
             Some(pool) => Ok(Memory::Colored(pool.take(colors, pages)?)),
-            None => Ok(Memory::Plain(Arena::map(pages).map_err(|source| HostError::Memory { pages, source })?)),
+            None => Ok(Memory::Plain(Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?)),
         }
     }
 
@@ -66,7 +67,7 @@ enum Body<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(memory: &'a mut Memory, parts: &[Part], touches: Touches) -> Result<Walk<'a>, HostError> {
+    fn new(memory: &'a mut Memory, parts: &[Part], touches: Touches) -> Result<Walk<'a>, LabError> {
         let accesses = parts.iter().map(|part| part.1).sum();
         match touches {
             Touches::Data => {
@@ -84,7 +85,7 @@ impl<'a> Walk<'a> {
                     .iter()
                     .map(|(offset, words)| Visit { offset: *offset as u32, instructions: *words as u32 })
                     .collect();
-                let code = memory.arena_mut().code(&visits).map_err(|source| HostError::NoCode { source })?;
+                let code = memory.arena_mut().code(&visits).map_err(|source| SystemError::NoCode { source })?;
                 Ok(Walk { body: Body::Code(code), accesses })
             }
         }
@@ -168,7 +169,7 @@ impl Experiment for Walks<'_> {
         vec![Condition { attempt: self.attempt, lines: self.task.lines }]
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let (pool, task, rng) = (self.pool, &self.task, &mut recorder.rng);
         if let Some(pool) = pool {
             pool.shuffle(rng);
@@ -187,7 +188,7 @@ impl Experiment for Walks<'_> {
         let thin = Walk::new(&mut thin, &layout.parts(layout.thin(), task, rng), task.touches)?;
         let crowded = Walk::new(&mut crowded, &layout.parts(crowded_lines, task, rng), task.touches)?;
         let ns = 1e9 / clock::rate_hz() as f64;
-        let sample = |walk: &Walk<'_>| -> Result<Vec<f64>, HostError> {
+        let sample = |walk: &Walk<'_>| -> Result<Vec<f64>, LabError> {
             walk.run(1);
             let accesses = (PASSES * walk.accesses) as f64;
             let before = self.counters.map(Counters::read).transpose()?;

@@ -5,7 +5,6 @@
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
-use isochrome_host::error::HostError;
 use isochrome_host::load::flooder::{Flooder, reserved_colors};
 use isochrome_host::load::net::{Traffic, kernel::Sockets, tap, tap::Tapped, wired::Wired};
 use isochrome_host::sys::clock;
@@ -17,6 +16,7 @@ use isochrome_model::net::Component;
 use isochrome_model::units::{Color, Cycles, Ns};
 
 use super::{Condition, Direction, Path, Setting};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -88,9 +88,9 @@ impl<'a> Sending<'a> {
         target: Target,
         first: Option<Geometry>,
         path: Path,
-    ) -> Result<Sending<'a>, HostError> {
+    ) -> Result<Sending<'a>, LabError> {
         let colors = pool.colors();
-        let division = Division::of(colors, reserved_colors(first), path).ok_or(HostError::TooFewColors { colors })?;
+        let division = Division::of(colors, reserved_colors(first), path).ok_or(LabError::TooFewColors { colors })?;
         let tap = if path == Path::Tap { Some(tap::open()?) } else { None };
         let (sizes, pattern, gap) = (vec![1], Pattern::Write, Ns(0));
         Ok(Sending { pool, target, first, path, division, sizes, pattern, gap, tap })
@@ -115,7 +115,7 @@ impl Experiment for Sending<'_> {
         self.sizes.iter().flat_map(of).collect()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let Condition { direction, bytes, setting } = condition;
         // Placement alone changes results, so each block has other pages.
         self.pool.shuffle(&mut recorder.rng);
@@ -129,10 +129,10 @@ impl Experiment for Sending<'_> {
         let memory = |component: Component| {
             let own = &self.division.components[component as usize];
             let colors = if setting == Setting::Partitioned { own } else { &self.division.shared };
-            Ok::<_, HostError>(Heap::new(self.pool.take(colors, HEAP_PAGES[component as usize])?)?)
+            Ok::<_, LabError>(Heap::new(self.pool.take(colors, HEAP_PAGES[component as usize])?)?)
         };
         let memories =
-            || Ok::<_, HostError>([memory(Component::Driver)?, memory(Component::Server)?, memory(Component::Client)?]);
+            || Ok::<_, LabError>([memory(Component::Driver)?, memory(Component::Server)?, memory(Component::Client)?]);
         let mut traffic: Box<dyn Traffic> = match (self.path, &self.tap) {
             (Path::Kernel, _) => Box::new(Sockets::open(memory(Component::Client)?)?),
             (_, Some(tap)) => Box::new(Tapped::build(memories()?, tap)?),
@@ -163,7 +163,7 @@ fn packet(
     direction: Direction,
     bytes: usize,
     disturb: impl Fn(),
-) -> Result<Vec<f64>, HostError> {
+) -> Result<Vec<f64>, LabError> {
     disturb();
     match direction {
         Direction::Send => {
@@ -185,6 +185,7 @@ fn packet(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use isochrome_host::load::net::NetError;
     use isochrome_model::net::Packet;
 
     #[test]
@@ -209,19 +210,19 @@ mod tests {
         struct Instant;
         const PACKET: Packet = Packet { spent: [Cycles(1), Cycles(2), Cycles(3)] };
         impl Traffic for Instant {
-            fn send(&mut self, _: usize) -> Result<Packet, HostError> {
+            fn send(&mut self, _: usize) -> Result<Packet, NetError> {
                 Ok(PACKET)
             }
-            fn drain(&mut self, _: usize) -> Result<(), HostError> {
+            fn drain(&mut self, _: usize) -> Result<(), NetError> {
                 Ok(())
             }
-            fn request(&mut self, _: usize) -> Result<Packet, HostError> {
+            fn request(&mut self, _: usize) -> Result<Packet, NetError> {
                 Ok(PACKET)
             }
-            fn arrive(&mut self, _: usize) -> Result<(), HostError> {
+            fn arrive(&mut self, _: usize) -> Result<(), NetError> {
                 Ok(())
             }
-            fn take(&mut self, _: usize) -> Result<Packet, HostError> {
+            fn take(&mut self, _: usize) -> Result<Packet, NetError> {
                 Ok(PACKET)
             }
         }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use isochrome_host::color::Target;
 use isochrome_host::color::pool::FramePool;
-use isochrome_host::error::HostError;
+use isochrome_host::error::SystemError;
 use isochrome_host::load::flooder::Flooder;
 use isochrome_host::sys::clock;
 use isochrome_host::sys::heap::BackingMemory;
@@ -24,6 +24,7 @@ use rustix::thread::{Pid, futex};
 use rustix::time::{ClockId, Timespec};
 
 use super::{Condition, Kind, Means};
+use crate::error::LabError;
 use crate::runner::{Experiment, Recorder};
 use crate::samples::{Arm, Judged};
 
@@ -279,9 +280,9 @@ impl<'a> Switching<'a> {
         target: Target,
         colors: Vec<Color>,
         conditions: Vec<Condition>,
-    ) -> Result<Switching<'a>, HostError> {
+    ) -> Result<Switching<'a>, LabError> {
         let signal =
-            ThreadSignal::keep().map_err(|source| HostError::Passing { action: "blocking a signal", source })?;
+            ThreadSignal::keep().map_err(|source| LabError::Passing { action: "blocking a signal", source })?;
         Ok(Switching { pool, target, colors, conditions, signal: Arc::new(signal) })
     }
 }
@@ -298,7 +299,7 @@ impl Experiment for Switching<'_> {
         self.conditions.clone()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let each = Flooder::pages_per_color(self.target.geometry, None);
         let line_bytes = self.target.geometry.line_bytes;
         match self.pool {
@@ -314,7 +315,7 @@ impl Experiment for Switching<'_> {
             None => {
                 assert!(!condition.partitioned, "partitions need colors");
                 let pages = each * self.target.geometry.color_count(Bytes(page_bytes() as u64)) as usize;
-                let take = || Arena::map(pages).map_err(|source| HostError::Memory { pages, source });
+                let take = || Arena::map(pages).map_err(|source| SystemError::Memory { pages, source });
                 let flooders = [take()?, take()?].map(|memory| Flooder::writing(memory, line_bytes));
                 block(condition, flooders, &self.signal, recorder)
             }
@@ -322,8 +323,8 @@ impl Experiment for Switching<'_> {
     }
 }
 
-fn failed(action: &'static str) -> impl Fn(io::Error) -> HostError {
-    move |source| HostError::Passing { action, source }
+fn failed(action: &'static str) -> impl Fn(io::Error) -> LabError {
+    move |source| LabError::Passing { action, source }
 }
 
 const PASSING: &str = "passing the CPU to another thread";
@@ -333,7 +334,7 @@ fn block<M: BackingMemory + Send + 'static>(
     [first, second]: [Flooder<M>; 2],
     signal: &Arc<ThreadSignal>,
     recorder: &mut Recorder<Condition>,
-) -> Result<(), HostError> {
+) -> Result<(), LabError> {
     let pair = Arc::new(PingPong::new(condition, signal).map_err(failed("making pipes"))?);
     pair.enter(Side::First);
     let (ready, is_ready) = sync_channel(1);
@@ -384,7 +385,7 @@ mod tests {
     const AMOUNT: Amount = Amount { blocks: 1, samples: 5, seed: 1, cpu: CpuId(0), limit: None };
 
     /// Runs one block with both threads on one CPU, so that each waits for the other.
-    fn run(condition: Condition) -> Result<Vec<Block<Condition>>, HostError> {
+    fn run(condition: Condition) -> Result<Vec<Block<Condition>>, LabError> {
         let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
         let _pinned = isochrome_host::machine::setting::RealtimeRequest::new().pin(cpus[0]).apply();
         let signal = Arc::new(ThreadSignal::keep().unwrap());

@@ -1,6 +1,6 @@
 //! A made-up experiment: how much longer a coin takes to fall when it is thrown higher.
 
-use isochrome_host::error::HostError;
+use isochrome_lab::error::LabError;
 use isochrome_lab::runner::{Experiment, Recorder};
 use isochrome_lab::samples::{Arm, Block, Judged, accept};
 use isochrome_model::evidence::figure::{Bar, Bars, Hue};
@@ -30,7 +30,7 @@ impl Experiment for Coins {
         [1, 5].map(|cents| Condition { cents }).to_vec()
     }
 
-    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), HostError> {
+    fn block(&mut self, condition: Condition, recorder: &mut Recorder<Condition>) -> Result<(), LabError> {
         let noise = recorder.rng.f64();
         recorder.measure(condition, &[Arm::Control, Arm::Treatment], |arm| {
             let higher = if arm == Arm::Treatment { 10.0 * condition.cents as f64 } else { 0.0 };

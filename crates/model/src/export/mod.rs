@@ -106,7 +106,7 @@ pub struct File {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
     /// The plan is empty: no task has a core.
-    #[error("the plan places no task\n  hint: `isochrome plan` says which task fails and what would mend it")]
+    #[error("the plan places no task\n  hint: the text of the plan says which task fails and what would mend it")]
     Empty,
     /// The plan leaves tasks out.
     #[error("the plan has no place for {}\n  hint: export a plan that is schedulable", tasks.join(", "))]
@@ -116,7 +116,7 @@ pub enum ExportError {
     },
     /// The plan uses a partition that does not exist.
     #[error(
-        "partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has: --partitions"
+        "partition {partition} of task `{task}` is none of 1 to {count}\n  hint: say how many the cache has"
     )]
     Partition {
         /// Name of the task that uses the partition.
@@ -135,7 +135,7 @@ pub enum ExportError {
         bits: u32,
     },
     /// The target divides a cache by ways, and what the cache takes is not known.
-    #[error("{target} divides a cache by ways, and how many this one has is not known\n  hint: --ways 16")]
+    #[error("{target} divides a cache by ways, and how many this one has is not known\n  hint: say how many")]
     NoWays {
         /// The target.
         target: Target,
@@ -155,7 +155,7 @@ pub enum ExportError {
         task: String,
     },
     /// The partitions cannot be ways of the cache.
-    #[error(transparent)]
+    #[error("{0}")]
     Ways(#[from] ways::WaysError),
 }
 

@@ -51,7 +51,7 @@ pub enum WaysError {
     },
     /// The tasks leave too few ways for the rest of the system.
     #[error(
-        "the tasks use {used} of {ways} ways on CPU {cpu}, and everything else that runs needs at least {least}\n  hint: plan with fewer partitions: --partitions"
+        "the tasks use {used} of {ways} ways on CPU {cpu}, and everything else that runs needs at least {least}\n  hint: plan with fewer partitions"
     )]
     NoneLeft {
         /// The CPU.
@@ -77,21 +77,21 @@ pub enum WaysError {
     },
     /// In no order of the ways do all masks have consecutive ways.
     #[error(
-        "in no order of the ways are the partitions of every task on CPU {cpu} a run without gaps, and this cache takes no others\n  hint: `isochrome plan --method bfd` shares no partitions, which always fits"
+        "in no order of the ways are the partitions of every task on CPU {cpu} a run without gaps, and this cache takes no others\n  hint: the method bfd shares no partitions, which always fits"
     )]
     Gaps {
         /// The CPU.
         cpu: u32,
     },
     /// The cache has more ways than a mask has bits.
-    #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: --ways is the number of ways of one cache")]
+    #[error("{ways} ways are none, or more than the 64 of a mask\n  hint: say how many one cache has")]
     Count {
         /// Number of ways of the cache.
         ways: u32,
     },
     /// More different masks are needed than there are classes of service.
     #[error(
-        "{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions: `isochrome plan --objective partitions`"
+        "{wanted} different sets of ways are needed, and this cache has {classes} classes of service\n  hint: let tasks share partitions"
     )]
     Classes {
         /// Number of masks needed, including the default one.

@@ -75,7 +75,7 @@ pub struct Samples {
 /// Error for samples that do not fit together, because the file was cut or edited.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} has {found} entries where {expected} are due\n  hint: the samples were cut or edited; collect them again with `isochrome palette --samples FILE`"
+    "{what} has {found} entries where {expected} are due\n  hint: the samples were cut or edited; collect them again"
 )]
 pub struct Misshapen {
     /// The part that does not fit.

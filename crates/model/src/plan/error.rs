@@ -33,7 +33,7 @@ pub enum PlanError {
         second: String,
     },
     /// More cores are planned for than there are CPUs.
-    #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: leave --cores away")]
+    #[error("the plan takes {cores} cores, and `cpus` names {cpus}\n  hint: plan for no more than that")]
     Cpus {
         /// Cores of the plan.
         cores: usize,
@@ -64,7 +64,7 @@ pub enum PlanError {
     },
     /// Too many tasks to plan for.
     #[error(
-        "{count} tasks are more than the {PLAN_TASKS_MAX} a plan can place\n  hint: plan in parts; `analyze` has no such limit"
+        "{count} tasks are more than the {PLAN_TASKS_MAX} a plan can place\n  hint: plan in parts; an analysis has no such limit"
     )]
     Tasks {
         /// How many.

@@ -118,7 +118,7 @@ fn schedulable_text(plan: &Plan) -> String {
         (Some(gap), Some(bound)) => {
             let _ = writeln!(text, "no plan is better than {bound:.5}: within {:.3} % of the optimum", gap * 100.0);
         }
-        _ => text += "nothing is proven about how good this is (--method optimal does)\n",
+        _ => text += "nothing is proven about how good this is (the method optimal proves it)\n",
     }
     text
 }
@@ -138,7 +138,7 @@ fn unschedulable_text(set: &TaskSet, plan: &Plan) -> String {
         false => String::new(),
     };
     format!(
-        "not schedulable{}{limit}: no place for {}\n  hint: `isochrome analyze` on an allocation says what would mend a core\n",
+        "not schedulable{}{limit}: no place for {}\n  hint: an analysis of an allocation says what would mend a core\n",
         if proven { ", proven" } else { " as far as this method can tell" },
         plan.unplaced.join(", "),
     )

@@ -42,6 +42,16 @@ pub enum ReadError {
         /// `JSON` or `TOML`.
         format: &'static str,
     },
+    /// A field of the whole set is missing.
+    #[error("{at}: {field}: is missing\n  hint: write it into the file{alternative}")]
+    Missing {
+        /// The beginning of the file.
+        at: Spot,
+        /// Which field.
+        field: &'static str,
+        /// What would do as well, after a comma; empty where the file does not tell.
+        alternative: &'static str,
+    },
     /// A field is missing, or its value is not usable.
     #[error("{at}: {what}")]
     Field {
@@ -58,17 +68,16 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
     let file = Fields::of(String::new(), &root)?;
     let mut warnings = Vec::new();
     file.warn_about_others(SET_FIELDS, &mut warnings);
-    let absent = |name: &str, option: &str| {
-        wrong(Spot::BEGIN, name, format!("is missing\n  hint: write it into the file, or give {option}"))
-    };
+    let instead = |field, alternative| ReadError::Missing { at: Spot::BEGIN, field, alternative };
+    let missing = |field| instead(field, "");
     let refills = Refills {
         clean_ns: file.number("refill_ns_per_partition")?,
         dirty_ns: file.number("refill_dirty_ns_per_partition")?,
         serial_ns: match (file.number("lines_per_partition")?, file.number("miss_ns")?) {
             (Some(lines), Some(miss_ns)) => Some(lines.saturating_mul(miss_ns)),
             (None, None) => None,
-            (Some(_), None) => return Err(absent("miss_ns", "no lines_per_partition")),
-            (None, Some(_)) => return Err(absent("lines_per_partition", "no miss_ns")),
+            (Some(_), None) => return Err(instead("miss_ns", ", or no lines_per_partition")),
+            (None, Some(_)) => return Err(instead("lines_per_partition", ", or no miss_ns")),
         },
     };
     let refill_ns = match overrides.refill {
@@ -76,17 +85,16 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
         Some(RefillChoice::Known(kind)) => match refills.known().find(|&(known, _)| known == kind) {
             Some((_, time)) => time,
             None => {
-                let (name, hint) = match kind {
-                    RefillKind::Clean => ("refill_ns_per_partition", "--refill TIME"),
-                    RefillKind::Dirty => ("refill_dirty_ns_per_partition", "--refill TIME"),
-                    RefillKind::Serial => ("lines_per_partition", "--refill TIME"),
-                };
-                return Err(absent(name, hint));
+                return Err(missing(match kind {
+                    RefillKind::Clean => "refill_ns_per_partition",
+                    RefillKind::Dirty => "refill_dirty_ns_per_partition",
+                    RefillKind::Serial => "lines_per_partition",
+                }));
             }
         },
         // Nobody knows whether what a task displaces was written: the longer time is safe.
         None => {
-            refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| absent("refill_ns_per_partition", "--refill TIME"))?
+            refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| missing("refill_ns_per_partition"))?
         }
     };
     let platform = Platform {
@@ -94,16 +102,16 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             .cores
             .or(file.small("cores")?)
             .or(overrides.cores_default)
-            .ok_or_else(|| absent("cores", "--cores N"))?,
+            .ok_or_else(|| missing("cores"))?,
         partitions: overrides
             .partitions
             .or(file.small("partitions")?)
-            .ok_or_else(|| absent("partitions", "--partitions N"))?,
+            .ok_or_else(|| missing("partitions"))?,
         memory: overrides
             .memory
             .or(file.memory()?)
             .or(overrides.memory_default)
-            .ok_or_else(|| absent("memory_mib", "--memory SIZE"))?,
+            .ok_or_else(|| missing("memory_mib"))?,
         refill_ns,
         refills,
         switch_ns: file.number("switch_ns")?.unwrap_or(0),

@@ -20,7 +20,8 @@ use crate::color::local::LocalEvictionTest;
 use crate::color::saved::Boot;
 use crate::color::tester::{Effort, Tester};
 use crate::color::{Target, discover};
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::sysfs::Sysfs;
 use crate::runtime;
@@ -92,7 +93,7 @@ impl Reference {
         target: Target,
         seed: u64,
         boot: &Boot,
-    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), ColorError> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let measuring =
@@ -113,7 +114,7 @@ impl Reference {
     }
 
     /// Creates the file for the pages and returns its path: `path` if that is on a tmpfs, or else a path in /dev/shm for the same folder.
-    fn file(path: &Path) -> Result<(File, PathBuf), HostError> {
+    fn file(path: &Path) -> Result<(File, PathBuf), SystemError> {
         let mut refused = None;
         for path in [path.to_owned(), in_shared_memory(path)] {
             let folder = path.parent().unwrap_or(Path::new("/"));
@@ -123,7 +124,7 @@ impl Reference {
                 let mut options = File::options();
                 options.read(true).write(true).create_new(true).mode(0o644);
                 let file = options.custom_flags(OFlags::NOFOLLOW.bits() as i32).open(&path);
-                file.map_err(|source| HostError::Unwritable { path: path.clone(), source })
+                file.map_err(|source| SystemError::Unwritable { path: path.clone(), source })
             });
             match opened {
                 // Pages of a file on a disk come and go.
@@ -133,7 +134,7 @@ impl Reference {
             }
         }
         let source = io::Error::other("there is no tmpfs to write to");
-        Err(refused.unwrap_or(HostError::Unwritable { path: path.to_owned(), source }))
+        Err(refused.unwrap_or(SystemError::Unwritable { path: path.to_owned(), source }))
     }
 
     fn measure(
@@ -141,8 +142,8 @@ impl Reference {
         target: Target,
         seed: u64,
         boot: &Boot,
-    ) -> Result<(Reference, Tester<LocalEvictionTest>), HostError> {
-        let unwritable = |source| HostError::Unwritable { path: path.to_owned(), source };
+    ) -> Result<(Reference, Tester<LocalEvictionTest>), ColorError> {
+        let unwritable = |source| SystemError::Unwritable { path: path.to_owned(), source };
         let (file, kept) = Self::file(path)?;
         let huge = Sysfs::system().huge_page_bytes().unwrap_or(page_bytes());
         let step = huge / page_bytes();
@@ -150,7 +151,7 @@ impl Reference {
         let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
         ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
         let arena =
-            Arena::map_file(file.as_fd(), count, huge).map_err(|source| HostError::Memory { pages: count, source })?;
+            Arena::map_file(file.as_fd(), count, huge).map_err(|source| SystemError::Memory { pages: count, source })?;
         // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
         // pages. Frames of a huge page have all colors, and stay.
         let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;
@@ -161,14 +162,14 @@ impl Reference {
         let mut rng = fastrand::Rng::with_seed(seed);
         let (groups, _) = discover::groups(&mut eviction_test, target.search(), ready as u32, &mut rng, &stop);
         if interrupt::interrupted() {
-            return Err(HostError::Interrupted);
+            return Err(SystemError::Interrupted.into());
         }
         let (found, expected) = (groups.len() as u32, target.search().colors_expected as u32);
         if found == 0 {
-            return Err(HostError::NoEviction { level: target.level });
+            return Err(ColorError::NoEviction { level: target.level });
         }
         if found != expected {
-            return Err(HostError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
+            return Err(ColorError::ReferenceInDoubt { doubt: Doubt::Count { found, expected }.to_string() });
         }
         let sets: Vec<Vec<u32>> = groups.into_iter().map(|group| group.set).collect();
         // What is no part of a set goes back, but for huge pages, which stay whole.
@@ -203,7 +204,7 @@ impl Reference {
         // Single pages may fail where noise is high; a set that is short of some still evicts.
         let sets = confirmed_sets(&reference.sets, &answers, target.search().set_len_min(), Undecided::Dropped);
         let Some(sets) = sets.ok().filter(|_| 20 * wrong <= all) else {
-            return Err(HostError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
+            return Err(ColorError::ReferenceInDoubt { doubt: format!("{wrong} pages fail the eviction test") });
         };
         tester.set_sets(sets.clone());
         reference.sets = sets;

@@ -30,7 +30,7 @@ use super::local::LocalEvictionTest;
 use super::saved::Boot;
 use super::tester::{Effort, Tester};
 use crate::color::ledger::Ledger;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
 
@@ -115,8 +115,8 @@ impl Reference {
     /// If root has numbered the colors of the machine, the pages and grants of an ordinary user get these numbers. The calling thread should
     /// stay on one CPU.
     ///
-    /// Fails with [`HostError::CacheUnsteady`], with [`HostError::ReferenceInDoubt`], and where walks cannot be told apart.
-    pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
+    /// Fails with [`ColorError::CacheUnsteady`], with [`ColorError::ReferenceInDoubt`], and where walks cannot be told apart.
+    pub fn obtain(folder: &Path, target: Target, seed: u64, boot: &Boot) -> Result<Ready, ColorError> {
         let machines = runtime::machines().ok().flatten().filter(|machines| machines != folder);
         let machines = machines.and_then(|machines| Self::load(&machines, target.level, boot).ok());
         Self::obtain_as(folder, target, seed, boot, machines.as_ref())
@@ -129,7 +129,7 @@ impl Reference {
         seed: u64,
         boot: &Boot,
         machines: Option<&Reference>,
-    ) -> Result<Ready, HostError> {
+    ) -> Result<Ready, ColorError> {
         let keeps = runtime::make(folder).is_ok();
         // One process measures, the others wait and find what it has measured. Whoever may only read does not wait.
         let lock = File::options().create(true).truncate(false).write(true).open(folder.join("reference.lock"));
@@ -159,7 +159,7 @@ impl Reference {
     }
 
     /// Returns the pages that were left in the folder, or new ones. `keeps`: whether new ones are saved there.
-    fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, HostError> {
+    fn kept_or_made(folder: &Path, keeps: bool, target: Target, seed: u64, boot: &Boot) -> Result<Ready, ColorError> {
         let old = Self::load(folder, target.level, boot).ok().filter(|old| old.geometry == target.geometry);
         if let Some(old) = &old
             && let Some(ready) = old.checked_again(seed)?
@@ -199,7 +199,7 @@ impl Reference {
     }
 
     /// Does the same as [`checked`](Self::checked), and repeats it if pages fail or stay undecided: noise passes, but lost colors stay lost.
-    fn checked_again(&self, seed: u64) -> Result<Option<Ready>, HostError> {
+    fn checked_again(&self, seed: u64) -> Result<Option<Ready>, ColorError> {
         let begin = Instant::now();
         let (mut failed, mut attempts) = (0, 0);
         while failed < CHECKS {
@@ -209,7 +209,7 @@ impl Reference {
                 Ok(None) => failed += 1,
                 Err(error) if error.may_pass() && begin.elapsed() < CHECK_LIMIT => {}
                 // Whatever it is that leaves single sets in doubt for so long, others may serve.
-                Err(HostError::ReferenceInDoubt { .. }) => break,
+                Err(ColorError::ReferenceInDoubt { .. }) => break,
                 done => return done,
             }
         }
@@ -217,32 +217,32 @@ impl Reference {
     }
 
     /// Returns the same pages if they still have their colors, or those in `folder` that have replaced them, or new ones.
-    pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, HostError> {
+    pub fn renewed(&self, folder: &Path, seed: u64) -> Result<Ready, ColorError> {
         let boot = Boot { fingerprint: self.fingerprint.clone(), boot_id: self.boot_id.clone() };
         Self::obtain(folder, self.target(), seed, &boot)
     }
 
     /// Checks these pages, and returns them with a tester if they still have their colors. A few pages that have lost theirs are left out.
     ///
-    /// Fails with [`HostError::ReferenceInDoubt`] if this cannot be decided now.
-    fn checked(mut self, seed: u64) -> Result<Option<Ready>, HostError> {
+    /// Fails with [`ColorError::ReferenceInDoubt`] if this cannot be decided now.
+    fn checked(mut self, seed: u64) -> Result<Option<Ready>, ColorError> {
         let Some(arena) = self.map() else { return Ok(None) };
         let line_bytes = self.geometry.line_bytes.0 as usize;
         let eviction_test = match LocalEvictionTest::new(arena, line_bytes, &self.sets, true, self.traversal, seed) {
             // Pages of which no set evicts its own look like that, too.
-            Err(HostError::TimingBlurred { .. }) => return Ok(None),
+            Err(ColorError::TimingBlurred { .. }) => return Ok(None),
             eviction_test => eviction_test?,
         };
         let mut tester = Tester::new(eviction_test, self.sets.clone(), seed);
         let answers = match tester.classify_sets(Effort::STATEMENT) {
-            Err(HostError::ReferenceMixed { .. }) => return Ok(None),
+            Err(ColorError::ReferenceMixed { .. }) => return Ok(None),
             answers => answers?,
         };
         let enough = self.target().search().set_len_min();
         let sets = match confirmed_sets(&self.sets, &answers, enough, Undecided::Kept) {
             Err(undecided) if undecided > 0 => {
                 let doubt = format!("no decision fell about {undecided} pages");
-                return Err(HostError::ReferenceInDoubt { doubt });
+                return Err(ColorError::ReferenceInDoubt { doubt });
             }
             Err(_) => return Ok(None),
             Ok(sets) => sets,
@@ -259,7 +259,7 @@ impl Reference {
     }
 
     /// Saves which pages these are in `folder`, and removes the file of `old`.
-    fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), HostError> {
+    fn save(&self, folder: &Path, old: Option<&Reference>) -> Result<(), ColorError> {
         let text = serde_json::to_vec(self).expect("a reference is plain data");
         runtime::replace(&path(folder, self.level), &text)?;
         if let Some(before) = old.and_then(|old| old.path.as_ref()).filter(|before| Some(*before) != self.path.as_ref())
@@ -271,28 +271,28 @@ impl Reference {
     }
 
     /// Reads the file at `path`. Returns `None` if it is missing, damaged or of another version.
-    fn read(path: &Path) -> Result<Option<Reference>, HostError> {
+    fn read(path: &Path) -> Result<Option<Reference>, ColorError> {
         let text = runtime::read(path)?.unwrap_or_default();
         let reference = serde_json::from_slice(&text).ok();
         Ok(reference.filter(|reference: &Reference| reference.saved == SCHEMA))
     }
 
     /// Loads what was saved in `folder` for `level`, if it is of `boot`. The caller has to check it by eviction tests.
-    pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, HostError> {
+    pub fn load(folder: &Path, level: u8, boot: &Boot) -> Result<Reference, ColorError> {
         let path = path(folder, level);
         if !path.exists() {
-            return Err(HostError::NoReference { path, level });
+            return Err(ColorError::NoReference { path, level });
         }
-        let Some(reference) = Self::read(&path)? else { return Err(HostError::SavedPaletteDamaged { path }) };
+        let Some(reference) = Self::read(&path)? else { return Err(ColorError::SavedPaletteDamaged { path }) };
         if reference.fingerprint != boot.fingerprint || reference.level != level {
-            return Err(HostError::SavedPaletteForeign { path });
+            return Err(ColorError::SavedPaletteForeign { path });
         }
         if reference.boot_id != boot.boot_id {
-            return Err(HostError::SavedPaletteStale { path });
+            return Err(ColorError::SavedPaletteStale { path });
         }
         let pages = reference.path.as_deref().map(runtime::open).transpose()?.flatten();
         let there = pages.is_some_and(|pages| pages.metadata().is_ok_and(|file| file.len() == reference.bytes.0));
-        if there && reference.is_sound() { Ok(reference) } else { Err(HostError::SavedPaletteDamaged { path }) }
+        if there && reference.is_sound() { Ok(reference) } else { Err(ColorError::SavedPaletteDamaged { path }) }
     }
 
     /// Whether the sets are large enough and lie within the file. A program that is made to touch memory behind the file ends by SIGBUS.

@@ -11,7 +11,7 @@ use isochrome_model::units::Color;
 use super::{Reference, new_numbering};
 use crate::color::local::LocalEvictionTest;
 use crate::color::tester::{Effort, Tester};
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::sys::memory::Arena;
 
 /// Least number of pages of an eviction set by which its color is matched.
@@ -107,7 +107,7 @@ impl Reference {
     }
 
     /// Makes this the numbering of the machine: colors get the numbers that `rule` gives their frames, by `order`.
-    pub fn adopt(&mut self, folder: &Path, rule: &Palette, order: &[Color]) -> Result<(), HostError> {
+    pub fn adopt(&mut self, folder: &Path, rule: &Palette, order: &[Color]) -> Result<(), ColorError> {
         self.renumber(order);
         self.rule = Some(rule.clone());
         self.numbering = new_numbering();
@@ -117,12 +117,12 @@ impl Reference {
     /// Returns, for each color of `palette`, the color here whose pages have frames of it; `None` if the palette knows frames of none or only
     /// some of the colors here, so that its numbers have to be the same.
     ///
-    /// Fails with [`HostError::PaletteContradicted`] where frames of one color here have several by the palette.
+    /// Fails with [`ColorError::PaletteContradicted`] where frames of one color here have several by the palette.
     pub fn order_by_frames(
         &self,
         tester: &Tester<LocalEvictionTest>,
         palette: &Palette,
-    ) -> Result<Option<Vec<Color>>, HostError> {
+    ) -> Result<Option<Vec<Color>>, ColorError> {
         let mut order = vec![None; palette.colors as usize];
         let (mut known, mut wrong) = (0, 0);
         for (color, set) in self.sets.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Reference {
             Some(order) if wrong == 0 => Ok(Some(order)),
             // A table that knows pages of some colors only says nothing about the numbers of the others.
             None if wrong == 0 => Ok(None),
-            _ => Err(HostError::PaletteContradicted { wrong, tested: self.sets.len() }),
+            _ => Err(ColorError::PaletteContradicted { wrong, tested: self.sets.len() }),
         }
     }
 

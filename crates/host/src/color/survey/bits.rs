@@ -6,7 +6,7 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use super::Survey;
 use crate::color::classify::{classify_again, contradictions};
 use crate::color::pagemap;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 use crate::sys::memory::page_bytes;
 
 /// Largest share of eviction tests of colors from frame bits that may fail before the bits are rejected. Each test is the lowest of
@@ -33,12 +33,12 @@ struct Confirmed {
 
 impl Survey {
     /// Groups pages by the color that follows from their frame numbers, and checks the groups by eviction tests.
-    pub(super) fn confirm_bits(mut survey: Survey) -> Result<Survey, HostError> {
+    pub(super) fn confirm_bits(mut survey: Survey) -> Result<Survey, ColorError> {
         let geometry = survey.target.geometry;
         let color_of = |frame| Some(geometry.color_of(frame, Bytes(page_bytes() as u64)));
         let tested = survey.confirm(survey.target.search().colors_expected, color_of)?;
         if tested.wrong as f64 > BITS_CONTRADICTED * tested.colors as f64 {
-            return Err(HostError::BitsContradicted { what: "colors", wrong: tested.wrong, tested: tested.colors });
+            return Err(ColorError::BitsContradicted { what: "colors", wrong: tested.wrong, tested: tested.colors });
         }
         Ok(survey)
     }
@@ -49,18 +49,18 @@ impl Survey {
         &mut self,
         colors: usize,
         color_of: impl Fn(FrameNumber) -> Option<Color>,
-    ) -> Result<Confirmed, HostError> {
+    ) -> Result<Confirmed, ColorError> {
         let set_len = self.target.search().set_len();
         let mut groups = vec![Vec::new(); colors];
         let (mut pages, mut known) = (0u32, 0);
         while groups.iter().any(|group| group.len() < set_len) {
             if pages as usize == self.pages_at_most() {
-                return Err(HostError::PaletteUntested { pages: pages as usize, known });
+                return Err(ColorError::PaletteUntested { pages: pages as usize, known });
             }
             self.make_ready(self.target.pages_to_search().max(2 * pages as usize));
             let frames = pagemap::frames(self.eviction_test.arena(), pages as usize..self.ready as usize);
             for (page, frame) in (pages..).zip(frames) {
-                let frame = frame.ok_or(HostError::FramesHidden)?;
+                let frame = frame.ok_or(ColorError::FramesHidden)?;
                 if let Some(color) = color_of(frame) {
                     known += 1;
                     groups[usize::from(color.0)].push(page);
@@ -78,8 +78,8 @@ impl Survey {
 
     /// Tests a sample of the pages of `range` whose colors follow from frame bits.
     ///
-    /// Fails with [`HostError::BitsContradicted`] where eviction tests say otherwise.
-    pub(super) fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), HostError> {
+    /// Fails with [`ColorError::BitsContradicted`] where eviction tests say otherwise.
+    pub(super) fn check_bits(&mut self, range: std::ops::Range<u32>) -> Result<(), ColorError> {
         let Survey { target, eviction_test, groups, pages, rng, .. } = self;
         let other = |page: &u32| !groups.iter().any(|group| group.contains(page));
         let count = (range.len() / BITS_CHECKED).max(BITS_CHECKED_AT_LEAST);
@@ -96,13 +96,13 @@ impl Survey {
             }
         }
         if wrong as f64 > BITS_WRONG * f64::from(tested) {
-            return Err(HostError::BitsContradicted { what: "pages", wrong, tested: tested as usize });
+            return Err(ColorError::BitsContradicted { what: "pages", wrong, tested: tested as usize });
         }
         Ok(())
     }
 
     /// Gives up the frame bits, and classifies all pages by eviction tests.
-    pub(super) fn test_instead(&mut self) -> Result<(), HostError> {
+    pub(super) fn test_instead(&mut self) -> Result<(), ColorError> {
         self.method = self.tested_by;
         self.find_groups()?;
         self.pages.iter_mut().for_each(|page| page.tests.clear());
@@ -138,7 +138,7 @@ mod tests {
         }
         survey.check_bits(0..3072).unwrap();
         let error = survey.check_bits(2048..4096).unwrap_err();
-        assert!(matches!(error, HostError::BitsContradicted { what: "pages", .. }), "{error}");
+        assert!(matches!(error, ColorError::BitsContradicted { what: "pages", .. }), "{error}");
         survey.test_instead().unwrap();
         let found = survey.finish();
         assert_eq!((found.samples.method, against(&colors, &found)), (Method::Timing, (1.0, 0)));

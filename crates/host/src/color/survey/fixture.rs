@@ -9,7 +9,7 @@ use isochrome_model::units::{Bytes, Color};
 use super::{Collection, Survey};
 use crate::color::modeled::ModeledEvictionTest;
 use crate::color::target::Target;
-use crate::error::HostError;
+use crate::color::error::ColorError;
 
 /// Returns a target with 16 colors in an 8-way cache, as on Zen 3.
 pub(super) fn target() -> Target {
@@ -18,7 +18,7 @@ pub(super) fn target() -> Target {
 }
 
 /// Returns a survey by time whose eviction sets have been found.
-pub(super) fn discovered(eviction_test: ModeledEvictionTest) -> Result<Survey, HostError> {
+pub(super) fn discovered(eviction_test: ModeledEvictionTest) -> Result<Survey, ColorError> {
     Survey::discover(target(), Method::Timing, Box::new(eviction_test), 1, Instant::now())
 }
 

@@ -19,7 +19,8 @@ use super::eviction::{ArenaEvictionTest, CountedEvictionTest, TimedEvictionTest}
 use super::target::Target;
 use super::{discover, pagemap};
 use crate::counters::miss_counters;
-use crate::error::HostError;
+use crate::color::error::ColorError;
+use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::sysfs::Processor;
 use crate::sys::memory::{Arena, page_bytes};
@@ -52,7 +53,7 @@ pub struct Survey {
     elapsed: Duration,
     classifying: Duration,
     /// Methods that were tried first, and why each was rejected.
-    refused: Vec<(Method, HostError)>,
+    refused: Vec<(Method, ColorError)>,
     /// The method by which pages are tested, and whether it replaces frame bits that turn out to be wrong.
     tested_by: Method,
     bits_may_be_wrong: bool,
@@ -74,14 +75,14 @@ pub struct Collection {
 
 impl Survey {
     /// Maps memory to survey, up to `limit`. Only pages that are tested are touched.
-    pub fn memory(target: Target, limit: Bytes) -> Result<Arena, HostError> {
+    pub fn memory(target: Target, limit: Bytes) -> Result<Arena, ColorError> {
         let needed = target.sizes().pages_needed();
         let pages = limit.0 as usize / page_bytes();
         if pages < needed {
             let needed = Bytes((needed * page_bytes()) as u64);
-            return Err(HostError::TooLittleMemory { limit, needed });
+            return Err(ColorError::TooLittleMemory { limit, needed });
         }
-        Arena::map(pages).map_err(|source| HostError::Memory { pages, source })
+        Ok(Arena::map(pages).map_err(|source| SystemError::Memory { pages, source })?)
     }
 
     /// Surveys `pages` pages with a survey that `start` begins. Repeats this while the outcome is in doubt or a disturbance keeps it from
@@ -90,8 +91,8 @@ impl Survey {
     /// Returns the survey and the number of attempts. The time of the survey includes all attempts.
     pub fn patiently(
         pages: usize,
-        mut start: impl FnMut(u64) -> Result<Survey, HostError>,
-    ) -> Result<(Survey, u64), HostError> {
+        mut start: impl FnMut(u64) -> Result<Survey, ColorError>,
+    ) -> Result<(Survey, u64), ColorError> {
         let begin = Instant::now();
         let (mut attempts, mut doubted) = (0, 0);
         loop {
@@ -115,7 +116,7 @@ impl Survey {
 
     /// Begins a survey with the first method that works here: frame bits where eviction tests confirm them, hardware
     /// counters, time.
-    pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, HostError> {
+    pub fn start(target: Target, limit: Bytes, processor: &Processor, seed: u64) -> Result<Survey, ColorError> {
         let mut refused = Vec::new();
         for method in [Method::Bits, Method::Counters] {
             match Self::start_by(method, target, Self::memory(target, limit)?, processor, seed) {
@@ -139,7 +140,7 @@ impl Survey {
         arena: Arena,
         processor: &Processor,
         seed: u64,
-    ) -> Result<Survey, HostError> {
+    ) -> Result<Survey, ColorError> {
         let begin = Instant::now();
         let sizes = target.sizes();
         match method {
@@ -171,7 +172,7 @@ impl Survey {
         arena: Arena,
         processor: &Processor,
         seed: u64,
-    ) -> Result<(Method, Box<dyn ArenaEvictionTest>), HostError> {
+    ) -> Result<(Method, Box<dyn ArenaEvictionTest>), ColorError> {
         let sizes = target.sizes();
         Ok(match miss_counters(processor, target.level, Touches::Data) {
             Ok(counters) => {
@@ -213,14 +214,14 @@ impl Survey {
         eviction_test: Box<dyn ArenaEvictionTest>,
         seed: u64,
         begin: Instant,
-    ) -> Result<Survey, HostError> {
+    ) -> Result<Survey, ColorError> {
         let mut survey = Self::new(target, method, eviction_test, seed, begin);
         survey.find_groups()?;
         Ok(survey)
     }
 
     /// Finds the eviction sets.
-    fn find_groups(&mut self) -> Result<(), HostError> {
+    fn find_groups(&mut self) -> Result<(), ColorError> {
         let begin = Instant::now();
         self.make_ready(self.target.pages_to_search());
         // A large shared level may hold more colors than can be told apart in any useful time.
@@ -229,10 +230,10 @@ impl Survey {
             discover::groups(&mut *self.eviction_test, self.target.search(), self.ready, &mut self.rng, &stop);
         self.ready = ready;
         if interrupt::interrupted() {
-            return Err(HostError::Interrupted);
+            return Err(SystemError::Interrupted.into());
         }
         if groups.is_empty() {
-            return Err(HostError::NoEviction { level: self.target.level });
+            return Err(ColorError::NoEviction { level: self.target.level });
         }
         self.know(groups.into_iter().map(|group| group.set).collect());
         Ok(())
@@ -270,9 +271,9 @@ impl Survey {
 
     /// Classifies `more` further pages, as far as the memory limit allows.
     ///
-    /// Fails with [`HostError::BitsContradicted`] where frame bits were asked for and are wrong here, and where eviction sets are not found
+    /// Fails with [`ColorError::BitsContradicted`] where frame bits were asked for and are wrong here, and where eviction sets are not found
     /// in their place.
-    pub fn classify(&mut self, more: usize) -> Result<(), HostError> {
+    pub fn classify(&mut self, more: usize) -> Result<(), ColorError> {
         let first = self.pages.len();
         let end = (first + more).min(self.pages_at_most());
         self.make_ready(end);
@@ -298,14 +299,14 @@ impl Survey {
     }
 
     /// Returns the methods that were tried before the one in use, and why each was rejected.
-    pub fn refused(&self) -> &[(Method, HostError)] {
+    pub fn refused(&self) -> &[(Method, ColorError)] {
         &self.refused
     }
 
     /// Classifies until there are at least `wanted` pages of every color, 1024 pages at a time.
     ///
-    /// Fails with [`HostError::ColorExhausted`] when the memory limit is reached before that.
-    pub fn classify_until(&mut self, wanted: usize) -> Result<(), HostError> {
+    /// Fails with [`ColorError::ColorExhausted`] when the memory limit is reached before that.
+    pub fn classify_until(&mut self, wanted: usize) -> Result<(), ColorError> {
         const STEP: usize = 1024;
         loop {
             let per_color = self.inference().per_color;
@@ -318,7 +319,7 @@ impl Survey {
                 return Ok(());
             }
             if self.pages() == self.pages_at_most() {
-                return Err(HostError::ColorExhausted { color, wanted, free });
+                return Err(ColorError::ColorExhausted { color, wanted, free });
             }
             self.classify(STEP)?;
         }
@@ -434,7 +435,7 @@ mod tests {
     fn a_cache_in_which_nothing_evicts_is_an_error() {
         let eviction_test = ModeledEvictionTest::new(16, 5000, 4096, 1);
         let error = discovered(eviction_test).err().unwrap();
-        assert!(matches!(error, HostError::NoEviction { level: 2 }));
+        assert!(matches!(error, ColorError::NoEviction { level: 2 }));
         assert!(error.to_string().contains("hint:"));
     }
 
@@ -447,6 +448,6 @@ mod tests {
         assert!(survey.pages() < 4096, "no more than needed");
         // 4096 pages in 16 colors are 256 of each, give or take.
         let error = survey.classify_until(400).unwrap_err();
-        assert!(matches!(error, HostError::ColorExhausted { wanted: 400, .. }), "{error}");
+        assert!(matches!(error, ColorError::ColorExhausted { wanted: 400, .. }), "{error}");
     }
 }

@@ -8,14 +8,14 @@ use isochrome_model::net::{Component, Packet};
 use isochrome_model::units::Cycles;
 
 use super::Traffic;
-use super::stack::{BYTES_MAX, NetError};
+use super::error::NetError;
+use super::stack::BYTES_MAX;
 use crate::color::pool::ColoredRegion;
-use crate::error::HostError;
 use crate::sys::clock;
 use crate::sys::heap::Heap;
 
-fn trouble(source: io::Error) -> HostError {
-    HostError::Socket { device: "the loopback device", source }
+fn trouble(source: io::Error) -> NetError {
+    NetError::Socket { device: "the loopback device", source }
 }
 
 /// Two sockets on the loopback device. The fields drop in order: what was allocated before its memory.
@@ -34,7 +34,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// Opens both sockets. The application's buffers lie in `heap`.
-    pub fn open(heap: Heap<ColoredRegion>) -> Result<Sockets, HostError> {
+    pub fn open(heap: Heap<ColoredRegion>) -> Result<Sockets, NetError> {
         let open = || {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             socket.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -44,14 +44,12 @@ impl Sockets {
         let (near, near_address) = open().map_err(trouble)?;
         let (far, far_address) = open().map_err(trouble)?;
         let (sent, received) = heap.enter(|| (vec![0x5a; BYTES_MAX], vec![0; BYTES_MAX]));
-        if heap.used() == 0 {
-            return Err(HostError::NoHeapAllocator);
-        }
+        heap.check()?;
         let addresses = [near_address, far_address];
         Ok(Sockets { near, far, addresses, sent, received, far_received: vec![0; BYTES_MAX], stamp: 0, _heap: heap })
     }
 
-    fn timed<T>(work: impl FnOnce() -> io::Result<T>) -> Result<(T, Packet), HostError> {
+    fn timed<T>(work: impl FnOnce() -> io::Result<T>) -> Result<(T, Packet), NetError> {
         let begin = clock::now();
         let done = work();
         let time = Cycles(clock::now().0 - begin.0);
@@ -60,17 +58,17 @@ impl Sockets {
         Ok((done.map_err(trouble)?, Packet { spent }))
     }
 
-    fn check(received: &[u8], came: usize, bytes: usize, stamp: u8) -> Result<(), HostError> {
+    fn check(received: &[u8], came: usize, bytes: usize, stamp: u8) -> Result<(), NetError> {
         if came != bytes {
-            return Err(NetError::Lost { bytes }.into());
+            return Err(NetError::Lost { bytes });
         }
         let as_sent = received[0] == stamp && received[1..bytes].iter().all(|byte| *byte == 0x5a);
-        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }.into()) }
+        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
     }
 }
 
 impl Traffic for Sockets {
-    fn send(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn send(&mut self, bytes: usize) -> Result<Packet, NetError> {
         self.stamp = self.stamp.wrapping_add(1);
         let [_, far] = self.addresses;
         let (_, packet) = Sockets::timed(|| {
@@ -80,17 +78,17 @@ impl Traffic for Sockets {
         Ok(packet)
     }
 
-    fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn drain(&mut self, bytes: usize) -> Result<(), NetError> {
         let (came, _) = self.far.recv_from(&mut self.far_received).map_err(trouble)?;
         Sockets::check(&self.far_received, came, bytes, self.stamp)
     }
 
-    fn request(&mut self, _: usize) -> Result<Packet, HostError> {
+    fn request(&mut self, _: usize) -> Result<Packet, NetError> {
         // The kernel needs no request: whoever has bound a port has asked.
         Ok(Packet { spent: [Cycles(0); 3] })
     }
 
-    fn arrive(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn arrive(&mut self, bytes: usize) -> Result<(), NetError> {
         self.stamp = self.stamp.wrapping_add(1);
         let mut packet = vec![0x5a; bytes];
         packet[0] = self.stamp;
@@ -99,7 +97,7 @@ impl Traffic for Sockets {
         Ok(())
     }
 
-    fn take(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn take(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let ((came, _), packet) = Sockets::timed(|| self.near.recv_from(&mut self.received))?;
         Sockets::check(&self.received, came, bytes, self.stamp)?;
         Ok(packet)

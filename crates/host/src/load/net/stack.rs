@@ -15,6 +15,7 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, IpCidr, IpEndpoint};
 
 pub use super::driver::{BYTES_MAX, Driver, ETHERNET, FRAME_MAX};
+use super::error::NetError;
 use crate::sys::clock;
 use crate::sys::heap::{BackingMemory, Heap};
 
@@ -22,26 +23,6 @@ use crate::sys::heap::{BackingMemory, Heap};
 pub const PORT: u16 = 7;
 /// No protocol in use has anything to do with time, so it stands still: no neighbor is forgotten in the middle of a measurement.
 const NOW: Instant = Instant::ZERO;
-
-/// An error of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NetError {
-    /// A connection or a packet was refused.
-    #[error(transparent)]
-    Refused(#[from] Refused),
-    /// A packet did not reach its destination.
-    #[error("a packet of {bytes} bytes did not arrive\n  hint: please report it, with the seed")]
-    Lost {
-        /// Bytes of the packet.
-        bytes: usize,
-    },
-    /// A packet arrived with other contents than were sent.
-    #[error("a packet of {bytes} bytes arrived with other contents\n  hint: please report it, with the seed")]
-    Corrupt {
-        /// Bytes of the packet.
-        bytes: usize,
-    },
-}
 
 /// A source of memory for each component.
 pub trait Places {
@@ -379,7 +360,7 @@ mod tests {
             assert!(far.driver().arrive(&frame));
             far.take(bytes).unwrap();
             far.check(bytes, stamp).unwrap();
-            assert_eq!(far.check(bytes, stamp.wrapping_add(1)), Err(NetError::Corrupt { bytes }));
+            assert!(matches!(far.check(bytes, stamp.wrapping_add(1)), Err(NetError::Corrupt { bytes: of }) if of == bytes));
         }
     }
 
@@ -387,7 +368,7 @@ mod tests {
     fn a_packet_that_never_came_is_missed() {
         let (mut near, _far) = pair();
         near.request(100).unwrap();
-        assert_eq!(near.take(100), Err(NetError::Lost { bytes: 100 }));
+        assert!(matches!(near.take(100), Err(NetError::Lost { bytes: 100 })));
     }
 
     #[test]

@@ -6,18 +6,18 @@ use std::io;
 use isochrome_model::net::Packet;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::stack::{BYTES_MAX, ETHERNET, End, FRAME_MAX, NetError, PORT, Stack, payload};
+use super::error::NetError;
+use super::stack::{BYTES_MAX, ETHERNET, End, FRAME_MAX, PORT, Stack, payload};
 use super::{Traffic, wired::near};
 use crate::color::pool::ColoredRegion;
-use crate::error::HostError;
 use crate::sys::heap::Heap;
 use crate::sys::tap::{Tap, TapRequest};
 
 /// Longest wait for a frame from the device.
 const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-fn trouble(source: io::Error) -> HostError {
-    HostError::Socket { device: "a TAP device", source }
+fn trouble(source: io::Error) -> NetError {
+    NetError::Socket { device: "a TAP device", source }
 }
 
 /// Returns the request for a wire with a stack at the near end and the kernel at the far end, on which no packet is fragmented.
@@ -28,9 +28,9 @@ pub fn wire() -> TapRequest {
 
 /// Opens a TAP device for the request of [`wire`].
 ///
-/// Fails with [`HostError::Tap`] where there are no rights, no device or no namespaces.
-pub fn open() -> Result<Tap, HostError> {
-    Tap::open(wire()).map_err(|failure| HostError::Tap { action: failure.action, source: failure.source })
+/// Fails with [`NetError::Tap`] where there are no rights, no device or no namespaces.
+pub fn open() -> Result<Tap, NetError> {
+    Tap::open(wire()).map_err(|failure| NetError::Tap { action: failure.action, source: failure.source })
 }
 
 /// A stack in the memory of its components, over a TAP device. The fields drop in order: what was allocated before its memory.
@@ -45,7 +45,7 @@ pub struct Tapped {
 
 impl Tapped {
     /// Builds a stack in `heaps` over the device `tap`.
-    pub fn build(heaps: [Heap<ColoredRegion>; 3], tap: &Tap) -> Result<Tapped, HostError> {
+    pub fn build(heaps: [Heap<ColoredRegion>; 3], tap: &Tap) -> Result<Tapped, NetError> {
         let tap = tap.try_clone().map_err(trouble)?;
         let near = near(&heaps, Some(tap.card.try_clone().map_err(trouble)?))?;
         let mut tapped = Tapped { near, tap, stamp: 0, received: vec![0; BYTES_MAX], _heaps: heaps };
@@ -58,9 +58,9 @@ impl Tapped {
     }
 
     /// Waits until the device has a frame to read. Fails with [`NetError::Lost`] if that takes too long.
-    fn wait(&self, bytes: usize) -> Result<(), HostError> {
+    fn wait(&self, bytes: usize) -> Result<(), NetError> {
         match poll(&mut [PollFd::new(&self.tap.card, PollFlags::IN)], Some(&PATIENCE)) {
-            Ok(0) => Err(NetError::Lost { bytes }.into()),
+            Ok(0) => Err(NetError::Lost { bytes }),
             Ok(_) => Ok(()),
             Err(error) => Err(trouble(error.into())),
         }
@@ -68,32 +68,32 @@ impl Tapped {
 }
 
 impl Traffic for Tapped {
-    fn send(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn send(&mut self, bytes: usize) -> Result<Packet, NetError> {
         self.stamp = self.stamp.wrapping_add(1);
-        Ok(self.near.send(bytes, self.stamp)?)
+        self.near.send(bytes, self.stamp)
     }
 
-    fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn drain(&mut self, bytes: usize) -> Result<(), NetError> {
         let came = self.tap.socket.recv(&mut self.received).map_err(trouble)?;
         if came != bytes {
-            return Err(NetError::Lost { bytes }.into());
+            return Err(NetError::Lost { bytes });
         }
         let as_sent = self.received[..bytes].iter().copied().eq(payload(bytes, self.stamp));
-        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }.into()) }
+        if as_sent { Ok(()) } else { Err(NetError::Corrupt { bytes }) }
     }
 
-    fn request(&mut self, bytes: usize) -> Result<Packet, HostError> {
-        Ok(self.near.request(bytes)?)
+    fn request(&mut self, bytes: usize) -> Result<Packet, NetError> {
+        self.near.request(bytes)
     }
 
-    fn arrive(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn arrive(&mut self, bytes: usize) -> Result<(), NetError> {
         self.stamp = self.stamp.wrapping_add(1);
         let packet: Vec<u8> = payload(bytes, self.stamp).collect();
         self.tap.socket.send_to(&packet, (End::Near.address(), PORT)).map_err(trouble)?;
         self.wait(bytes)
     }
 
-    fn take(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn take(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let packet = self.near.take(bytes)?;
         self.near.check(bytes, self.stamp)?;
         Ok(packet)

@@ -6,9 +6,9 @@ use isochrome_model::net::{Cost, Packet, Reservation};
 use isochrome_model::units::Ns;
 
 use super::Traffic;
-use super::stack::{Anywhere, BYTES_MAX, End, NetError, Stack, StackRequest, carry, meet};
+use super::error::NetError;
+use super::stack::{Anywhere, BYTES_MAX, End, Stack, StackRequest, carry, meet};
 use crate::color::pool::ColoredRegion;
-use crate::error::HostError;
 use crate::sys::heap::Heap;
 
 /// Cost of a packet as the server estimates it, and reservation of the client, which is more than experiments send.
@@ -32,22 +32,17 @@ fn stack_request(end: End) -> StackRequest {
 }
 
 /// Builds the stack that is measured, in `heaps`. Fails if the heaps are not used, or too small.
-pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, HostError> {
+pub(super) fn near(heaps: &[Heap<ColoredRegion>; 3], device: Option<File>) -> Result<Stack, NetError> {
     let stack = Stack::build(heaps, stack_request(End::Near), device)?;
     for heap in heaps {
-        if heap.used() == 0 {
-            return Err(HostError::NoHeapAllocator);
-        }
-        if heap.spilled() > 0 {
-            return Err(HostError::HeapTooSmall { used: heap.used(), spilled: heap.spilled() });
-        }
+        heap.check()?;
     }
     Ok(stack)
 }
 
 impl Wired {
     /// Builds both stacks, the near one in `heaps`.
-    pub fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, HostError> {
+    pub fn build(heaps: [Heap<ColoredRegion>; 3]) -> Result<Wired, NetError> {
         let mut near = near(&heaps, None)?;
         let mut far = Stack::build(&Anywhere, stack_request(End::Far), None)?;
         meet(&mut near, &mut far)?;
@@ -56,30 +51,30 @@ impl Wired {
 }
 
 impl Traffic for Wired {
-    fn send(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn send(&mut self, bytes: usize) -> Result<Packet, NetError> {
         self.stamp = self.stamp.wrapping_add(1);
-        Ok(self.near.send(bytes, self.stamp)?)
+        self.near.send(bytes, self.stamp)
     }
 
-    fn drain(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn drain(&mut self, bytes: usize) -> Result<(), NetError> {
         carry(&mut self.near, &mut self.far);
         self.far.collect(bytes)?;
-        Ok(self.far.check(bytes, self.stamp)?)
+        self.far.check(bytes, self.stamp)
     }
 
-    fn request(&mut self, bytes: usize) -> Result<Packet, HostError> {
-        Ok(self.near.request(bytes)?)
+    fn request(&mut self, bytes: usize) -> Result<Packet, NetError> {
+        self.near.request(bytes)
     }
 
-    fn arrive(&mut self, bytes: usize) -> Result<(), HostError> {
+    fn arrive(&mut self, bytes: usize) -> Result<(), NetError> {
         self.stamp = self.stamp.wrapping_add(1);
         self.far.send(bytes, self.stamp)?;
         self.frame.clear();
         self.frame.extend_from_slice(self.far.driver().take_sent().ok_or(NetError::Lost { bytes })?);
-        if self.near.driver().arrive(&self.frame) { Ok(()) } else { Err(NetError::Lost { bytes }.into()) }
+        if self.near.driver().arrive(&self.frame) { Ok(()) } else { Err(NetError::Lost { bytes }) }
     }
 
-    fn take(&mut self, bytes: usize) -> Result<Packet, HostError> {
+    fn take(&mut self, bytes: usize) -> Result<Packet, NetError> {
         let packet = self.near.take(bytes)?;
         self.near.check(bytes, self.stamp)?;
         Ok(packet)

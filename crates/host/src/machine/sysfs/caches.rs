@@ -7,7 +7,7 @@ use isochrome_model::machine::{CacheLevel, Fact, Holds, Source};
 use isochrome_model::units::{Bytes, CpuId};
 
 use super::{Note, Processor, Sysfs, cpuid};
-use crate::error::HostError;
+use crate::error::SystemError;
 
 /// Upper bound of the number of cache folders of a CPU.
 const CACHE_INDEX_LIMIT: u32 = 32;
@@ -18,7 +18,7 @@ impl Sysfs {
         &self,
         cpus: &[CpuId],
         processor: &Processor,
-    ) -> Result<(Vec<CacheLevel>, Vec<Note>), HostError> {
+    ) -> Result<(Vec<CacheLevel>, Vec<Note>), SystemError> {
         let mut found: BTreeMap<(u8, u8), Vec<CacheLevel>> = BTreeMap::new();
         let mut notes: Vec<Note> = Vec::new();
         let mut note = |subject: String, reason: String| {

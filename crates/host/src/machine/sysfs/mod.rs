@@ -17,7 +17,7 @@ use isochrome_model::units::{Bytes, CpuId, ParseError, parse_list};
 use serde::Serialize;
 
 pub use self::processor::Processor;
-use crate::error::HostError;
+use crate::error::SystemError;
 
 /// More CPUs than any Linux supports (NR_CPUS is at most 8192): a guard against a nonsensical list.
 pub(crate) const CPU_LIMIT: u32 = 1 << 16;
@@ -70,9 +70,9 @@ impl Sysfs {
     }
 
     /// Returns the text of a file that must exist.
-    fn required(&self, relative: &str) -> Result<String, HostError> {
+    fn required(&self, relative: &str) -> Result<String, SystemError> {
         let path = self.path(relative);
-        fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|source| HostError::Unreadable {
+        fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|source| SystemError::Unreadable {
             path,
             source,
             hint: "isochrome needs /sys and /proc; mount them in this container or chroot",
@@ -80,36 +80,36 @@ impl Sysfs {
     }
 
     /// Returns the CPUs of a list file; `None` if it cannot be read.
-    pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, HostError> {
+    pub fn cpus_in(&self, relative: &str) -> Result<Option<Vec<CpuId>>, SystemError> {
         let Some(text) = self.text(relative) else { return Ok(None) };
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(relative, source))?;
         Ok(Some(cpus.into_iter().map(CpuId).collect()))
     }
 
-    fn not_a_list(&self, relative: &str, source: ParseError) -> HostError {
-        HostError::List { path: self.path(relative), source }
+    fn not_a_list(&self, relative: &str, source: ParseError) -> SystemError {
+        SystemError::List { path: self.path(relative), source }
     }
 
     /// Returns the online CPUs, ascending.
-    pub fn online_cpus(&self) -> Result<Vec<CpuId>, HostError> {
+    pub fn online_cpus(&self) -> Result<Vec<CpuId>, SystemError> {
         const ONLINE: &str = "sys/devices/system/cpu/online";
         let text = self.required(ONLINE)?;
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(ONLINE, source))?;
         if cpus.is_empty() {
-            return Err(HostError::Malformed { path: self.path(ONLINE), text, expected: "a list of at least one CPU" });
+            return Err(SystemError::Malformed { path: self.path(ONLINE), text, expected: "a list of at least one CPU" });
         }
         Ok(cpus.into_iter().map(CpuId).collect())
     }
 
     /// Returns the processor as it identifies itself.
-    pub fn processor(&self) -> Result<Processor, HostError> {
+    pub fn processor(&self) -> Result<Processor, SystemError> {
         Ok(Processor::from_cpuinfo(&self.required("proc/cpuinfo")?))
     }
 
     /// Returns the machine as the kernel and the processor declare it, and notes on what had to be left out.
     ///
     /// Rates, load times and refill times are measured elsewhere and absent here.
-    pub fn machine(&self) -> Result<(Machine, Vec<Note>), HostError> {
+    pub fn machine(&self) -> Result<(Machine, Vec<Note>), SystemError> {
         let processor = self.processor()?;
         let cpus = self.online_cpus()?;
         let (levels, notes) = self.levels(&cpus, &processor)?;
@@ -130,7 +130,7 @@ impl Sysfs {
     }
 
     /// Returns the bytes per page.
-    pub fn page_bytes(&self) -> Result<Bytes, HostError> {
+    pub fn page_bytes(&self) -> Result<Bytes, SystemError> {
         if self.is_this_machine {
             return Ok(Bytes(rustix::param::page_size() as u64));
         }
@@ -140,7 +140,7 @@ impl Sysfs {
         line.and_then(|size| size.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
             .filter(|kib| kib.is_power_of_two())
             .map(|kib| Bytes(kib << 10))
-            .ok_or_else(|| HostError::Malformed {
+            .ok_or_else(|| SystemError::Malformed {
                 path: self.path(SMAPS),
                 text: line.unwrap_or_default().to_owned(),
                 expected: "a page size such as `KernelPageSize: 4 kB`",
@@ -171,7 +171,7 @@ impl Sysfs {
     }
 
     /// Returns the architecture as `uname -m` prints it.
-    fn architecture(&self, processor: &Processor) -> Result<String, HostError> {
+    fn architecture(&self, processor: &Processor) -> Result<String, SystemError> {
         // Linux 6.1 and newer say it.
         if let Some(architecture) = self.text("proc/sys/kernel/arch") {
             return Ok(architecture);
@@ -183,7 +183,7 @@ impl Sysfs {
             p if p.has("lm") => Ok("x86_64".to_owned()),
             // `asimd` is what 64-bit kernels call it, 32-bit ones say `neon`.
             p if p.is_arm() && p.has("asimd") => Ok("aarch64".to_owned()),
-            _ => Err(HostError::Malformed {
+            _ => Err(SystemError::Malformed {
                 path: self.path("proc/cpuinfo"),
                 text: processor.name.clone(),
                 expected: "a processor of a known architecture",

@@ -18,12 +18,13 @@ use std::time::Duration;
 use isochrome_model::running::{Failure, JobRecord, Overhead, Placement, Setting, Violation};
 use isochrome_model::units::{Bytes, CpuId, Ns};
 
-use self::session::{Session, first_line};
+use self::session::Session;
 use self::settings::Settings;
 use super::planned::Planned;
 use super::shielding::CpuShield;
 use crate::counters::events::Event as Counted;
-use crate::error::HostError;
+use crate::error::without_hint;
+use crate::run::error::RunError;
 use crate::interrupt;
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
@@ -115,13 +116,13 @@ pub struct Outcome {
 ///
 /// A program that fails is an outcome; an error is what keeps the run from beginning, or from being watched. What was changed on the
 /// machine is put back in any case.
-pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, HostError> {
+pub fn run(request: &Request, hooks: &mut Hooks) -> Result<Outcome, RunError> {
     let cpus: Vec<CpuId> =
         request.programs.iter().map(|planned| planned.cpu).collect::<BTreeSet<_>>().into_iter().collect();
     let settings = Settings::hold();
     let shield = CpuShield::new(request.folder, &cpus, request.alone)?;
     let (mut events, uncounted) = JobEvents::open(&cpus, request.counted)?;
-    let mut uncounted = uncounted.as_ref().map(|error| first_line(error));
+    let mut uncounted = uncounted.as_ref().map(|error| without_hint(error));
     let sysfs = Sysfs::system();
     let ticks = || cpus.iter().map(|cpu| CpuTicks::read(&sysfs, Some(*cpu))).collect::<Vec<_>>();
 

@@ -146,8 +146,3 @@ pub(super) fn ended(pid: Pid) -> Option<String> {
         (None, None) => "ended".to_owned(),
     })
 }
-
-/// An error without its hint.
-pub(super) fn first_line(error: &dyn std::error::Error) -> String {
-    error.to_string().lines().next().unwrap_or_default().to_owned()
-}

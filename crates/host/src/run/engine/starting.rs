@@ -12,12 +12,12 @@ use isochrome_model::units::{Bytes, Ns};
 
 use super::BATCH;
 use super::memory::{MEMORY_SLACK, copies_of_files, own_memory};
-use super::session::{Session, Started, ended, first_line};
-use crate::error::HostError;
+use super::session::{Session, Started, ended};
 use crate::interrupt;
 use crate::process::Pid;
 use crate::recolor::lock;
-use crate::run::JobError;
+use crate::error::without_hint;
+use crate::run::error::RunError;
 use crate::run::line::{LineProgram, command};
 use crate::run::marks::MarkReader;
 use crate::run::planned::Planned;
@@ -49,10 +49,10 @@ const UNTOUCHED: Bytes = Bytes(64 << 20);
 
 impl Session<'_, '_> {
     /// Starts the programs, at ordinary priority: those that prepare longest do not hold up the others.
-    pub(super) fn start(&mut self, shield: &CpuShield) -> Result<Vec<MessageDriven>, HostError> {
+    pub(super) fn start(&mut self, shield: &CpuShield) -> Result<Vec<MessageDriven>, RunError> {
         let mut message_driven = Vec::new();
         for (task, Planned { program, cpu, joins, .. }) in self.request.programs.iter().enumerate() {
-            let failed = |source| JobError::Start { program: program.name.clone(), source };
+            let failed = |source| RunError::Start { program: program.name.clone(), source };
             let open = |path: &PathBuf| {
                 let file = File::options().write(true).open(path);
                 file.map(Arc::new)
@@ -107,7 +107,7 @@ impl Session<'_, '_> {
                 std::thread::sleep(BATCH);
                 match ended(self.started[*task].pid) {
                     Some(how) => self.give_up(*task, format!("{how} before it was ready")),
-                    None => self.give_up(*task, first_line(&error)),
+                    None => self.give_up(*task, without_hint(&error)),
                 }
             }
         }
@@ -178,9 +178,7 @@ impl Session<'_, '_> {
                     locked_memory.push(format!("{name}: {locked} locked{how}"));
                 }
                 Err(error) => {
-                    let why = error.to_string();
-                    self.notes
-                        .push(format!("{name}: its memory is not locked: {}", why.lines().next().unwrap_or_default()));
+                    self.notes.push(format!("{name}: its memory is not locked: {}", without_hint(&error)));
                 }
             }
         }
@@ -189,7 +187,7 @@ impl Session<'_, '_> {
     }
 
     /// Gives the programs their priorities, and finds the thread of each that does the jobs.
-    pub(super) fn schedule(&mut self, events: &mut JobEvents) -> Result<Vec<Option<i32>>, HostError> {
+    pub(super) fn schedule(&mut self, events: &mut JobEvents) -> Result<Vec<Option<i32>>, RunError> {
         let (mut threads, mut others) = (Vec::<Vec<i32>>::new(), Vec::new());
         for task in 0..self.started.len() {
             let found = self.started[task].pid.threads().unwrap_or_default();

@@ -10,9 +10,10 @@ use isochrome_model::units::{CpuId, Ns};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::memory::{MEMORY_SLACK, copies_of_files, own_memory};
-use super::session::{Session, Started, first_line};
+use super::session::{Session, Started};
 use super::{BATCH, OnViolation};
-use crate::error::HostError;
+use crate::error::without_hint;
+use crate::run::error::RunError;
 use crate::interrupt;
 use crate::machine::sysfs::Sysfs;
 use crate::run::marks::{Edge, Mark, MarkReader};
@@ -58,7 +59,7 @@ impl Session<'_, '_> {
         cpus: &[CpuId],
         threads: &[Option<i32>],
         message_driven: Vec<MessageDriven>,
-    ) -> Result<(Ns, Vec<MessageDriven>), HostError> {
+    ) -> Result<(Ns, Vec<MessageDriven>), RunError> {
         let hypervisor = Sysfs::system().is_virtual();
         let mut watch = JobTracker::new(self.started.len(), cpus, self.begin, events.are_counted(), hypervisor);
         for (task, Planned { program, cpu, .. }) in self.request.programs.iter().enumerate() {
@@ -102,7 +103,7 @@ impl Session<'_, '_> {
         events: &mut JobEvents,
         watch: &mut JobTracker,
         said: &mpsc::Receiver<ReleaseMessage>,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), RunError> {
         let (mut observations, mut jobs) = (Vec::<Observation>::new(), Vec::new());
         let mut horizon = Ns(0);
         let mut looked = Ns(0);
@@ -189,7 +190,7 @@ impl Session<'_, '_> {
             }
             ReleaseMessage::Failed { task, error } => {
                 self.look_for_ends();
-                self.give_up(task, first_line(&error));
+                self.give_up(task, without_hint(&error));
             }
         }
     }

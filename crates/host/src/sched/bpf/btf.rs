@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::error::HostError;
+use crate::error::SystemError;
 
 /// The description of the kernel that runs.
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
@@ -40,12 +40,12 @@ struct Type {
 impl Btf {
     /// Of the kernel that runs.
     ///
-    /// Fails with [`HostError::Unreadable`] where it has none, and with [`HostError::Malformed`].
-    pub fn of_kernel() -> Result<Btf, HostError> {
+    /// Fails with [`SystemError::Unreadable`] where it has none, and with [`SystemError::Malformed`].
+    pub fn of_kernel() -> Result<Btf, SystemError> {
         let path = Path::new(VMLINUX);
         let hint = "the kernel is built without CONFIG_DEBUG_INFO_BTF";
         let bytes =
-            std::fs::read(path).map_err(|source| HostError::Unreadable { path: path.to_owned(), source, hint })?;
+            std::fs::read(path).map_err(|source| SystemError::Unreadable { path: path.to_owned(), source, hint })?;
         Btf::parse(bytes).ok_or_else(|| malformed("a description of types"))
     }
 
@@ -103,8 +103,8 @@ impl Btf {
 
     /// How many bytes into the structure `name` its field `field` lies, which may be one of a structure or union without a name within it.
     ///
-    /// Fails with [`HostError::Malformed`] where there is none.
-    pub fn offset(&self, name: &str, field: &str) -> Result<i16, HostError> {
+    /// Fails with [`SystemError::Malformed`] where there is none.
+    pub fn offset(&self, name: &str, field: &str) -> Result<i16, SystemError> {
         let found = self.by_name.get(&(STRUCT, name.to_owned())).and_then(|number| self.offset_in(*number, field));
         found.and_then(|bits| i16::try_from(bits / 8).ok()).ok_or_else(|| malformed("the fields of a thread"))
     }
@@ -125,8 +125,8 @@ impl Btf {
     /// The number of the type of a tracepoint, by which a program is attached to it, where for each of its arguments it is a pointer or not as
     /// `pointers` says.
     ///
-    /// Fails with [`HostError::Malformed`] where the kernel has no such tracepoint, or one with other arguments.
-    pub fn tracepoint(&self, name: &str, pointers: &[bool]) -> Result<u32, HostError> {
+    /// Fails with [`SystemError::Malformed`] where the kernel has no such tracepoint, or one with other arguments.
+    pub fn tracepoint(&self, name: &str, pointers: &[bool]) -> Result<u32, SystemError> {
         let number = self.by_name.get(&(TYPEDEF, format!("btf_trace_{name}"))).copied();
         let fits = |number: &u32| {
             let pointer = self.of(self.of(*number)?.to).filter(|of| of.kind == POINTER)?;
@@ -141,8 +141,8 @@ impl Btf {
     }
 }
 
-fn malformed(expected: &'static str) -> HostError {
-    HostError::Malformed { path: PathBuf::from(VMLINUX), text: String::new(), expected }
+fn malformed(expected: &'static str) -> SystemError {
+    SystemError::Malformed { path: PathBuf::from(VMLINUX), text: String::new(), expected }
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@ use isochrome_model::watch::SwitchOut;
 
 use self::btf::Btf;
 use self::program::{ACCOUNTED, COUNTER_BYTES, FOLLOWED, HEAD_BYTES, Layout, Maps, NAME_BYTES, WATCHED, field, kind};
+use super::error::SchedError;
 use super::source::Source;
 use super::{EventKind, SchedEvent, ThreadName};
 use crate::counters::events::{Code, Event as Counted};
 use crate::counters::open_error;
-use crate::error::HostError;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::bpf::{Map, MapKind, Program, RingMemory};
 use crate::sys::perf::{GROUP_LIMIT, Group, GroupReading};
@@ -59,16 +59,16 @@ pub struct BpfEvents {
     lost: BTreeMap<u32, u32>,
 }
 
-fn refused(what: &str, source: std::io::Error) -> HostError {
-    HostError::Events { path: PathBuf::from(format!("bpf/{what}")), source }
+fn refused(what: &str, source: std::io::Error) -> SchedError {
+    SchedError::Events { path: PathBuf::from(format!("bpf/{what}")), source }
 }
 
 impl BpfEvents {
     /// Records, from now on, switches on `cpus` with what `counted` came to, in user mode, and starts of threads anywhere.
     ///
-    /// Fails with [`HostError::Events`] where the kernel runs no programs for this user, with [`HostError::Unreadable`] where it does not describe itself,
+    /// Fails with [`SchedError::Events`] where the kernel runs no programs for this user, with [`SchedError::System`] where it does not describe itself,
     /// and as [`crate::counters`] does.
-    pub fn of_switches(cpus: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, HostError> {
+    pub fn of_switches(cpus: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, SchedError> {
         let mut source = BpfEvents::new(cpus, counted)?;
         source.attach_program(FORK, |maps, layout| program::fork(maps, layout, true))?;
         source.attach_program(SWITCH, program::switch)?;
@@ -77,13 +77,13 @@ impl BpfEvents {
 
     /// Records, from now on, switches on `cpus` with what `counted` came to, in user mode. What concerns single threads comes with
     /// [`follow`](Source::follow). Fails as [`of_switches`](Self::of_switches) does.
-    pub fn of_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Result<BpfEvents, HostError> {
+    pub fn of_jobs(cpus: &[CpuId], counted: Option<Counted>) -> Result<BpfEvents, SchedError> {
         let mut source = BpfEvents::new(cpus, counted.as_slice())?;
         source.attach_program(SWITCH, program::switch)?;
         Ok(source)
     }
 
-    fn new(watched: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, HostError> {
+    fn new(watched: &[CpuId], counted: &[Counted]) -> Result<BpfEvents, SchedError> {
         let btf = Btf::of_kernel()?;
         let layout = Layout::of(&btf)?;
         let possible = 1 + Sysfs::system().online_cpus()?.iter().map(|cpu| cpu.0).max().unwrap_or(0);
@@ -126,7 +126,7 @@ impl BpfEvents {
         &mut self,
         (tracepoint, arguments): (&str, &[bool]),
         instructions: impl FnOnce(&Maps, Layout) -> Vec<u64>,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), SchedError> {
         let counters: Vec<i32> = self.counters.iter().map(Map::number).collect();
         let maps = Maps {
             cpus: self.cpus.number(),
@@ -143,7 +143,7 @@ impl BpfEvents {
 }
 
 impl Source for BpfEvents {
-    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), HostError> {
+    fn drain(&mut self, events: &mut Vec<SchedEvent>) -> Result<(), SchedError> {
         let (counters, lost) = (self.counters.len(), &mut self.lost);
         self.records.drain(|record| {
             let Some((event, lost_so_far)) = parse(record, counters) else { return };
@@ -157,7 +157,7 @@ impl Source for BpfEvents {
         Ok(())
     }
 
-    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
+    fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError> {
         let failed = |source| refused("threads", source);
         for gone in self.followed.drain(..) {
             self.threads.remove(gone as u32).map_err(failed)?;
@@ -177,7 +177,7 @@ impl Source for BpfEvents {
         Ok(())
     }
 
-    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), HostError> {
+    fn enable(&mut self, cpu: CpuId, on: bool) -> Result<(), SchedError> {
         // The records counted as lost begin again at 0.
         self.lost.remove(&cpu.0);
         let watched = if on && self.watched.contains(&cpu) { WATCHED } else { 0 };

@@ -4,7 +4,7 @@
 //! the same as its source. [Linux, Documentation/bpf/standardization/instruction-set.rst]
 
 use super::btf::Btf;
-use crate::error::HostError;
+use crate::error::SystemError;
 
 /// A record: the head, of all kinds; of a switch, two names, and for each counter its count, the time for which it was enabled and that for which
 /// it ran.
@@ -67,7 +67,7 @@ pub struct Layout {
 
 impl Layout {
     /// In the kernel that `btf` describes.
-    pub fn of(btf: &Btf) -> Result<Layout, HostError> {
+    pub fn of(btf: &Btf) -> Result<Layout, SystemError> {
         Ok(Layout { number: btf.offset("task_struct", "pid")?, name: btf.offset("task_struct", "comm")? })
     }
 }

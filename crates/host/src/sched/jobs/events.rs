@@ -10,7 +10,7 @@ use isochrome_model::units::CpuId;
 use super::{Observation, Observed};
 use crate::counters::events::Event as Counted;
 use crate::counters::ran_throughout;
-use crate::error::HostError;
+use crate::sched::error::SchedError;
 use crate::sched::perf::PerfRings;
 use crate::sched::source::{self, Source};
 use crate::sched::{EventKind, SchedEvent};
@@ -54,7 +54,7 @@ impl JobEvents {
     /// without it.
     ///
     /// Fails as [`source::of_jobs`] does.
-    pub fn open(cpus: &[CpuId], counted: Option<Counted>) -> Result<(JobEvents, Option<HostError>), HostError> {
+    pub fn open(cpus: &[CpuId], counted: Option<Counted>) -> Result<(JobEvents, Option<SchedError>), SchedError> {
         let events = |source, rings, counts: bool| JobEvents {
             source,
             rings,
@@ -80,12 +80,12 @@ impl JobEvents {
     }
 
     /// As [`Source::follow`].
-    pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), HostError> {
+    pub fn follow(&mut self, threads: &[i32], others: &[i32]) -> Result<(), SchedError> {
         self.source.follow(threads, others)
     }
 
     /// Moves what was recorded since the last call behind `observations`; how many events of the scheduler that were.
-    pub fn drain(&mut self, observations: &mut Vec<Observation>) -> Result<u64, HostError> {
+    pub fn drain(&mut self, observations: &mut Vec<Observation>) -> Result<u64, SchedError> {
         if let (Some(rings), Some(reported)) = (&mut self.rings, &mut self.reported) {
             rings.drain(&mut self.events)?;
             observations.extend(self.events.drain(..).filter_map(|event| reported.note(&event)));

@@ -1,0 +1,101 @@
+//! Why performance counters cannot be used, or are not believed.
+
+use std::io;
+
+use isochrome_model::miss_ratio::Touches;
+
+use crate::error::SystemError;
+
+/// Trouble with performance counters.
+#[derive(Debug, thiserror::Error)]
+pub enum CounterError {
+    /// The processor, or the hypervisor above it, offers no performance counters.
+    #[error(
+        "{event}: this machine offers no such performance counter ({source})\n  hint: in a virtual machine ask the host for a virtual PMU; what isochrome can do by timing it does without counters"
+    )]
+    Absent {
+        /// The event asked for.
+        event: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The kernel keeps performance counters from this user.
+    #[error(
+        "{event}: performance counters are not permitted, kernel.perf_event_paranoid is {paranoid} ({source})\n  hint: as root: sysctl kernel.perf_event_paranoid=2"
+    )]
+    Forbidden {
+        /// The event asked for.
+        event: String,
+        /// `kernel.perf_event_paranoid`, or `unknown`.
+        paranoid: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A performance counter could not be opened or read for another reason.
+    #[error("{event}: {action} the performance counter failed: {source}\n  hint: another tool may hold the counters")]
+    Failed {
+        /// The event asked for.
+        event: String,
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// More events were asked for than counters work here.
+    #[error("{asked} events were asked for, {usable} counters work here{}\n  hint: count fewer events at once", defect.as_deref().map(|f| format!(" ({f})")).unwrap_or_default())]
+    TooFew {
+        /// Events asked for.
+        asked: usize,
+        /// Counters that passed the self-test together.
+        usable: usize,
+        /// What is wrong with the next one, if it failed the self-test.
+        defect: Option<String>,
+    },
+    /// A counter opens and runs but does not count.
+    #[error(
+        "{event}: the counter runs but read {counted} during {lines} cache misses\n  hint: the hypervisor or the processor does not implement this event; leave it out"
+    )]
+    Dead {
+        /// The event.
+        event: String,
+        /// What it counted.
+        counted: u64,
+        /// Least number of events that happened.
+        lines: u64,
+    },
+    /// The counters did not count all the time, so their values are too small.
+    #[error(
+        "the counters ran for {running_ns} of {enabled_ns} ns\n  hint: another tool shares them, or the thread ran on a CPU of another type; count fewer events, or pin the thread"
+    )]
+    Interrupted {
+        /// Time for which counting was asked, in ns.
+        enabled_ns: u64,
+        /// Time for which the group was on the hardware, in ns.
+        running_ns: u64,
+    },
+    /// No event is known that counts the misses of a level.
+    #[error(
+        "no event is known that counts the misses of {touches} in level {level} on `{processor}`\n  hint: use time instead"
+    )]
+    NoMissEvent {
+        /// Cache level.
+        level: u8,
+        /// What misses.
+        touches: Touches,
+        /// Processor model.
+        processor: String,
+    },
+    /// No events are known from which the miss ratio of a level follows.
+    #[error(
+        "no events are known that count accesses and misses of level {level} on `{processor}`\n  hint: another level may have them"
+    )]
+    NoMissRatio {
+        /// Cache level.
+        level: u8,
+        /// Processor model.
+        processor: String,
+    },
+    /// The memory of the self-test could not be had.
+    #[error("{0}")]
+    System(#[from] SystemError),
+}
