@@ -265,13 +265,16 @@ impl End {
 }
 
 /// Returns how child `pid` ended and its own CPU time, without that of its children; `None` if it has not ended.
+///
+/// Kills what it left behind in a process group of its own. After this call its number may be that of another process.
 pub fn ended(pid: i32) -> io::Result<Option<(End, Ns)>> {
     let child = Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     let seen = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     if waitid(WaitId::Pid(child), seen)?.is_none() {
         return Ok(None);
     }
-    // Until its end is taken its clock is there.
+    // Until its end is taken its number is its own, and its clock is there. Without a group of its own nothing is killed.
+    let _ = send(-pid, libc::SIGKILL);
     let cpu = process_cpu(pid)?;
     let mut status = 0;
     // SAFETY: waitpid writes one integer to the address of a live, exclusively borrowed one.

@@ -50,7 +50,8 @@ const KILL: i32 = 9;
 const CONTINUE: i32 = 18;
 const STOP: i32 = 19;
 
-/// A program that runs or is stopped at its mark. Dropping it kills its process group.
+/// A program that runs or is stopped at its mark. Dropping it kills its process group, unless its end was taken: then the number may be
+/// that of another group.
 pub(super) struct Process {
     pub(super) name: String,
     pub(super) pid: Pid,
@@ -284,8 +285,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = launch::send(-self.pid.0, KILL);
         if !self.ended {
+            let _ = launch::send(-self.pid.0, KILL);
             let pid = RawPid::from_raw(self.pid.0).expect("a process has a number");
             let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
         }
@@ -294,6 +295,8 @@ impl Drop for Process {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+
     use super::*;
 
     /// Returns the CPU time of a shell that runs a loop itself, or lets a child run it and waits.
@@ -319,18 +322,39 @@ mod tests {
         assert!(own.0 > 5_000_000 && childs.0 < own.0 / 4, "{own:?} {childs:?}");
     }
 
+    /// A program whose end was taken.
+    fn reaped(pid: Pid, mark: u64) -> Process {
+        let stderr = File::open("/dev/null").unwrap();
+        Process { name: String::new(), pid, threads: Vec::new(), mark: Ns(mark), ended: true, stderr, lines: None }
+    }
+
+    #[test]
+    fn a_number_whose_process_was_reaped_is_that_of_others() {
+        let mut other = std::process::Command::new("sleep").arg("60").process_group(0).spawn().unwrap();
+        drop(reaped(Pid(other.id() as i32), 0));
+        // SIGKILL would have been delivered by now.
+        thread::sleep(Duration::from_millis(20));
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_ends_with_it() {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "sleep 60 &"]).process_group(0).stdout(Stdio::piped());
+        let (mut child, begin) = (shell.spawn().unwrap(), Instant::now());
+        while launch::ended(child.id() as i32).unwrap().is_none() {
+            thread::sleep(POLL);
+        }
+        // Its output ends with the last process that has it.
+        io::copy(&mut child.stdout.take().unwrap(), &mut io::sink()).unwrap();
+        assert!(begin.elapsed() < Duration::from_secs(30) && child.wait().is_err());
+    }
+
     #[test]
     fn a_program_that_does_less_than_alone_has_failed() {
-        let process = |mark| Process {
-            name: String::new(),
-            // Of nobody: nothing is ended when it is dropped.
-            pid: Pid(i32::MAX),
-            threads: Vec::new(),
-            mark: Ns(mark),
-            ended: true,
-            stderr: File::open("/dev/null").unwrap(),
-            lines: None,
-        };
+        let process = |mark| reaped(Pid(i32::MAX), mark);
         assert_eq!(process(10).judge(End::Code(0), Ns(110), Some(Ns(100))), Ok(Ns(100)));
         assert_eq!(process(10).judge(End::Code(0), Ns(36), Some(Ns(100))), Ok(Ns(26)));
         assert!(process(10).judge(End::Code(0), Ns(34), Some(Ns(100))).unwrap_err().contains("when it ran alone"));
