@@ -45,15 +45,15 @@ fn sentence(level: &CacheLevel) -> String {
     };
     match verdict {
         Verdict::HalfLife(ns) => {
-            let quiet = if worst.lost_min < KEPT {
-                " At some times nothing was lost: experiments must keep only quiet blocks."
+            let undisturbed = if worst.lost_min < KEPT {
+                " At some times nothing was lost: experiments must keep only undisturbed blocks."
             } else {
                 ""
             };
             let half_life = format::nanoseconds(ns);
             format!(
                 "Contents of {name}: half-life about {half_life}: {cause}. Effects of partitioning at periods above that cannot \
-                 be seen here.{quiet}"
+                 be seen here.{undisturbed}"
             )
         }
         Verdict::Part { lost, ns } => {
@@ -150,7 +150,7 @@ mod tests {
             (Waiting::Busy, 400, 0.6, 0.02),
         ]));
         assert!(text.contains("half-life about 200 µs: something you cannot see shares it"), "{text}");
-        assert!(text.contains("keep only quiet blocks"), "{text}");
+        assert!(text.contains("keep only undisturbed blocks"), "{text}");
     }
 
     #[test]

@@ -66,15 +66,16 @@ fn findings(net: &Net, direction: Direction) -> Vec<String> {
         ));
     }
     if let Some(row) = net.stated(direction) {
-        let [naive, right, own] = row.overheads();
+        let [naive, patterned, own] = row.overheads();
         let [paper, paper_own] = direction.paper();
         found.push(format!(
-            "overhead at {} bytes: {right:.0} %, {own:.0} % partitioned; the paper at {BYTES_STATED}: {paper:.0} % and {paper_own:.0} %",
+            "overhead at {} bytes: {patterned:.0} %, {own:.0} % partitioned; the paper at {BYTES_STATED}: {paper:.0} % and {paper_own:.0} %",
             row.bytes
         ));
         found.push(format!(
-            "the naive flood brings {naive:.0} %: it {} the right one by {:.2} µs",
+            "the naive flood brings {naive:.0} %: it {} the flood by {} by {:.2} µs",
             if row.naive_ns < row.flooded_ns { "misses" } else { "exceeds" },
+            net.pattern,
             (row.flooded_ns - row.naive_ns).abs() / 1e3
         ));
     }
@@ -135,12 +136,12 @@ pub fn section(packets: &Packets) -> Section {
         Section::new("packets", "What a packet costs after a flood", headline(&packets.paths), packets).text(
             "Before each packet the cache is flooded, or, as the control, as much time is spent spinning; twice for one that is received. \
              Partitioned means that driver, server, client and flooder have colors of their own. Alone is the control; the last column has \
-             driver, server and client: alone, after the right flood, partitioned. [Loeser1999, Figures 7 to 9]",
+             driver, server and client: alone, after the flood by its pattern, partitioned. [Loeser1999, Figures 7 to 9]",
         );
     for net in &packets.paths {
         let colors = net.colors.map(|count| count.to_string()).join(", ");
         section = section.heading(through(net.path)).text(format!(
-            "L{} is flooded by {} (the right flood) and by mere writing (naive); colors of driver, server, client, flooder: {colors}.",
+            "L{} is flooded by {} and by mere writing (naive); colors of driver, server, client, flooder: {colors}.",
             net.level, net.pattern
         ));
         for (direction, figure) in Direction::ALL.into_iter().zip([7, 8]) {
@@ -150,14 +151,14 @@ pub fn section(packets: &Packets) -> Section {
                 continue;
             }
             let cells = rows.iter().map(|row| {
-                let [naive, right, own] = row.overheads();
+                let [naive, patterned, own] = row.overheads();
                 vec![
                     row.bytes.to_string(),
                     cost(net, row.alone_ns),
                     cost(net, row.naive_ns),
                     cost(net, row.flooded_ns),
                     cost(net, row.partitioned_ns),
-                    format!("{naive:.0}, {right:.0}, {own:.0}"),
+                    format!("{naive:.0}, {patterned:.0}, {own:.0}"),
                     if row.is_between() { "yes" } else { "no" }.to_owned(),
                     row.blocks_quiet.to_string(),
                     parts(net, direction, row),
@@ -206,7 +207,7 @@ mod tests {
             text.contains("overhead at 1500 bytes: 200 %, 50 % partitioned; the paper at 1500: 310 % and 90 %"),
             "{text}"
         );
-        assert!(text.contains("the naive flood brings 100 %: it misses the right one by 2.50 µs"), "{text}");
+        assert!(text.contains("the naive flood brings 100 %: it misses the flood by double-purge by 2.50 µs"), "{text}");
     }
 
     #[test]
