@@ -135,6 +135,7 @@ fn other(error: &(dyn Error + 'static)) -> &'static str {
     } else if let Some(error) = error.downcast_ref() {
         match error {
             LabError::TooFewColors { .. } => ": --level",
+            LabError::LateOnColors { .. } => ": --warm-up",
             LabError::Unfit { hint, .. } if hint.ends_with("warm-up") => ": --warm-up",
             LabError::Unfit { hint, .. } if hint.ends_with("limit") => ": --limit",
             _ => "",

@@ -32,6 +32,16 @@ pub enum LabError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The pages of a program were on its colors after its mark, and so would be measured from another instant than without colors.
+    #[error("{program} had a CPU for {took_ms:.0} ms until it was on its colors, longer than its warm-up of {warm_up_ms:.0} ms\n  hint: a longer warm-up")]
+    LateOnColors {
+        /// As it was named.
+        program: String,
+        /// How long it had a CPU until then.
+        took_ms: f64,
+        /// How long it has one before its mark.
+        warm_up_ms: f64,
+    },
     /// A program cannot be measured so.
     #[error("{program} {what}\n  hint: {hint}")]
     Unfit {

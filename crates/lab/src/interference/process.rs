@@ -39,6 +39,8 @@ pub(super) const WAITING: u8 = 10;
 const WARM_UP_SHARE: u64 = 4;
 /// Time between two readings of a program's CPU time.
 const POLL: Duration = Duration::from_micros(200);
+/// Number of times that a program is started until it is on its colors before its mark. The machine may be busy, and then moves pages slowly.
+const STARTS_MAX: u32 = 10;
 /// Greatest time that a program may take to reach its mark.
 const LIMIT: Duration = Duration::from_secs(20);
 /// A program that ends within this share of its time alone has not done the same work.
@@ -81,13 +83,26 @@ pub(super) struct Start<'a> {
 
 impl Process {
     /// Starts a program, lets it run until its CPU time reaches the warm-up, and stops it. `None` on an interrupt.
-    pub(super) fn start(setup: &Setup, start: Start<'_>) -> Result<Option<Process>, LabError> {
+    ///
+    /// A program that is on its colors too late is started again, because its mark must lie where it does without colors.
+    pub(super) fn start(setup: &Setup, mut start: Start<'_>) -> Result<Option<Process>, LabError> {
+        for _ in 1..STARTS_MAX {
+            match Process::started(setup, &mut start) {
+                Err(LabError::LateOnColors { .. }) => {}
+                done => return done,
+            }
+        }
+        Process::started(setup, &mut start)
+    }
+
+    fn started(setup: &Setup, start: &mut Start<'_>) -> Result<Option<Process>, LabError> {
         let Start { words, released, timed, joins, place } = start;
         let name = words.join(" ");
         let failed = |source| RunError::Start { program: name.clone(), source };
         let launch = Launch {
             cpus: Some(vec![setup.cpu.0]),
-            scheduling: setup.realtime.then(|| Scheduling::fifo(RUNNING)),
+            // Of ordinary priority until its mark: on a busy machine it would have its CPU while who moves its pages waits for one.
+            scheduling: setup.realtime.then(Scheduling::other),
             attached: true,
             own_pid: Vec::new(),
             joins: joins
@@ -99,7 +114,7 @@ impl Process {
             ..Launch::default()
         };
         let stderr = File::from(memfd_create("stderr", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?);
-        let (pid, lines) = if released {
+        let (pid, lines) = if *released {
             let mut program = LineProgram::start(words, &launch)?;
             program.ready(LIMIT)?;
             (program.pid(), Some((program, 0)))
@@ -122,12 +137,9 @@ impl Process {
             let now = process.cpu()?;
             moving = (now.0 - before.0.0).saturating_sub(process.cpu_of(&threads).saturating_sub(before.1));
             // Else it would be timed from another instant than without colors.
-            if timed && now.0 > setup.warm_up.0 + moving {
-                let [took, warm_up] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
-                let what = format!(
-                    "had a CPU for {took:.0} ms until it was on its colors, longer than its warm-up of {warm_up:.0} ms"
-                );
-                return Err(process.unfit(what, "a longer warm-up"));
+            if *timed && now.0 > setup.warm_up.0 + moving {
+                let [took_ms, warm_up_ms] = [now.0 - moving, setup.warm_up.0].map(|ns| ns as f64 / 1e6);
+                return Err(LabError::LateOnColors { program: process.name.clone(), took_ms, warm_up_ms });
             }
         }
         if !process.run_until(Ns(setup.warm_up.0 + moving), setup.warm_up)? {

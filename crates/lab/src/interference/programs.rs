@@ -442,6 +442,7 @@ impl Experiment for Programs<'_, '_> {
 #[cfg(test)]
 mod tests {
     use isochrome_host::counters::events::PAGE_FAULTS;
+    use isochrome_host::sys::clock::process_cpu;
 
     use super::*;
     use crate::interference::tests::open;
@@ -463,15 +464,28 @@ mod tests {
     /// Recorded blocks, and the failures that made others be discarded.
     type Measured = (Vec<Block<Condition>>, Vec<String>);
 
-    /// Runs the experiment on shell scripts, without real-time priorities.
+    /// Runs the experiment on shell scripts that share the cache, without real-time priorities.
     fn tried(scripts: &[&str], levels: &[LevelEvents], warm_up: Ns, limit: Ns) -> Result<Measured, String> {
+        tried_by(Partitioning::None, &mut |_, _| Ok(()), scripts, levels, (warm_up, limit))
+    }
+
+    /// Runs the experiment on shell scripts, which `place` moves to their colors if they have some by `partitioning`.
+    fn tried_by<'p>(
+        partitioning: Partitioning,
+        place: &'p mut Place<'p>,
+        scripts: &[&str],
+        levels: &[LevelEvents],
+        (warm_up, limit): (Ns, Ns),
+    ) -> Result<Measured, String> {
         let programs: Vec<Vec<String>> =
             scripts.iter().map(|script| ["sh", "-c", script].map(str::to_owned).to_vec()).collect();
         let cpus = isochrome_host::machine::setting::allowed_cpus().unwrap();
         let beside: Vec<Vec<usize>> =
             (0..programs.len()).map(|own| (0..programs.len()).filter(|other| *other != own).collect()).collect();
         let setup = Setup {
-            conditions: (0..programs.len()).map(|program| open(Sharing::InterCore, program)).collect(),
+            conditions: (0..programs.len())
+                .map(|program| Condition { partitioning, ..open(Sharing::InterCore, program) })
+                .collect(),
             jobs: vec![None; programs.len()],
             programs,
             beside,
@@ -484,8 +498,7 @@ mod tests {
             joins: Vec::new(),
             levels: levels.to_vec(),
         };
-        let mut place = |_, _| Ok(());
-        let mut experiment = Programs::new(&setup, &mut place);
+        let mut experiment = Programs::new(&setup, place);
         let mut recorder = Recorder::new(&Amount { blocks: 2, samples: 1, seed: 1, cpu: cpus[0], limit: None });
         for condition in setup.conditions.repeat(2) {
             experiment.block(condition, &mut recorder).map_err(|error| error.to_string())?;
@@ -509,6 +522,33 @@ mod tests {
         assert!(error.contains("a shorter warm-up"), "{error}");
         let error = tried(&["exit 7"], &[], SECOND, SECOND).unwrap_err();
         assert!(error.contains("exit code 7; it said nothing") && error.contains("run it by hand"), "{error}");
+    }
+
+    /// A busy machine moved pages so slowly that the experiment ended with an error.
+    #[test]
+    fn a_program_that_is_on_its_colors_too_late_is_started_again() {
+        const WARM_UP: Ns = Ns(8_000_000);
+        let late = |pid: Pid| {
+            let begin = Instant::now();
+            let has_it = |cpu: Ns| cpu.0 > 2 * WARM_UP.0;
+            while begin.elapsed() < Duration::from_secs(10) && !process_cpu(pid.0).is_ok_and(has_it) {
+                thread::sleep(CHECK);
+            }
+            Ok(())
+        };
+        let script = [LOOP; 3].join("; ");
+        let tried = |place: &mut Place<'_>| {
+            tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE))
+        };
+        let mut starts = 0;
+        let (blocks, _) = tried(&mut |_, pid| {
+            starts += 1;
+            if starts == 1 { late(pid) } else { Ok(()) }
+        })
+        .unwrap();
+        assert!(!blocks.is_empty());
+        let error = tried(&mut |_, pid| late(pid)).unwrap_err();
+        assert!(error.contains("until it was on its colors") && error.contains("a longer warm-up"), "{error}");
     }
 
     #[test]
