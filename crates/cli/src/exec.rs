@@ -93,7 +93,8 @@ fn start(options: &ExecOptions) -> Result<Verdict> {
     };
     let colors = options.colors.clone();
     let obtain = move || reserve(&colors, cpus.clone(), own.clone()).map_err(|error| hints::text(&*error));
-    let mut keeper = Keeper::new(program, Arc::new(obtain), Hooks { said_ready: &said_ready, tell: &tell, explain: &hints::text });
+    let mut keeper =
+        Keeper::new(program, Arc::new(obtain), Hooks { said_ready: &said_ready, tell: &tell, explain: &hints::text });
     if let Some(hopeless) = hopeless {
         keeper.warn(hopeless);
     }

@@ -1,7 +1,6 @@
 //! Messages of errors, with the options and verbs that help. The crates below do not know that somebody typed a command line: what they advise
 //! is completed here.
 
-use std::borrow::Cow;
 use std::error::Error;
 
 use isochrome_host::color::ColorError;
@@ -22,8 +21,8 @@ use isochrome_model::taskset::read::ReadError;
 
 /// Formats an error and its causes from the outside in, each once and with its hint.
 pub fn text(error: &(dyn Error + 'static)) -> String {
-    let mut text = String::new();
-    for cause in std::iter::successors(Some(error), |error| error.source()) {
+    let (mut text, mut next) = (String::new(), Some(error));
+    while let Some(cause) = next {
         let plain = cause.to_string();
         let whole = format!("{plain}{}", hint(cause));
         if text.contains(&plain) {
@@ -34,152 +33,81 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
             let separator = if text.is_empty() { "" } else { ": " };
             text.insert_str(at, &format!("{separator}{whole}"));
         }
+        next = cause.source();
     }
     text
 }
 
-/// What follows the message of `error` itself, which ends with a hint or not.
-fn hint(error: &(dyn Error + 'static)) -> Cow<'static, str> {
-    if let Some(error) = error.downcast_ref() {
-        color(error)
-    } else if let Some(error) = error.downcast_ref() {
-        recolor(error)
-    } else {
-        Cow::Borrowed(other(error))
-    }
-}
-
-fn color(error: &ColorError) -> Cow<'static, str> {
-    Cow::Borrowed(match error {
-        ColorError::NoSuchLevel { .. } => "; `isochrome doctor` lists the levels",
-        ColorError::OneColor { .. } => "; `isochrome doctor` lists the colors of every level",
-        ColorError::NothingAsked => ": --colors 0-3",
-        ColorError::ColorExhausted { .. } => " (--memory)",
-        ColorError::TooLittleMemory { needed, .. } => {
-            return format!("\n  hint: --memory {}K", needed.0.div_ceil(1024)).into();
-        }
-        ColorError::TimingBlurred { .. } => ": `isochrome palette --by counters`",
-        ColorError::NoEviction { .. } => "; `isochrome probe` shows how well it keeps its contents",
-        ColorError::CacheUnsteady { .. } | ColorError::CacheNotKept { .. } => {
-            "; `isochrome probe` measures how long each CPU's cache keeps its contents"
-        }
-        ColorError::FramesHidden | ColorError::BitsContradicted { .. } => ": `isochrome palette --by timing`",
-        ColorError::ReferenceInDoubt { .. } => " (--cpu)",
-        ColorError::NoSavedPalette { .. } | ColorError::PaletteUntested { .. } => {
-            ": isochrome palette --save --memory 4G"
-        }
-        ColorError::NoReference { .. }
-        | ColorError::NotOpenedThere { .. }
-        | ColorError::SavedPaletteStale { .. }
-        | ColorError::SavedPaletteForeign { .. }
-        | ColorError::SavedPaletteDamaged { .. }
-        | ColorError::PaletteContradicted { .. } => ": isochrome palette --save",
-        ColorError::ColorsHeld { .. } => {
-            "; `isochrome ps` lists grants, --colors auto:N finds free ones, --group NAME on both shares them"
-        }
-        ColorError::TooFewFreeColors { .. } => ": `isochrome ps`",
-        _ => "",
-    })
-}
-
-fn recolor(error: &RecolorError) -> Cow<'static, str> {
-    Cow::Borrowed(match error {
-        RecolorError::Itself => ": run `isochrome recolor` as a program of its own",
-        RecolorError::AsynchronousIo { .. } => ": --force",
-        RecolorError::Trace { pid, .. } | RecolorError::Memory { pid, .. } | RecolorError::Unrepaired { pid } => {
-            return format!(": isochrome recolor --repair {pid}").into();
-        }
-        RecolorError::NoColors => "\n  hint: --colors 0-3",
-        RecolorError::TooLittleMemory { .. } => " (--max-memory)",
-        _ => "",
-    })
-}
-
-fn other(error: &(dyn Error + 'static)) -> &'static str {
-    if let Some(error) = error.downcast_ref() {
-        match error {
-            SystemError::NoCode { .. } => "; --kind data needs none",
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            CounterError::Failed { .. } => "; see `isochrome doctor`",
-            CounterError::NoMissEvent { .. } => ": `isochrome palette --by timing`",
-            CounterError::NoMissRatio { .. } => ": --level 1 to 3",
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            SchedError::SwitchesForbidden { .. } => {
-                "; `isochrome watch PID` and `isochrome watch -- CMD` watch processes of your own"
+/// Returns what follows the message of `error` itself, which ends with a hint or not.
+fn hint(error: &(dyn Error + 'static)) -> String {
+    macro_rules! hints {
+        ($($pattern:pat $(if $applies:expr)? => $hint:expr;)*) => {$(
+            if let Some($pattern) = error.downcast_ref() $(&& $applies)? {
+                return $hint.into();
             }
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            FloodError::NoDoublePurge(_) => ": `isochrome lab flood --pattern write`",
-            FloodError::Color(_) => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            NetError::Tap { .. } => ": --path memory",
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            RecordError::Program { .. } => ", behind `--`",
-            RecordError::Plugin { .. } => "; --by lackey",
-            RecordError::Nothing { hint, .. } if hint.contains("lackey") => ": --by lackey",
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            LabError::TooFewColors { .. } => ": --level",
-            LabError::LateOnColors { .. } => ": --warm-up",
-            LabError::Unfit { hint, .. } if hint.ends_with("warm-up") => ": --warm-up",
-            LabError::Unfit { hint, .. } if hint.ends_with("limit") => ": --limit",
-            _ => "",
-        }
-    } else {
-        of_the_model(error)
+        )*};
     }
-}
-
-fn of_the_model(error: &(dyn Error + 'static)) -> &'static str {
-    if let Some(error) = error.downcast_ref() {
-        match error {
-            RatioError::Outside(_) => "\n  hint: --miss-ratio 33%",
-            RatioError::TooFewWords { .. } => ": --locality temporal, or --locality combined",
-        }
-    } else if let Some(ReadError::Missing { field, alternative: "", .. }) = error.downcast_ref() {
-        match *field {
-            "cores" => ", or give --cores N",
-            "partitions" => ", or give --partitions N",
-            "memory_mib" => ", or give --memory SIZE",
-            _ => ", or give --refill TIME",
-        }
-    } else if let Some(PlanError::Cpus { .. }) = error.downcast_ref() {
-        ": leave --cores away"
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            ExportError::Empty => ": isochrome plan",
-            ExportError::Partition { .. } => ": --partitions",
-            ExportError::NoWays { .. } => ": --ways 16",
-            _ => "",
-        }
-    } else if let Some(error) = error.downcast_ref() {
-        match error {
-            WaysError::NoneLeft { .. } => ": --partitions",
-            WaysError::Gaps { .. } => ": isochrome plan --method bfd",
-            WaysError::Count { .. } => ": --ways",
-            WaysError::Classes { .. } => ": isochrome plan --objective partitions",
-            _ => "",
-        }
-    } else if error.is::<Misshapen>() {
-        ": isochrome palette --samples FILE"
-    } else {
-        ""
+    hints! {
+        ColorError::NoSuchLevel { .. } => "; `isochrome doctor` lists the levels";
+        ColorError::OneColor { .. } => "; `isochrome doctor` lists the colors of every level";
+        ColorError::NothingAsked => ": --colors 0-3";
+        ColorError::ColorExhausted { .. } => " (--memory)";
+        ColorError::TooLittleMemory { needed, .. } => format!("\n  hint: --memory {}K", needed.0.div_ceil(1024));
+        ColorError::TimingBlurred { .. } => ": `isochrome palette --by counters`";
+        ColorError::NoEviction { .. } => "; `isochrome probe` shows how well it keeps its contents";
+        ColorError::CacheUnsteady { .. } | ColorError::CacheNotKept { .. } =>
+            "; `isochrome probe` measures how long each CPU's cache keeps its contents";
+        ColorError::FramesHidden | ColorError::BitsContradicted { .. } => ": `isochrome palette --by timing`";
+        ColorError::ReferenceInDoubt { .. } => " (--cpu)";
+        ColorError::NoSavedPalette { .. } | ColorError::PaletteUntested { .. } =>
+            ": isochrome palette --save --memory 4G";
+        ColorError::NoReference { .. }
+            | ColorError::NotOpenedThere { .. }
+            | ColorError::SavedPaletteStale { .. }
+            | ColorError::SavedPaletteForeign { .. }
+            | ColorError::SavedPaletteDamaged { .. }
+            | ColorError::PaletteContradicted { .. } => ": isochrome palette --save";
+        ColorError::ColorsHeld { .. } =>
+            "; `isochrome ps` lists grants, --colors auto:N finds free ones, --group NAME on both shares them";
+        ColorError::TooFewFreeColors { .. } => ": `isochrome ps`";
+        RecolorError::Itself => ": run `isochrome recolor` as a program of its own";
+        RecolorError::AsynchronousIo { .. } => ": --force";
+        RecolorError::Trace { pid, .. } | RecolorError::Memory { pid, .. } | RecolorError::Unrepaired { pid } =>
+            format!(": isochrome recolor --repair {pid}");
+        RecolorError::NoColors => "\n  hint: --colors 0-3";
+        RecolorError::TooLittleMemory { .. } => " (--max-memory)";
+        SystemError::NoCode { .. } => "; --kind data needs none";
+        CounterError::Failed { .. } => "; see `isochrome doctor`";
+        CounterError::NoMissEvent { .. } => ": `isochrome palette --by timing`";
+        CounterError::NoMissRatio { .. } => ": --level 1 to 3";
+        SchedError::SwitchesForbidden { .. } =>
+            "; `isochrome watch PID` and `isochrome watch -- CMD` watch processes of your own";
+        FloodError::NoDoublePurge(_) => ": `isochrome lab flood --pattern write`";
+        NetError::Tap { .. } => ": --path memory";
+        RecordError::Program { .. } => ", behind `--`";
+        RecordError::Plugin { .. } => "; --by lackey";
+        RecordError::Nothing { hint, .. } if hint.contains("lackey") => ": --by lackey";
+        LabError::TooFewColors { .. } => ": --level";
+        LabError::LateOnColors { .. } => ": --warm-up";
+        LabError::Unfit { hint, .. } if hint.ends_with("warm-up") => ": --warm-up";
+        LabError::Unfit { hint, .. } if hint.ends_with("limit") => ": --limit";
+        RatioError::Outside(_) => "\n  hint: --miss-ratio 33%";
+        RatioError::TooFewWords { .. } => ": --locality temporal, or --locality combined";
+        ReadError::Missing { field: "cores", .. } => ", or give --cores N";
+        ReadError::Missing { field: "partitions", .. } => ", or give --partitions N";
+        ReadError::Missing { field: "memory_mib", .. } => ", or give --memory SIZE";
+        ReadError::Missing { alternative: "", .. } => ", or give --refill TIME";
+        PlanError::Cpus { .. } => ": leave --cores away";
+        ExportError::Empty => ": isochrome plan";
+        ExportError::Partition { .. } => ": --partitions";
+        ExportError::NoWays { .. } => ": --ways 16";
+        WaysError::NoneLeft { .. } => ": --partitions";
+        WaysError::Gaps { .. } => ": isochrome plan --method bfd";
+        WaysError::Count { .. } => ": --ways";
+        WaysError::Classes { .. } => ": isochrome plan --objective partitions";
+        Misshapen { .. } => ": isochrome palette --samples FILE";
     }
+    String::new()
 }
 
 #[cfg(test)]
@@ -191,11 +119,13 @@ mod tests {
     #[test]
     fn a_hint_of_the_command_stands_behind_the_message_that_it_completes() {
         let limit = ColorError::TooLittleMemory { limit: Bytes(4096), needed: Bytes(65_536) };
-        let whole = "a memory limit of 4 KiB is too small to tell colors apart, 64 KiB are needed\n  hint: --memory 64K";
+        let whole =
+            "a memory limit of 4 KiB is too small to tell colors apart, 64 KiB are needed\n  hint: --memory 64K";
         assert_eq!(text(&limit), whole);
         // Those that contain it, and say what it says, do not repeat it.
         assert_eq!(text(&LabError::Flood(FloodError::Color(limit))), whole);
-        let unmeasured = RecolorError::Unmeasured { pid: 7, source: ColorError::ReferenceInDoubt { doubt: "noise".into() } };
+        let unmeasured =
+            RecolorError::Unmeasured { pid: 7, source: ColorError::ReferenceInDoubt { doubt: "noise".into() } };
         let context = anyhow::Error::from(unmeasured).context("not moved\n  hint: wait");
         assert_eq!(
             text(&*context),

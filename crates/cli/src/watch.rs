@@ -14,6 +14,7 @@ use isochrome_host::counters::events::Event;
 use isochrome_host::interrupt;
 use isochrome_host::machine::steal::CpuTicks;
 use isochrome_host::machine::sysfs::Sysfs;
+use isochrome_host::sched::SchedError;
 use isochrome_host::sched::slices::{Slices, proved_events};
 use isochrome_host::sys::clock;
 use isochrome_model::evidence::RawFile;
@@ -28,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::WatchOptions;
 use crate::context::listed_cpus;
 use crate::view::{Asked, View};
-use crate::{Verdict, evidence, files};
+use crate::{Verdict, evidence, files, hints};
 
 /// Time between two checks of the terminal's keys and of whether the program has ended; each check takes a system call.
 const ASIDE: Duration = Duration::from_millis(10);
@@ -373,14 +374,15 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
         None => Slices::open(cpus, all, counted),
     };
     let counted = proved_events(&sysfs.processor()?, options.level);
-    let uncounted = match counted.and_then(|events| open(&events)) {
+    let uncounted = match counted.map_err(SchedError::from).and_then(|events| open(&events)) {
         Ok(slices) => return Ok((slices, Vec::new())),
         Err(error) => error,
     };
     match open(&[]) {
         Ok(slices) => {
             let note = format!(
-                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{uncounted}"
+                "no counters are read: misses, instructions and cycles are absent, times and switches are what the scheduler says\n{}",
+                hints::text(&uncounted)
             );
             Ok((slices, vec![note]))
         }
@@ -388,7 +390,8 @@ fn open_best(options: &WatchOptions, sysfs: &Sysfs, cpus: &[CpuId]) -> Result<(S
         Err(refused) if !all && options.poll.is_none() => {
             let note = format!(
                 "when the threads watched get and leave a CPU is all that is reported to this user: misses, instructions and cycles are absent, \
-                 and a wait for a device counts as sleep, which ends a job\n{refused}"
+                 and a wait for a device counts as sleep, which ends a job\n{}",
+                hints::text(&refused)
             );
             Ok((Slices::open_own(cpus)?, vec![note]))
         }

@@ -24,7 +24,9 @@ fn main() -> ExitCode {
     match run(sizes.0, sizes.1) {
         Ok(()) => ExitCode::SUCCESS,
         // A machine without colors, or too busy to tell them: nothing to measure, and no defect.
-        Err(error @ (ColorError::OneColor { .. } | ColorError::TimingBlurred { .. } | ColorError::NoEviction { .. })) => {
+        Err(
+            error @ (ColorError::OneColor { .. } | ColorError::TimingBlurred { .. } | ColorError::NoEviction { .. }),
+        ) => {
             println!("not measured: {error}");
             ExitCode::SUCCESS
         }

@@ -33,7 +33,9 @@ pub enum LabError {
         source: io::Error,
     },
     /// The pages of a program were on its colors after its mark, and so would be measured from another instant than without colors.
-    #[error("{program} had a CPU for {took_ms:.0} ms until it was on its colors, longer than its warm-up of {warm_up_ms:.0} ms\n  hint: a longer warm-up")]
+    #[error(
+        "{program} had a CPU for {took_ms:.0} ms until it was on its colors, longer than its warm-up of {warm_up_ms:.0} ms\n  hint: a longer warm-up"
+    )]
     LateOnColors {
         /// As it was named.
         program: String,

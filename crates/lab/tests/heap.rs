@@ -1,7 +1,7 @@
 //! Jobs of kernels, whose memory lies in heaps on chosen pages, in a program that declares the allocator.
 
-use isochrome_host::color::{ColorError, Target};
 use isochrome_host::color::pool::FramePool;
+use isochrome_host::color::{ColorError, Target};
 use isochrome_host::load::kernels::KernelKind;
 use isochrome_host::sys::heap::HeapAllocator;
 use isochrome_host::sys::memory::Arena;

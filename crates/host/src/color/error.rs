@@ -25,9 +25,7 @@ pub enum ColorError {
         level: Option<u8>,
     },
     /// A region of no pages or no colors was asked for.
-    #[error(
-        "memory of no pages or no colors was asked for\n  hint: name at least one color and one page"
-    )]
+    #[error("memory of no pages or no colors was asked for\n  hint: name at least one color and one page")]
     NothingAsked,
     /// A color that does not exist.
     #[error("there is no color {color}: the level has {count} colors, numbered from 0\n  hint: the last is {}", count.saturating_sub(1))]
@@ -115,9 +113,7 @@ pub enum ColorError {
     #[error("the helper that times them does not answer\n  hint: try again when the machine is quieter")]
     NoAnswer,
     /// The requests to the helper that times pages inside a process cannot be read or written.
-    #[error(
-        "what its memory says of them cannot be read or written: {source}\n  hint: has it ended?"
-    )]
+    #[error("what its memory says of them cannot be read or written: {source}\n  hint: has it ended?")]
     RemoteUnreadable {
         /// What the kernel said.
         source: io::Error,
@@ -140,9 +136,7 @@ pub enum ColorError {
         tested: usize,
     },
     /// Pages of known color are wanted, and their colors are not certain.
-    #[error(
-        "the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU"
-    )]
+    #[error("the palette is in doubt: {doubt}\n  hint: try again when the machine is quieter, or on another CPU")]
     ReferenceInDoubt {
         /// What speaks against them.
         doubt: String,
@@ -188,9 +182,7 @@ pub enum ColorError {
         source: io::Error,
     },
     /// No palette is saved.
-    #[error(
-        "{path}: no palette of level {level} is saved\n  hint: measure and save it, as root"
-    )]
+    #[error("{path}: no palette of level {level} is saved\n  hint: measure and save it, as root")]
     NoSavedPalette {
         /// Where it would be.
         path: PathBuf,
@@ -206,17 +198,13 @@ pub enum ColorError {
         path: PathBuf,
     },
     /// The saved palette is of another machine.
-    #[error(
-        "{path}: the saved palette is of another machine or cache\n  hint: measure and save it here"
-    )]
+    #[error("{path}: the saved palette is of another machine or cache\n  hint: measure and save it here")]
     SavedPaletteForeign {
         /// The file.
         path: PathBuf,
     },
     /// The saved palette is cut, edited or of another version.
-    #[error(
-        "{path}: not a whole saved palette of this version\n  hint: measure and save it again"
-    )]
+    #[error("{path}: not a whole saved palette of this version\n  hint: measure and save it again")]
     SavedPaletteDamaged {
         /// The file.
         path: PathBuf,

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use isochrome_model::units::{Bytes, Cycles};
 use serde::{Deserialize, Serialize};
 
-use crate::counters::Counters;
 use crate::color::error::ColorError;
+use crate::counters::Counters;
 use crate::error::SystemError;
 use crate::machine::sysfs::Sysfs;
 use crate::sys::heap::BackingMemory;

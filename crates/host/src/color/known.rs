@@ -17,8 +17,8 @@ use serde::Serialize;
 
 use super::eviction::WalkTicks;
 use super::reference::{Numbers, Ready, Reference};
-use crate::color::pagemap::PageEntry;
 use crate::color::error::ColorError;
+use crate::color::pagemap::PageEntry;
 use crate::machine::setting::RealtimeRequest;
 
 /// Size of the sample on which a palette is checked. A palette of which 2 % is wrong passes with probability 0.98^512 = 3e-5.

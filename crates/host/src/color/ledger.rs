@@ -15,10 +15,10 @@ use rustix::fs::{FlockOperation, flock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::color::resident;
 use crate::color::error::ColorError;
+use crate::color::resident;
 use crate::error::SystemError;
-use crate::process::Pid;
+use crate::process::{Pid, ProcessError};
 use crate::runtime;
 
 /// Version of the file format.

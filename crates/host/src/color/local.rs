@@ -4,8 +4,8 @@ use isochrome_model::units::FrameNumber;
 
 use super::classify::PASSES;
 use super::eviction::{EvictionTest, STEPS, Traversal, WalkTicks, Walker};
-use crate::color::pagemap;
 use crate::color::error::ColorError;
+use crate::color::pagemap;
 use crate::sys::memory::Arena;
 
 /// Number of walks of each kind for the calibration.

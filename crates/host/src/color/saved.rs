@@ -187,7 +187,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let refused = |boot: &Boot| {
             let error = load(folder.path(), 2, boot).unwrap_err();
-            assert!(error.to_string().contains("isochrome palette --save"), "{error}");
+            assert!(error.to_string().contains("hint: measure and save it"), "{error}");
             error
         };
         assert!(matches!(refused(&boot()), ColorError::NoSavedPalette { level: 2, .. }));

@@ -18,11 +18,11 @@ use isochrome_model::units::{Color, CpuId, FrameNumber};
 
 pub use self::keeper::{Hooks, Keeper, Notice, Program};
 pub use self::pace::Readiness;
+use crate::color::ColorError;
 use crate::color::known::{KnownColors, Verified};
 use crate::color::ledger::{self, GrantRequest, Ledger, Owner, Sharing};
 use crate::color::reference::{Numbers, Reference};
 use crate::color::{resident, saved};
-use crate::color::ColorError;
 use crate::process::Pid;
 use crate::recolor::watch::{Tally, Watch};
 use crate::recolor::{Limits, RecolorError, Report, Wanted, inspect};

@@ -5,8 +5,8 @@ use isochrome_model::miss_ratio::Touches;
 use isochrome_model::units::format_list;
 
 use super::{Check, ROOT, Status};
-use crate::counters::{CounterError, Slots};
 use crate::counters::events::{events_of, miss_events};
+use crate::counters::{CounterError, Slots};
 use crate::error::without_hint;
 use crate::machine::sysfs::{Processor, Sysfs};
 

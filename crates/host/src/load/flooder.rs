@@ -8,8 +8,8 @@ use isochrome_model::flood::{Chains, DoublePurge, Flood, Leaves, NoDoublePurge, 
 use isochrome_model::geometry::Geometry;
 use isochrome_model::units::{Bytes, Color, Cycles};
 
-use crate::color::{ColorError, Target};
 use crate::color::pool::{ColoredRegion, FramePool};
+use crate::color::{ColorError, Target};
 use crate::sys::clock;
 use crate::sys::heap::BackingMemory;
 use crate::sys::memory::page_bytes;

@@ -387,11 +387,14 @@ pub fn rules(tree: &impl Tree, level: u8) -> Result<WayRules, ResctrlError> {
     let text = |name: &str| tree.read(&format!("{folder}/{name}")).map_err(|_| ResctrlError::Level { level });
     let number = |name: &str, radix: u32| -> Result<u64, ResctrlError> {
         let text = text(name)?;
-        u64::from_str_radix(text.trim(), radix).map_err(|_| SystemError::Malformed {
-            path: Path::new(&folder).join(name),
-            text: text.chars().take(80).collect(),
-            expected: "a number",
-        }.into())
+        u64::from_str_radix(text.trim(), radix).map_err(|_| {
+            SystemError::Malformed {
+                path: Path::new(&folder).join(name),
+                text: text.chars().take(80).collect(),
+                expected: "a number",
+            }
+            .into()
+        })
     };
     let count = number("cbm_mask", 16)?.count_ones();
     Ok(WayRules {

@@ -11,9 +11,9 @@ pub mod sharing;
 use isochrome_model::machine::{CacheLevel, Fact, Holds, Machine, Source};
 use isochrome_model::units::{Bytes, CpuId, Cycles};
 
+use crate::color::ColorError;
 use crate::color::eviction::{ArenaEvictionTest, LevelSizes, TimedEvictionTest};
 use crate::color::pool::FramePool;
-use crate::color::ColorError;
 use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::setting::{RealtimeRequest, RealtimeSettings};

@@ -5,8 +5,8 @@ use isochrome_model::machine::{Machine, Refill};
 use isochrome_model::stats::median;
 use isochrome_model::units::{Bytes, Color, CpuId, Ns};
 
-use crate::color::pool::{ColoredRegion, FramePool};
 use crate::color::ColorError;
+use crate::color::pool::{ColoredRegion, FramePool};
 use crate::interrupt;
 use crate::load::flooder::FLOOD_PAGES_PER_WAY;
 use crate::machine::sysfs::Note;

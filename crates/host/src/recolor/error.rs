@@ -131,9 +131,7 @@ pub enum RecolorError {
         pid: i32,
     },
     /// ptrace failed.
-    #[error(
-        "process {pid}: cannot {action} thread {thread}: {source}\n  hint: a repair puts back what was changed"
-    )]
+    #[error("process {pid}: cannot {action} thread {thread}: {source}\n  hint: a repair puts back what was changed")]
     Trace {
         /// The process.
         pid: i32,
@@ -157,9 +155,7 @@ pub enum RecolorError {
         source: io::Error,
     },
     /// The memory of the process cannot be read or written.
-    #[error(
-        "the memory of process {pid}: {source}\n  hint: a repair puts back what was changed"
-    )]
+    #[error("the memory of process {pid}: {source}\n  hint: a repair puts back what was changed")]
     Memory {
         /// The process.
         pid: i32,

@@ -35,11 +35,11 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::color::ColorError;
 use crate::color::known::{Page, Verified, samples};
 use crate::color::pagemap::{self, PageEntry};
 use crate::color::reference::Reference;
 use crate::color::tester::Effort;
-use crate::color::ColorError;
 use crate::process::{Pid, Region};
 use crate::sys::memory::{Arena, page_bytes};
 
@@ -478,9 +478,9 @@ impl<'a> Asking<'a> {
         pauses.push(hold.leave()?.1.as_nanos() as u64);
         let answers = match answers {
             // The helper was kept from a CPU, or nothing could be seen in that moment.
-            Err(RecolorError::Unmeasured { source, .. })
-                if matches!(source, ColorError::NoAnswer | ColorError::CacheUnsteady { .. }) =>
-            {
+            Err(RecolorError::Unmeasured {
+                source: ColorError::NoAnswer | ColorError::CacheUnsteady { .. }, ..
+            }) => {
                 vec![None; pages.len()]
             }
             answers => answers?,

@@ -8,8 +8,8 @@ use isochrome_model::stats::{HighWaterMark, Sorted};
 use isochrome_model::taskset::programs::Program;
 use isochrome_model::units::{CpuId, Ns};
 
-use super::error::RunError;
 use super::engine::{self, Hooks, OnViolation, Place, Request};
+use super::error::RunError;
 use super::planned::{self, Planned};
 use crate::counters::events::Event;
 use crate::interrupt;

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::color::ledger::Owner;
 use crate::error::SystemError;
-use crate::run::error::RunError;
 use crate::partition::cpuset::Partitions;
 use crate::partition::resctrl;
+use crate::run::error::RunError;
 use crate::runtime;
 use crate::sched::tracefs;
 use crate::sys::launch;

@@ -537,9 +537,8 @@ mod tests {
             Ok(())
         };
         let script = [LOOP; 3].join("; ");
-        let tried = |place: &mut Place<'_>| {
-            tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE))
-        };
+        let tried =
+            |place: &mut Place<'_>| tried_by(Partitioning::Colors, place, &[&script, &script], &[], (WARM_UP, MINUTE));
         let mut starts = 0;
         let (blocks, _) = tried(&mut |_, pid| {
             starts += 1;

@@ -207,7 +207,10 @@ mod tests {
             text.contains("overhead at 1500 bytes: 200 %, 50 % partitioned; the paper at 1500: 310 % and 90 %"),
             "{text}"
         );
-        assert!(text.contains("the naive flood brings 100 %: it misses the flood by double-purge by 2.50 µs"), "{text}");
+        assert!(
+            text.contains("the naive flood brings 100 %: it misses the flood by double-purge by 2.50 µs"),
+            "{text}"
+        );
     }
 
     #[test]

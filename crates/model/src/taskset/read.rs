@@ -93,20 +93,11 @@ pub fn task_set(text: &str, overrides: Overrides) -> Result<(TaskSet, Vec<String
             }
         },
         // Nobody knows whether what a task displaces was written: the longer time is safe.
-        None => {
-            refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| missing("refill_ns_per_partition"))?
-        }
+        None => refills.clean_ns.max(refills.dirty_ns).ok_or_else(|| missing("refill_ns_per_partition"))?,
     };
     let platform = Platform {
-        cores: overrides
-            .cores
-            .or(file.small("cores")?)
-            .or(overrides.cores_default)
-            .ok_or_else(|| missing("cores"))?,
-        partitions: overrides
-            .partitions
-            .or(file.small("partitions")?)
-            .ok_or_else(|| missing("partitions"))?,
+        cores: overrides.cores.or(file.small("cores")?).or(overrides.cores_default).ok_or_else(|| missing("cores"))?,
+        partitions: overrides.partitions.or(file.small("partitions")?).ok_or_else(|| missing("partitions"))?,
         memory: overrides
             .memory
             .or(file.memory()?)

@@ -15,12 +15,12 @@ use isochrome_model::units::{Bytes, Color};
 use rustix::fs::{FallocateFlags, FsWord, OFlags, fallocate, fstatfs, ftruncate};
 
 use super::{Reference, SCHEMA, Undecided, confirmed_sets, new_numbering, path};
+use crate::color::error::ColorError;
 use crate::color::eviction::{ArenaEvictionTest, TimedEvictionTest};
 use crate::color::local::LocalEvictionTest;
 use crate::color::saved::Boot;
 use crate::color::tester::{Effort, Tester};
 use crate::color::{Target, discover};
-use crate::color::error::ColorError;
 use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::sysfs::Sysfs;
@@ -150,8 +150,8 @@ impl Reference {
         let ready = target.pages_to_search().next_multiple_of(step);
         let count = ready.max(MEMORY_MAX.0 as usize / page_bytes());
         ftruncate(&file, (count * page_bytes()) as u64).map_err(|error| unwritable(error.into()))?;
-        let arena =
-            Arena::map_file(file.as_fd(), count, huge).map_err(|source| SystemError::Memory { pages: count, source })?;
+        let arena = Arena::map_file(file.as_fd(), count, huge)
+            .map_err(|source| SystemError::Memory { pages: count, source })?;
         // Single frames are handed out as they were freed, perhaps by color, and the kernel moves their contents to make room for huge
         // pages. Frames of a huge page have all colors, and stay.
         let gathered = if step > 1 { arena.gather(ready, huge) } else { 0 } as u32;

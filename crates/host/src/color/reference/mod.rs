@@ -29,8 +29,8 @@ use super::eviction::{LevelSizes, Traversal};
 use super::local::LocalEvictionTest;
 use super::saved::Boot;
 use super::tester::{Effort, Tester};
-use crate::color::ledger::Ledger;
 use crate::color::error::ColorError;
+use crate::color::ledger::Ledger;
 use crate::runtime;
 use crate::sys::memory::{Arena, page_bytes};
 

@@ -9,9 +9,9 @@ use isochrome_model::palette::infer;
 use isochrome_model::units::Color;
 
 use super::{Reference, new_numbering};
+use crate::color::error::ColorError;
 use crate::color::local::LocalEvictionTest;
 use crate::color::tester::{Effort, Tester};
-use crate::color::error::ColorError;
 use crate::sys::memory::Arena;
 
 /// Least number of pages of an eviction set by which its color is matched.

@@ -5,8 +5,8 @@ use isochrome_model::units::{Bytes, Color, FrameNumber};
 
 use super::Survey;
 use crate::color::classify::{classify_again, contradictions};
-use crate::color::pagemap;
 use crate::color::error::ColorError;
+use crate::color::pagemap;
 use crate::sys::memory::page_bytes;
 
 /// Largest share of eviction tests of colors from frame bits that may fail before the bits are rejected. Each test is the lowest of

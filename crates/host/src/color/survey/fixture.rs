@@ -7,9 +7,9 @@ use isochrome_model::palette::Method;
 use isochrome_model::units::{Bytes, Color};
 
 use super::{Collection, Survey};
+use crate::color::error::ColorError;
 use crate::color::modeled::ModeledEvictionTest;
 use crate::color::target::Target;
-use crate::color::error::ColorError;
 
 /// Returns a target with 16 colors in an 8-way cache, as on Zen 3.
 pub(super) fn target() -> Target {

@@ -18,8 +18,8 @@ use super::classify::{CONFIRMING_ROUNDS, classify, classify_again, cross_evictio
 use super::eviction::{ArenaEvictionTest, CountedEvictionTest, TimedEvictionTest};
 use super::target::Target;
 use super::{discover, pagemap};
-use crate::counters::miss_counters;
 use crate::color::error::ColorError;
+use crate::counters::miss_counters;
 use crate::error::SystemError;
 use crate::interrupt;
 use crate::machine::sysfs::Processor;

@@ -360,7 +360,9 @@ mod tests {
             assert!(far.driver().arrive(&frame));
             far.take(bytes).unwrap();
             far.check(bytes, stamp).unwrap();
-            assert!(matches!(far.check(bytes, stamp.wrapping_add(1)), Err(NetError::Corrupt { bytes: of }) if of == bytes));
+            assert!(
+                matches!(far.check(bytes, stamp.wrapping_add(1)), Err(NetError::Corrupt { bytes: of }) if of == bytes)
+            );
         }
     }
 

@@ -96,7 +96,11 @@ impl Sysfs {
         let text = self.required(ONLINE)?;
         let cpus = parse_list(&text, CPU_LIMIT).map_err(|source| self.not_a_list(ONLINE, source))?;
         if cpus.is_empty() {
-            return Err(SystemError::Malformed { path: self.path(ONLINE), text, expected: "a list of at least one CPU" });
+            return Err(SystemError::Malformed {
+                path: self.path(ONLINE),
+                text,
+                expected: "a list of at least one CPU",
+            });
         }
         Ok(cpus.into_iter().map(CpuId).collect())
     }

@@ -24,11 +24,11 @@ use super::planned::Planned;
 use super::shielding::CpuShield;
 use crate::counters::events::Event as Counted;
 use crate::error::without_hint;
-use crate::run::error::RunError;
 use crate::interrupt;
 use crate::machine::steal::CpuTicks;
 use crate::machine::sysfs::Sysfs;
 use crate::process::Pid;
+use crate::run::error::RunError;
 use crate::sched::jobs::events::JobEvents;
 use crate::sys::clock::monotonic;
 
