@@ -9,7 +9,7 @@ use isochrome_model::units::Bytes;
 
 use super::calls::{REFERENCE_MAPPED, REFERENCE_OPENED};
 use super::error::RecolorError;
-use super::hold::{Hold, Pace};
+use super::hold::{Hold, Journal, Pace};
 use super::remote;
 use super::wanted::{Limits, Wanted};
 use crate::color::ColorError;
@@ -352,8 +352,11 @@ impl<'a> ScratchArea<'a> {
 
 impl Drop for ScratchArea<'_> {
     fn drop(&mut self) {
-        // Where this fails the journal stays for a repair.
-        let _ = self.remove(self.layout.end, &mut Vec::new());
+        let removed = self.remove(self.layout.end, &mut Vec::new());
+        // Where this fails the journal stays for a repair, unless the process has ended: nothing is left to put right then.
+        if removed.is_err() && self.pid.start_time().is_none() {
+            let _ = Journal::left_for(self.pid);
+        }
     }
 }
 
